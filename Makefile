@@ -1,0 +1,53 @@
+# Two commands for a newcomer: `make demo` and `make test`. Everything is installed into .venv.
+PYTHON ?= python3
+VENV ?= .venv
+# Where torch is taken from. The default serves CPU-only wheels; set it to another index for a CUDA build,
+# or to nothing to use the package index that pip is set up with.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
+BIN = $(VENV)/bin
+
+.PHONY: demo test install install-dev lint types unit clean help
+
+help:
+	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
+	@echo "make test   install what it needs, lint, check types, run the whole suite"
+	@echo "make clean  remove the virtual environment, the demo's data and its runs"
+
+$(VENV)/.torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q --no-deps --retries 1 $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt torch
+	@mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/shadowsync
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) install -q -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.dev
+
+demo: install
+	@$(BIN)/shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
+	@$(BIN)/shadowsync run examples/demo.toml
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install-dev
+	$(BIN)/mypy -p shadowsync
+
+unit: install-dev
+	$(BIN)/pytest -q tests/unit
+
+test: lint types
+	$(BIN)/pytest -q
+
+clean:
+	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

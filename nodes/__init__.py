@@ -1,0 +1,1 @@
+"""The roles, one a file; nodes meet only through messages."""

@@ -1,0 +1,1 @@
+"""Checkpoints: safetensors files and a manifest that is written last."""

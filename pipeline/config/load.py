@@ -1,0 +1,132 @@
+"""Reading a job file: TOML, then `--set` overrides, then the schema, each failure as one line."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from ..errors import JobFileError
+from .job import Job
+
+
+def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
+    """The validated job of the file at `path` with each `section.key=value` of `overrides` applied.
+
+    Input globs are made absolute against the folder of the job file; globs given by an override are taken
+    against the working directory, as a shell would. `run.name` defaults to the file's stem.
+
+    Raises:
+        JobFileError: the file is absent, is no TOML, or has a wrong key or value.
+    """
+    file = Path(path)
+    try:
+        tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise JobFileError(
+            "no such job file", where=str(file), remedy="give the path of a TOML file"
+        ) from error
+    except OSError as error:
+        raise JobFileError(f"cannot be read ({error.strerror})", where=str(file)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise JobFileError(f"is no valid TOML ({error})", where=str(file)) from error
+    _absolute_paths(tree, file.resolve().parent)
+    changed: dict[str, Any] = {}
+    for text in overrides:
+        _apply_override(changed, text)
+    _absolute_paths(changed, Path.cwd())
+    _merge(tree, changed)
+    run = tree.setdefault("run", {})
+    if isinstance(run, dict):
+        run.setdefault("name", file.stem)
+    return validate_job(tree, where=str(file))
+
+
+def validate_job(tree: dict[str, Any], *, where: str) -> Job:
+    """The job that `tree` describes; raises JobFileError for the first few things that are wrong with it."""
+    try:
+        return Job.model_validate(tree)
+    except ValidationError as error:
+        told = [_explain(detail) for detail in error.errors()[:5]]
+        more = error.error_count() - len(told)
+        text = "; ".join(told) + (f"; and {more} more" if more > 0 else "")
+        raise JobFileError(text, where=where) from error
+
+
+def _merge(tree: dict[str, Any], changed: dict[str, Any]) -> None:
+    for key, value in changed.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def _apply_override(changed: dict[str, Any], text: str) -> None:
+    key, equals, raw = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or len(parts) < 2 or not all(parts):
+        raise JobFileError(
+            f"--set {text!r} cannot be used", remedy="write section.key=value, for example trainer.workers=2"
+        )
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    wants_list = parts in (["data", "path"], ["data", "eval_path"])
+    node = changed
+    for part in parts[:-1]:
+        node = node.setdefault(part, {})
+    node[parts[-1]] = [value] if wants_list and isinstance(value, str) else value
+
+
+def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
+    data = tree.get("data")
+    if not isinstance(data, dict):
+        return
+    for key in ("path", "eval_path"):
+        value = data.get(key)
+        if isinstance(value, str):
+            value = [value]
+        if isinstance(value, list):
+            data[key] = [str(base / item) if isinstance(item, str) else item for item in value]
+
+
+def _explain(detail: ErrorDetails) -> str:
+    location = [
+        str(part) for part in detail["loc"] if not str(part).startswith(("function-", "constrained-"))
+    ]
+    names = [part for part in location if part not in ("int", "list[int]", "list[constrained-int]")]
+    key = ".".join(names)
+    given, kind = detail["input"], detail["type"]
+    if kind == "extra_forbidden":
+        known = _known_keys(names[:-1])
+        close = difflib.get_close_matches(names[-1], known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+        return f"{key}: unknown key; {hint}"
+    if kind == "missing":
+        return f"{key}: is missing; give it a value"
+    if kind == "value_error":
+        return detail["msg"].removeprefix("Value error, ")
+    return f"{key}: {given!r} given; {_lower_first(detail['msg'])}"
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _known_keys(names: list[str]) -> list[str]:
+    model: Any = Job
+    for name in names:
+        field = (
+            model.model_fields.get(name) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        )
+        if field is None:
+            return []
+        candidates = [field.annotation, *get_args(field.annotation)]
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    return sorted(model.model_fields) if model is not None else []

@@ -1,0 +1,1 @@
+"""From files to batches, and the generator of click logs."""

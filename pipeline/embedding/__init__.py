@@ -1,0 +1,1 @@
+"""The embedding tables: how they are split, stored, looked up and updated."""

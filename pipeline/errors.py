@@ -1,0 +1,68 @@
+"""The named errors, each one line long for its reader, and the exit codes of the command line."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """What the exit code of any `shadowsync` command means. The README has the same table."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    DATA = 3
+    CLUSTER = 4
+    FINISHED_WITH_DEATHS = 5
+    STOPPED_BY_DEATH = 6
+    LEDGER = 7
+    RESOURCES = 8
+    INTERRUPTED = 130
+
+
+class ShadowSyncError(Exception):
+    """Base of all errors that a user can cause and mend. `str()` is one line: what, where, what would do."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        self.what, self.where, self.remedy = what, where, remedy
+        text = f"{where}: {what}" if where else what
+        super().__init__(" ".join((f"{text}; {remedy}" if remedy else text).split()))
+
+
+class JobFileError(ShadowSyncError):
+    """A key or value of the job file, or an option of the command line, cannot be used."""
+
+    exit_code = ExitCode.USAGE
+
+
+class DataError(ShadowSyncError):
+    """An input file is missing, empty, of another shape, or has too many malformed rows."""
+
+    exit_code = ExitCode.DATA
+
+
+class ClusterError(ShadowSyncError):
+    """Nodes cannot form the job: a port in use, another protocol version, another job, a full cluster."""
+
+    exit_code = ExitCode.CLUSTER
+
+
+class ResourceError(ShadowSyncError):
+    """Something does not fit: tables into memory, a checkpoint onto the disk."""
+
+    exit_code = ExitCode.RESOURCES
+
+
+class ProtocolError(ShadowSyncError):
+    """A message that cannot be understood. Counted, logged with its sender, answered with an error."""
+
+    exit_code = ExitCode.CLUSTER
+
+
+class CheckpointError(ShadowSyncError):
+    """A checkpoint is absent, truncated, altered, or of another model."""
+
+    exit_code = ExitCode.DATA

@@ -1,0 +1,1 @@
+"""Quality sums that merge over nodes, and what is computed from them."""

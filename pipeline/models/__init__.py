@@ -1,0 +1,1 @@
+"""Dense models, the flat replica they live in, and its optimizers."""

@@ -1,0 +1,1 @@
+"""report.json, report.md and the curves."""

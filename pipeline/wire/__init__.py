@@ -1,0 +1,1 @@
+"""Messages and the sockets that carry them."""
