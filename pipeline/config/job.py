@@ -139,6 +139,21 @@ class Job(Section):
         return tuple(rows) if isinstance(rows, list) else (rows,) * self.data.categorical_features
 
     @property
+    def sync_nodes(self) -> int:
+        """How many sync nodes the job has: none of them without synchronization."""
+        return 0 if self.sync.algorithm == "none" else self.sync.nodes
+
+    @property
+    def expected(self) -> dict[str, int]:
+        """How many nodes of each role the job has, the coordinator aside."""
+        return {
+            "reader": self.data.readers,
+            "trainer": self.trainer.count,
+            "embedding": self.embedding.nodes,
+            "sync": self.sync_nodes,
+        }
+
+    @property
     def digest(self) -> str:
         """Hex SHA-256 of all that the nodes must agree on: not `network`, nor where the run folder lies."""
         text = self.model_dump_json(exclude={"network": True, "run": {"directory"}})

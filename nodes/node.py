@@ -1,0 +1,242 @@
+"""The life of every node but the coordinator: join, get ready, do what is asked, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from ..pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
+from ..pipeline.wire.aio import send_now
+from ..pipeline.wire.conversation import Conversation, Gone, Refused
+from ..pipeline.wire.endpoints import advertised, listen_address
+from ..pipeline.wire.frames import decode, encode
+from ..pipeline.wire.messages import Failure, Pulse
+from ..pipeline.wire.schema import Message
+from ..pipeline.wire.sockets import prepare
+from .logs import log_to_folder
+from .orphan import watch_supervisor
+from .role import NodeContext, Role
+from .settings import NodeSettings
+
+PULSE_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
+
+
+def process_metrics() -> dict[str, Any]:
+    """CPU seconds and peak memory of this process, all threads."""
+    scale = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+    return {"cpu_seconds": time.process_time(), "peak_memory_bytes": peak}
+
+
+class Node:
+    """A process with one role. `run` is its whole life, on the control thread."""
+
+    def __init__(self, role: Role, settings: NodeSettings) -> None:
+        self.role = role
+        self.settings = settings
+        self.exit_code = ExitCode.OK
+        self.exit_text = ""
+        self._finished = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._heard_at = self._loop.time()
+        self._joined = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self) -> ExitCode:
+        """Joins, works until told to finish, and gives the exit code; `exit_text` says why if it isn't 0."""
+        async_context = zmq.asyncio.Context(self._context)
+        self._socket = async_context.socket(zmq.DEALER)
+        prepare(self._socket)
+        self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
+        try:
+            self._connect()
+            self._talk = Conversation("the coordinator", self._send, self._handle)
+            self._install_signals()
+            self._spawn(self._receive())
+            work = self._spawn(self._work())
+            ended = self._spawn(self._finished.wait())
+            await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done() and not self._finished.is_set():
+                work.result()
+                await ended
+        except ShadowSyncError as error:
+            self._end(error.exit_code, str(error))
+            await self._tell_failure(error)
+        finally:
+            await self._close()
+        return self.exit_code
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the node for an error of one of its threads; any thread may call it."""
+        self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._finished.is_set():
+            if not isinstance(error, ShadowSyncError):
+                log.error("a thread failed", exc_info=error)
+            self._spawn(self._fail_and_end(error))
+
+    async def _fail_and_end(self, error: BaseException) -> None:
+        await self._tell_failure(error)
+        code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
+        self._end(code, describe(error))
+
+    def _connect(self) -> None:
+        try:
+            self._socket.connect(self.settings.join)
+        except zmq.ZMQError as error:
+            raise ClusterError(
+                f"is no address to join ({zmq.strerror(error.errno or 0)})",
+                where=self.settings.join or "--join",
+                remedy="write tcp://HOST:PORT, as the coordinator printed it",
+            ) from error
+
+    async def _work(self) -> None:
+        settings, job = self.settings, self.settings.job
+        endpoint = self.role.listen(self._context, listen_address(settings.bind))
+        hello = {
+            "role": self.role.name,
+            "token": settings.token,
+            "digest": job.digest,
+            "endpoint": advertised(endpoint, settings.bind, settings.advertise) if endpoint else "",
+            "pid": os.getpid(),
+        }
+        try:
+            welcome = await self._talk.ask("hello", hello, timeout_seconds=job.run.start_timeout_seconds)
+        except Gone as error:
+            raise ClusterError(
+                f"no coordinator answered within {job.run.start_timeout_seconds:g} s",
+                where=settings.join,
+                remedy="start the coordinator first and give the address that it prints",
+            ) from error
+        except Refused as error:
+            raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
+        self._joined = True
+        name = str(welcome["name"])
+        log_to_folder(str(welcome["folder"]), name)
+        log.info("joined as %s", name)
+        context = NodeContext(
+            job=job,
+            name=name,
+            index=int(welcome["index"]),
+            token=settings.token,
+            folder=str(welcome["folder"]),
+            zmq_context=self._context,
+            coordinator=self._talk,
+            fail=self.fail,
+        )
+        facts = await self.role.prepare(context)
+        self._spawn(self._pulse())
+        try:
+            await self._talk.ask("ready", facts, timeout_seconds=job.run.start_timeout_seconds)
+        except (Gone, Refused) as error:
+            raise ClusterError(str(error)) from error
+
+    async def _receive(self) -> None:
+        while True:
+            parts = await self._socket.recv_multipart(copy=False)
+            try:
+                message = decode([part.buffer for part in parts])
+            except ProtocolError as error:
+                log.error("refused a message from the coordinator: %s", error)
+                if not self._joined:
+                    self._end(error.exit_code, str(error))
+                continue
+            self._heard_at = self._loop.time()
+            if isinstance(message, Failure):
+                log.error("the coordinator refused a message: %s", message.what)
+                if not self._joined:
+                    self._end(ExitCode.CLUSTER, f"{self.settings.join}: refused: {message.what}")
+            elif not isinstance(message, Pulse):
+                self._talk.receive(message)
+
+    async def _pulse(self) -> None:
+        limit = 2 * self.settings.job.run.node_timeout_seconds
+        while True:
+            self._send(Pulse(body=process_metrics() | self.role.metrics()))
+            await asyncio.sleep(PULSE_SECONDS)
+            if self._loop.time() - self._heard_at > limit:
+                self._end(
+                    ExitCode.STOPPED_BY_DEATH,
+                    f"{self.settings.join}: the coordinator was silent for {limit:g} s",
+                )
+
+    async def _handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        if verb != "finish":
+            return await self.role.handle(verb, body)
+        answer = process_metrics() | self.role.metrics()
+        # The answer must leave before the socket closes, so the end is scheduled behind it.
+        self._loop.call_later(
+            0.05, self._end, ExitCode(int(body.get("exit_code", 0))), str(body.get("why", ""))
+        )
+        return answer
+
+    def _send(self, message: Message) -> None:
+        send_now(self._socket, encode(message))
+
+    async def _tell_failure(self, error: BaseException) -> None:
+        code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
+        if self._joined:
+            with contextlib.suppress(Gone, Refused):
+                body = {"what": describe(error), "exit_code": int(code)}
+                await self._talk.ask("failed", body, timeout_seconds=2.0)
+
+    def _install_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self._on_signal)
+        if self.settings.supervised:
+            watch_supervisor(self._loop, self._end_as_orphan)
+
+    def _on_signal(self) -> None:
+        if not self._joined:
+            self._end(ExitCode.INTERRUPTED, "interrupted before the job started")
+        else:
+            self._spawn(self._ask_interrupt())
+
+    async def _ask_interrupt(self) -> None:
+        with contextlib.suppress(Gone, Refused):
+            await self._talk.ask("interrupt", {}, timeout_seconds=5.0)
+
+    def _end_as_orphan(self) -> None:
+        self._end(ExitCode.STOPPED_BY_DEATH, "the supervisor died")
+
+    def _end(self, code: ExitCode, text: str) -> None:
+        if not self._finished.is_set():
+            self.exit_code, self.exit_text = code, text
+            self._finished.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _close(self) -> None:
+        try:
+            await self.role.close()
+        finally:
+            self._talk.close("this node is ending") if hasattr(self, "_talk") else None
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._socket.close()
+            self._context.term()
+
+
+def describe(error: BaseException) -> str:
+    """One line for an error: its own if it is one of ours, else its type and text."""
+    return str(error) if isinstance(error, ShadowSyncError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,229 @@
+"""The reader role: takes spans, parses them, and delivers batches to trainers that have credit.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import zmq
+
+from ..pipeline.config.job import Job
+from ..pipeline.data.batch import BatchId
+from ..pipeline.data.spans import Span
+from ..pipeline.wire.sockets import Listener
+from .delivery_state import TRAINING
+from .reader_feed import Feed, ReadSpan, SpanTotals
+from .reader_sender import Sender
+from .role import NodeContext, Role, unknown_verb
+
+ASK_SECONDS = 60.0
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+def span_to_body(span: Span) -> dict[str, Any]:
+    """A span as the body of a message."""
+    return {
+        "number": span.number,
+        "path": span.path,
+        "kind": span.kind,
+        "start": span.start,
+        "stop": span.stop,
+    }
+
+
+def span_from_body(body: dict[str, Any]) -> Span:
+    """A span from the body of a message."""
+    return Span(
+        number=int(body["number"]),
+        path=str(body["path"]),
+        kind=body["kind"],
+        start=int(body["start"]),
+        stop=int(body["stop"]),
+    )
+
+
+class ReaderRole(Role):
+    """The control side of a reader; its two threads parse and send."""
+
+    name: ClassVar[str] = "reader"
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._listener: Listener | None = None
+        self._sender: Sender | None = None
+        self._feed: Feed | None = None
+        self._node: NodeContext | None = None
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._eval_spans_left: dict[int, int] = {}
+        self._eval_totals: dict[int, list[int]] = {}
+        self._eval_parsed: dict[int, asyncio.Event] = {}
+        self._span_read = asyncio.Event()
+        self._parsed_examples = 0
+
+    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
+        """Binds the socket that workers connect to."""
+        self._listener = Listener(context, address)
+        return self._listener.endpoint
+
+    async def prepare(self, node: NodeContext) -> dict[str, Any]:
+        """Starts both threads; nothing is read before `begin`."""
+        assert self._listener is not None
+        self._node = node
+        self._feed = Feed(self._job, self._wake_sender, node.fail)
+        retain = self._job.data.retain_bytes
+        self._sender = Sender(self._listener, self._feed.out, retain, self._totals_from_thread, node.fail)
+        self._sender.start()
+        self._feed.start()
+        return {}
+
+    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """meet, begin, gone, hold, evaluate."""
+        if verb == "meet":
+            return {}
+        if verb == "begin":
+            self._spawn(self._take_spans())
+            return {}
+        if verb == "gone":
+            self._spawn(self._return_batches(str(body["token"])))
+            return {}
+        if verb == "hold":
+            return await self._hold()
+        if verb == "evaluate":
+            return await self._evaluate(body)
+        raise unknown_verb(self.name, verb)
+
+    def metrics(self) -> dict[str, Any]:
+        """Counts so far."""
+        bad_rows = self._feed.bad_rows.count if self._feed else 0
+        sent = self._sender.metrics() if self._sender else {}
+        return sent | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
+
+    async def close(self) -> None:
+        """Ends both threads."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        threads = [thread for thread in (self._feed, self._sender) if thread is not None]
+        for thread in threads:
+            thread.stop()
+        for thread in threads:
+            await asyncio.to_thread(thread.join, 3.0)
+        if self._sender is None and self._listener is not None:
+            self._listener.close()
+
+    async def _take_spans(self) -> None:
+        assert self._node is not None
+        assert self._feed is not None
+        while True:
+            self._span_read.clear()
+            grant = await self._node.coordinator.ask("next_span", {}, timeout_seconds=ASK_SECONDS)
+            if not grant.get("span"):
+                return
+            self._feed.give(ReadSpan(TRAINING, int(grant["epoch"]), span_from_body(grant["span"])))
+            await self._span_read.wait()
+
+    def _totals_from_thread(self, totals: SpanTotals) -> None:
+        self._loop.call_soon_threadsafe(self._on_totals, totals)
+
+    def _on_totals(self, totals: SpanTotals) -> None:
+        number = totals.work.pass_number
+        if number == TRAINING:
+            self._parsed_examples += totals.examples
+            self._span_read.set()
+            self._spawn(self._tell_span_read(totals))
+        elif number in self._eval_totals:
+            self._eval_totals[number][0] += totals.examples
+            self._eval_totals[number][1] += totals.bad_rows
+            self._eval_spans_left[number] -= 1
+            if not self._eval_spans_left[number]:
+                self._eval_parsed[number].set()
+
+    async def _tell_span_read(self, totals: SpanTotals) -> None:
+        assert self._node is not None
+        assert self._feed is not None
+        body = {
+            "epoch": totals.work.epoch,
+            "span": totals.work.span.number,
+            "batches": totals.batches,
+            "examples": totals.examples,
+            "bad_rows": totals.bad_rows,
+        }
+        if totals.bad_rows:
+            for row in self._feed.bad_rows.first:
+                log.warning("bad row: %s", row)
+        await self._node.coordinator.ask("span_read", body, timeout_seconds=ASK_SECONDS)
+
+    async def _return_batches(self, token: str) -> None:
+        assert self._node is not None
+        sender = self._sender
+        assert sender is not None
+        lost = await self._on_sender(lambda: sender.lose(token))
+        body = {"token": token, "batches": [[list(batch), examples] for batch, examples in lost]}
+        answer = await self._node.coordinator.ask("returned", body, timeout_seconds=ASK_SECONDS)
+        again = [BatchId.from_wire(batch) for batch in answer["again"]]
+        sender.call(lambda: sender.settle(token, again))
+
+    async def _hold(self) -> dict[str, Any]:
+        assert self._feed is not None
+        sender = self._sender
+        assert sender is not None
+        self._feed.drop_training()
+        sequences = await self._on_sender(sender.state.hold)
+        return self.metrics() | {"sequences": sequences}
+
+    async def _evaluate(self, body: dict[str, Any]) -> dict[str, Any]:
+        assert self._feed is not None
+        sender = self._sender
+        assert sender is not None
+        number = int(body["pass"])
+        tokens = [str(token) for token in body["tokens"]]
+        spans = [span_from_body(span) for span in body["spans"]]
+        self._eval_totals[number] = [0, 0]
+        self._eval_spans_left[number] = len(spans)
+        self._eval_parsed[number] = asyncio.Event()
+        await self._on_sender(lambda: sender.state.open_pass(number, tokens))
+        for span in spans:
+            self._feed.give(ReadSpan(number, 0, span))
+        if spans:
+            await self._eval_parsed[number].wait()
+        finished = asyncio.Event()
+
+        def announce() -> None:
+            self._loop.call_soon_threadsafe(finished.set)
+
+        sender.call(lambda: sender.watch_pass(number, announce))
+        await finished.wait()
+        examples, bad_rows = self._eval_totals[number]
+        return {"examples": examples, "bad_rows": bad_rows}
+
+    async def _on_sender(self, work: Callable[[], T]) -> T:
+        """Runs `work` on the sender thread and awaits what it gives."""
+        assert self._sender is not None
+        result: asyncio.Future[T] = self._loop.create_future()
+
+        def command() -> None:
+            self._loop.call_soon_threadsafe(result.set_result, work())
+
+        self._sender.call(command)
+        return await result
+
+    def _wake_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.waker.wake()
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and self._node is not None:
+            self._node.fail(error)

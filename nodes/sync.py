@@ -1,0 +1,96 @@
+"""The sync role: one slice of the center, for algorithms that have one."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import Any, ClassVar
+
+import zmq
+
+from ..pipeline.checkpoint.files import FileEntry, write_tensors
+from ..pipeline.config.job import Job
+from ..pipeline.wire.sockets import Listener
+from ..sync_algos.base import Algorithm
+from .center_service import CenterService
+from .center_state import CenterState
+from .role import NodeContext, Role, unknown_verb
+
+
+class SyncRole(Role):
+    """The control side of a sync node; its service thread owns the slice."""
+
+    name: ClassVar[str] = "sync"
+
+    def __init__(self, job: Job, algorithm: Algorithm) -> None:
+        self._job = job
+        self._algorithm = algorithm
+        self._listener: Listener | None = None
+        self._service: CenterService | None = None
+        self._index = 0
+        self._orphaned_slices = 0
+
+    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
+        """Binds the socket that shadow threads exchange at."""
+        self._listener = Listener(context, address)
+        return self._listener.endpoint
+
+    async def prepare(self, node: NodeContext) -> dict[str, Any]:
+        """Starts the service; the slice gets its size and first value from trainer 0."""
+        assert self._listener is not None
+        self._index = node.index
+        self._service = CenterService(self._listener, CenterState(self._algorithm.center_rule), node.fail)
+        self._service.start()
+        return {}
+
+    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """meet, begin, gone, hold, checkpoint."""
+        service = self._service
+        assert service is not None
+        if verb in ("meet", "begin"):
+            return {}
+        if verb == "gone":
+            token = str(body["token"])
+            service.call(lambda: self._forget(service, token))
+            return {}
+        if verb == "hold":
+            return self.metrics()
+        if verb == "checkpoint":
+            return await self._checkpoint(service, Path(str(body["directory"])))
+        raise unknown_verb(self.name, verb)
+
+    def metrics(self) -> dict[str, Any]:
+        """Counts so far."""
+        own = self._service.metrics() if self._service else {}
+        return own | {"orphaned_slices": self._orphaned_slices}
+
+    async def close(self) -> None:
+        """Ends the service thread."""
+        if self._service is not None:
+            self._service.stop()
+            await asyncio.to_thread(self._service.join, 3.0)
+        elif self._listener is not None:
+            self._listener.close()
+
+    def _forget(self, service: CenterService, token: str) -> None:
+        self._orphaned_slices += service.state.forget(token)
+
+    async def _checkpoint(self, service: CenterService, directory: Path) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        copied: asyncio.Future[Any] = loop.create_future()
+
+        def copy() -> None:
+            values = service.state.values
+            loop.call_soon_threadsafe(copied.set_result, None if values is None else values.numpy().copy())
+
+        service.call(copy)
+        values = await copied
+        if values is None:
+            return {"files": []}
+        name = f"sync-{self._index}"
+        metadata = {"role": name, "start": str(service.state.start), "stop": str(service.state.stop)}
+        entries: list[FileEntry] = await asyncio.to_thread(
+            write_tensors, directory, name, {"center": values}, metadata
+        )
+        return {"files": [dataclasses.asdict(entry) for entry in entries]}

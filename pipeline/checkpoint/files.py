@@ -1,0 +1,182 @@
+"""The tensor files of a checkpoint, written: safetensors of bounded size, each with its checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from .whole_file import whole_file
+
+ROWS_KEY: Final = "shadowsync.rows"
+DEFAULT_LIMIT_BYTES: Final = 256 << 20
+_PIECE_BYTES: Final = 4 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+# The names that the safetensors format gives to types; it is little-endian throughout.
+TYPES: Final = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
+    "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a checkpoint: its bare name, its size in bytes, its SHA-256 in hex, whose state it holds.
+
+    Raises ValueError for a name that is not a bare one, so that no manifest can point out of its folder.
+    """
+
+    name: str
+    bytes: int
+    sha256: str
+    role: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"a file of a checkpoint has a bare name, not {self.name!r}")
+        if self.bytes < 0 or not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            raise ValueError(f"{self.name}: its size or its SHA-256 is none")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows start to stop of a tensor, as they go into one file; the whole tensor if `split` is False."""
+
+    name: str
+    values: NDArray[Any]
+    start: int
+    split: bool
+
+    @property
+    def header_bytes(self) -> int:
+        """An upper bound of what the part adds to the header of its file, its row range included."""
+        return 2 * len(json.dumps(self.name)) + 24 * self.values.ndim + 160
+
+
+def write_tensors(
+    directory: Path,
+    stem: str,
+    tensors: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str],
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+) -> list[FileEntry]:
+    """Writes `tensors` as stem-00000.safetensors, stem-00001.safetensors, ..., each at most `limit_bytes`.
+
+    A tensor that is larger is split by its first axis over several files; their metadata says which rows
+    each has, and `TensorReader` puts them together. `metadata` goes into every file; the entries' role is
+    metadata["role"], or `stem` without one. Beyond the tensors themselves a few MB of memory are taken.
+    Each file appears whole (fsynced, then renamed) or not at all; a file of the same name is replaced.
+    Without tensors there is one file that holds the metadata only.
+
+    Any thread may call; a tensor that another thread changes meanwhile is written as some mixture of its
+    values, under a checksum that fits it. Raises ResourceError if a file cannot be written (its partial
+    file is removed, the files before it stay), ValueError for a type or name that cannot be stored and for
+    a limit below one row. Format: https://huggingface.co/docs/safetensors.
+    """
+    if ROWS_KEY in metadata:
+        raise ValueError(f"the metadata key {ROWS_KEY} is taken")
+    for name, values in tensors.items():
+        if values.dtype.name not in TYPES or not values.dtype.isnative:
+            raise ValueError(f"tensor {name}: {values.dtype} cannot be stored")
+    role = metadata.get("role", stem)
+    entries = []
+    for number, parts in enumerate(_pack(tensors, _room(metadata, limit_bytes))):
+        name = f"{stem}-{number:05d}.safetensors"
+        size, digest = _write_file(directory / name, parts, metadata)
+        entries.append(FileEntry(name, size, digest, role))
+    return entries
+
+
+def _room(metadata: Mapping[str, str], limit_bytes: int) -> int:
+    # The prefix, the padding, and the two keys and the braces around the metadata and the row ranges.
+    return limit_bytes - len(json.dumps(dict(metadata))) - 96
+
+
+def _pack(tensors: Mapping[str, NDArray[Any]], room_bytes: int) -> Iterator[list[_Part]]:
+    """Cuts the tensors into parts and groups them into files of at most `room_bytes`, in their order."""
+    parts: list[_Part] = []
+    left = room_bytes
+    for name, values in tensors.items():
+        for part in _cut(name, values, room_bytes):
+            cost = part.header_bytes + part.values.nbytes
+            if parts and (cost > left or part.start > 0):
+                yield parts
+                parts, left = [], room_bytes
+            parts.append(part)
+            left -= cost
+    # An empty set still makes one file: its metadata is state too.
+    if parts or not tensors:
+        yield parts
+
+
+def _cut(name: str, values: NDArray[Any], room_bytes: int) -> Iterator[_Part]:
+    whole = _Part(name, values, 0, split=False)
+    room = room_bytes - whole.header_bytes
+    if values.nbytes <= room:
+        yield whole
+        return
+    row_bytes = values.nbytes // max(1, len(values)) if values.ndim else values.nbytes
+    if row_bytes > room:
+        raise ValueError(f"tensor {name}: a row of {row_bytes} bytes does not fit the limit of a file")
+    rows = room // row_bytes
+    for start in range(0, len(values), rows):
+        yield _Part(name, values[start : start + rows], start, split=True)
+
+
+def _write_file(path: Path, parts: list[_Part], metadata: Mapping[str, str]) -> tuple[int, str]:
+    # Widest types first keeps every tensor aligned to its type, as the format's own writer does.
+    ordered = sorted(parts, key=lambda part: (-part.values.itemsize, part.name))
+    digest, size = hashlib.sha256(), 0
+    with whole_file(path) as file:
+        for piece in (_header(ordered, metadata), *(p for part in ordered for p in _pieces(part.values))):
+            digest.update(piece)
+            file.write(piece)
+            size += len(piece)
+    return size, digest.hexdigest()
+
+
+def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
+    """The length of the JSON (8 bytes), then the JSON, padded with spaces to a multiple of 8."""
+    ranges = {part.name: [part.start, part.start + len(part.values)] for part in parts if part.split}
+    extra = {ROWS_KEY: json.dumps(ranges)} if ranges else {}
+    described: dict[str, Any] = {"__metadata__": {**metadata, **extra}}
+    offset = 0
+    for part in parts:
+        if part.name in described:
+            raise ValueError(f"a tensor cannot be called {part.name}")
+        end = offset + part.values.nbytes
+        kind = TYPES[part.values.dtype.name]
+        described[part.name] = {
+            "dtype": kind,
+            "shape": list(part.values.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _pieces(values: NDArray[Any]) -> Iterator[bytes]:
+    """The bytes of `values` in row-major order, a few MB at a time, each piece a copy of its own.
+
+    A copy, because a worker may write to a replica between the checksum of a piece and its writing.
+    """
+    if values.nbytes == 0:
+        return
+    if not values.flags.c_contiguous:
+        rows = max(1, _PIECE_BYTES * len(values) // values.nbytes)
+        for start in range(0, len(values), rows):
+            yield values[start : start + rows].tobytes()
+        return
+    flat = values.reshape(-1)
+    count = _PIECE_BYTES // values.itemsize
+    for start in range(0, len(flat), count):
+        yield flat[start : start + count].tobytes()

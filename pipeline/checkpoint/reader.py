@@ -1,0 +1,148 @@
+"""The tensor files of a checkpoint, read: only the tensors, and the rows, that are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from ..errors import CheckpointError
+from .files import ROWS_KEY, TYPES, FileEntry
+
+_DTYPES = {stored: np.dtype(name) for name, stored in TYPES.items()}
+_REMEDY = "restore the file, or use another checkpoint"
+
+
+@dataclass(frozen=True)
+class _Piece:
+    path: Path
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    split: bool
+
+    @property
+    def stop(self) -> int:
+        return self.start + (self.shape[0] if self.shape else 1)
+
+
+class TensorReader:
+    """Reads tensors out of the files of `write_tensors`, those that were split put together.
+
+    The constructor reads the headers only. Raises CheckpointError, naming the file, for a file that is
+    missing, truncated or no safetensors file, and for a tensor whose parts overlap or leave a hole. It
+    keeps no file open; several threads may call it.
+
+    Attributes:
+        metadata: of each file, by its name, what `write_tensors` was given.
+    """
+
+    def __init__(self, directory: Path, entries: Iterable[FileEntry]) -> None:
+        self._pieces: dict[str, list[_Piece]] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
+        for entry in entries:
+            self._index(directory / entry.name)
+        for name, pieces in self._pieces.items():
+            pieces.sort(key=lambda piece: piece.start)
+            self._check(name, pieces)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors, sorted."""
+        return sorted(self._pieces)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of the whole tensor; raises CheckpointError if there is none of that name."""
+        pieces = self._find(name)
+        return (pieces[-1].stop, *pieces[0].shape[1:]) if pieces[0].shape else ()
+
+    def read(self, name: str) -> NDArray[Any]:
+        """The whole tensor, a copy of the caller's own; raises CheckpointError."""
+        shape = self.shape(name)
+        if shape:
+            return self.read_rows(name, 0, shape[0])
+        return _read_piece(self._find(name)[0], name, None)
+
+    def read_rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Rows start to stop (first axis) of a tensor; only these are read.
+
+        Raises CheckpointError if there is no such tensor, ValueError if it has no such rows.
+        """
+        pieces = self._find(name)
+        shape = self.shape(name)
+        if not shape or not 0 <= start <= stop <= shape[0]:
+            raise ValueError(f"tensor {name} of shape {shape} has no rows {start} to {stop}")
+        wanted = [piece for piece in pieces if piece.start < stop and start < piece.stop]
+        if len(wanted) == 1:
+            piece = wanted[0]
+            return _read_piece(piece, name, slice(start - piece.start, stop - piece.start))
+        result = np.empty((stop - start, *shape[1:]), pieces[0].dtype)
+        for piece in wanted:
+            low, high = max(start, piece.start), min(stop, piece.stop)
+            rows = slice(low - piece.start, high - piece.start)
+            result[low - start : high - start] = _read_piece(piece, name, rows)
+        return result
+
+    def _find(self, name: str) -> list[_Piece]:
+        if name not in self._pieces:
+            raise CheckpointError(
+                f"the checkpoint has no tensor {name}", remedy="use one of a job with this model"
+            )
+        return self._pieces[name]
+
+    def _index(self, path: Path) -> None:
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata: dict[str, str] = file.metadata() or {}
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                forms = {name: (tuple(s.get_shape()), _DTYPES[s.get_dtype()]) for name, s in slices.items()}
+            ranges = json.loads(metadata.pop(ROWS_KEY, "{}"))
+            for name, (shape, dtype) in forms.items():
+                start, stop = ranges.get(name, (0, shape[0] if shape else 1))
+                piece = _Piece(path, int(start), shape, dtype, name in ranges)
+                if piece.stop != stop:
+                    raise ValueError(f"tensor {name} has not the rows that its file states")
+                self._pieces.setdefault(name, []).append(piece)
+        except FileNotFoundError as error:
+            raise CheckpointError("the file is missing", where=str(path), remedy=_REMEDY) from error
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _unreadable(path, error) from error
+        self.metadata[path.name] = metadata
+
+    @staticmethod
+    def _check(name: str, pieces: list[_Piece]) -> None:
+        expected = 0
+        for piece in pieces:
+            whole = piece.split or len(pieces) == 1
+            alike = piece.shape[1:] == pieces[0].shape[1:] and piece.dtype == pieces[0].dtype
+            if not (whole and alike and piece.start == expected):
+                raise CheckpointError(
+                    f"the parts of tensor {name} do not fit together (row {expected} is next)",
+                    where=str(piece.path),
+                    remedy=_REMEDY,
+                )
+            expected = piece.stop
+
+
+def read_tensors(directory: Path, entries: Iterable[FileEntry], name: str) -> NDArray[Any]:
+    """The one tensor `name` out of `entries`; raises CheckpointError. For several, keep a TensorReader."""
+    return TensorReader(directory, entries).read(name)
+
+
+def _read_piece(piece: _Piece, name: str, rows: slice | None) -> NDArray[Any]:
+    try:
+        with safe_open(piece.path, framework="numpy") as file:
+            values: NDArray[Any] = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(piece.path, error) from error
+    return values
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"the file cannot be read ({error})", where=str(path), remedy=_REMEDY)

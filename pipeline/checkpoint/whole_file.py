@@ -1,0 +1,55 @@
+"""A file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import ResourceError
+
+# What a writer that was killed leaves behind has this in its name; nothing that is kept does.
+UNFINISHED = ".unfinished-"
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a temporary file beside `path`; when the block ends well, it is fsynced and renamed to `path`.
+
+    When the block raises, the temporary file is removed and what was at `path` stays. An OSError (disk
+    full, no permission) becomes a ResourceError that names `path`. Any thread may call.
+    """
+    temporary = path.with_name(f"{path.name}{UNFINISHED}{os.getpid()}")
+    try:
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in `directory` survive a power cut; raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unwritable(path: Path, error: OSError) -> ResourceError:
+    """The error to raise when `path` could not be written."""
+    return ResourceError(
+        f"cannot be written ({error.strerror or error})",
+        where=str(path),
+        remedy="free space or permit writing there, or set run.directory to another place",
+    )

@@ -1,0 +1,145 @@
+"""Criteo's text format: tab-separated, no header; a label, numbers and ids, of which any may be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bad_rows import BadRows, printable
+from .decimals import parse_number, parse_numbers
+from .hashing import IndexArray, hash_fields, table_rows_of
+from .schema import Examples, FeatureShape, log_transform
+from .sources import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, count_newlines, line_blocks, too_long
+
+if TYPE_CHECKING:
+    from .spans import Span
+
+_TAB, _NEWLINE, _RETURN, _ZERO = 9, 10, 13, 48
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Where the fields of a block lie.
+
+    Attributes:
+        lines: int64 [n + 1], where each line starts, and where the line after the last would.
+        good: int64 [k], indices of the lines that have the right number of columns.
+        starts, ends: int64 [columns, k], C-contiguous: the first byte, and one past the last, of each field.
+    """
+
+    lines: IndexArray
+    good: IndexArray
+    starts: IndexArray
+    ends: IndexArray
+
+
+def read_tsv(
+    span: Span, shape: FeatureShape, bad_rows: BadRows, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Examples]:
+    """The good rows of a span of text, in file order; `block_bytes` changes only how they are chunked.
+
+    A row is good when it has 1 + D + T columns, its label is 0 or 1, and each dense column is empty or a
+    decimal number; the others go to `bad_rows`. Dense: missing -> 0.0, otherwise sign(x) * log1p(|x|). Ids:
+    any bytes, hashed (hashing.py), the empty ones too. Lines end in a newline or in a return and a newline.
+    Raises DataError as `line_blocks` does, and past the limit of `bad_rows`.
+    """
+    lines_read = 0
+    line_number = _line_numbers(span)
+    for block in line_blocks(span, block_bytes):
+        fields = _split(block, shape.columns)
+        if int(np.diff(fields.lines).max()) > MAX_LINE_BYTES + 1:
+            raise too_long(span.path)
+        labels = _labels(block, fields)
+        numbers = slice(1, 1 + shape.dense)
+        starts = fields.starts[numbers]
+        dense = parse_numbers(block.buffer, starts, fields.ends[numbers] - starts)
+        valid = (labels <= 1) & ~np.isnan(dense).any(axis=0)
+        bad = np.ones(len(fields.lines) - 1, np.bool_)
+        bad[fields.good[valid]] = False
+        for line in np.flatnonzero(bad).tolist():
+            text = block.buffer[fields.lines[line] : fields.lines[line + 1]].tobytes().rstrip(b"\r\n")
+            bad_rows.add(span.path, partial(line_number, lines_read + line), _why(text, shape), text)
+        yield _examples(block, fields, shape, labels, dense, valid)
+        lines_read += len(fields.lines) - 1
+
+
+def _examples(
+    block: LineBlock,
+    fields: _Fields,
+    shape: FeatureShape,
+    labels: NDArray[np.uint8],
+    dense: NDArray[np.float64],
+    valid: NDArray[np.bool_],
+) -> Examples:
+    starts, ends = fields.starts[1 + shape.dense :], fields.ends[1 + shape.dense :]
+    if not valid.all():
+        labels, dense = labels[valid], dense[:, valid]
+        starts, ends = np.compress(valid, starts, axis=1), np.compress(valid, ends, axis=1)
+    hashes = hash_fields(block.buffer, starts, ends - starts)
+    return Examples(
+        labels.astype(np.float32),
+        np.ascontiguousarray(log_transform(dense).T),
+        table_rows_of(hashes, shape.table_rows),
+    )
+
+
+def _split(block: LineBlock, columns: int) -> _Fields:
+    data = block.buffer[: block.stop]
+    # One comparison for both: tab and newline are neighbours, and what is smaller wraps around.
+    separators = np.flatnonzero((data - np.uint8(_TAB)) <= _NEWLINE - _TAB)
+    last = np.flatnonzero(data[separators] == _NEWLINE)
+    lines = np.concatenate([[0], separators[last] + 1])
+    good = np.flatnonzero(np.diff(last, prepend=-1) == columns)
+    if len(good) * columns == len(separators):
+        ends = np.ascontiguousarray(separators.reshape(-1, columns).T)
+    else:
+        ends = separators[last[good] + np.arange(1 - columns, 1)[:, None]]
+    starts = np.empty_like(ends)
+    starts[0] = lines[good]
+    np.add(ends[:-1], 1, out=starts[1:])
+    # An empty last field after a tab has the tab before its end, so this never goes below its start.
+    ends[-1] -= (data[ends[-1] - 1] == _RETURN) & (ends[-1] > starts[-1])
+    return _Fields(lines, good, starts, ends)
+
+
+def _labels(block: LineBlock, fields: _Fields) -> NDArray[np.uint8]:
+    """uint8 [k]: 0, 1, or something greater where the label is neither."""
+    labels: NDArray[np.uint8] = block.buffer[fields.starts[0]] - np.uint8(_ZERO)
+    labels[fields.ends[0] - fields.starts[0] != 1] = 255
+    return labels
+
+
+def _why(text: bytes, shape: FeatureShape) -> str:
+    """What is wrong with a bad line."""
+    fields = text.split(b"\t")
+    if len(fields) != shape.columns:
+        return f"{len(fields)} columns, not {shape.columns}"
+    if fields[0] not in (b"0", b"1"):
+        return f"label '{printable(fields[0], 20)}' is neither 0 nor 1"
+    for name, field in zip(shape.dense_names, fields[1:], strict=False):
+        if field and parse_number(field) != parse_number(field):
+            return f"{name} '{printable(field, 20)}' is not a number"
+    raise AssertionError(f"a good row was called bad: {printable(text)}")
+
+
+def _line_numbers(span: Span) -> Callable[[int], int]:
+    """From the index of a line in the span to its number in the file, from 1."""
+    before: list[int] = []
+
+    def line_number(index: int) -> int:
+        if not before:
+            before.append(0 if span.start == 0 else _lines_before(span))
+        return before[0] + index + 1
+
+    return line_number
+
+
+def _lines_before(span: Span) -> int:
+    """How many lines of the file begin before the span, which does not start at 0."""
+    # One begins at byte 0, and one after each newline but one at start - 1, whose line is the span's own.
+    return 1 + count_newlines(span.path, span.start - 1)

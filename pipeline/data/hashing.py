@@ -1,0 +1,137 @@
+"""The hash that maps a categorical value to a row of its table: stated, seeded, the same in every version.
+
+Of a value of `length` bytes in categorical column `column` (from 0), all arithmetic modulo 2**64:
+
+    h = mix(mix(HASH_SEED ^ ((column + 1) * GOLDEN)) ^ (length * GOLDEN))
+    for each 8 bytes, read little-endian, the last ones padded with zero bytes:  h = mix(h ^ word)
+    row = ((h >> 32) * table_rows) >> 32
+
+`mix` is the finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014; constants by Stafford). It is a
+bijection, so two values of at most 8 bytes and of equal length never share an h. The multiply-shift (Lemire,
+2019) favours no row by more than table_rows / 2**32. A missing value is the empty string, which has a row
+like any other. The seed is a constant and not `run.seed`: checkpoints of two runs have the same rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .batch import Int32Array
+
+HASH_VERSION = 1
+HASH_SEED = 0x5348_4144_4F57_0001
+PADDING_BYTES = 8
+"""How many bytes must be readable after the last field, because fields are loaded as whole words."""
+
+_GOLDEN = 0x9E37_79B9_7F4A_7C15
+_FIRST, _SECOND = 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB
+_ALL = 2**64 - 1
+# Below this many unfinished values a Python loop beats numpy's cost of some 20 calls per word; without it one
+# field of a million bytes would take seconds.
+_FEW = 16
+
+Uint8Array = NDArray[np.uint8]
+Uint64Array = NDArray[np.uint64]
+IndexArray = NDArray[np.int64]
+
+
+def _mix_one(value: int) -> int:
+    value = ((value ^ (value >> 30)) * _FIRST) & _ALL
+    value = ((value ^ (value >> 27)) * _SECOND) & _ALL
+    return value ^ (value >> 31)
+
+
+def _mix(values: Uint64Array) -> Uint64Array:
+    """The finalizer, in place; `values` is returned."""
+    values ^= values >> np.uint64(30)
+    values *= np.uint64(_FIRST)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(_SECOND)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def _start(column: int, length: int) -> int:
+    """The h of a value before its first word."""
+    return _mix_one(_mix_one(HASH_SEED ^ (((column + 1) * _GOLDEN) & _ALL)) ^ ((length * _GOLDEN) & _ALL))
+
+
+def hash_bytes(column: int, value: bytes) -> int:
+    """The hash of one value, as an int below 2**64: the definition, which the vectorized forms equal."""
+    h = _start(column, len(value))
+    for at in range(0, len(value), 8):
+        h = _mix_one(h ^ int.from_bytes(value[at : at + 8], "little"))
+    return h
+
+
+def unaligned_words(buffer: Uint8Array) -> Uint64Array:
+    """A view of contiguous bytes uint8 [n] as uint64 [n - 7]: entry i is bytes i to i + 7, little-endian."""
+    return np.ndarray((len(buffer) - 7,), np.dtype("<u8"), buffer.data, 0, (1,))
+
+
+def hash_fields(
+    buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, first_column: int = 0
+) -> Uint64Array:
+    """Hashes of fields of a byte buffer.
+
+    Args:
+        buffer: uint8 [n], contiguous, with PADDING_BYTES (of any content) after the last field.
+        starts, lengths: int64 [C, k], in bytes: field j of categorical column `first_column` + i.
+
+    Returns uint64 [C, k]. Any thread; the GIL is released inside numpy's loops.
+    """
+    columns = range(first_column, first_column + len(starts))
+    full = np.array([[_start(column, 8)] for column in columns], np.uint64)
+    empty = np.array([[_start(column, 0)] for column in columns], np.uint64)
+    h = unaligned_words(buffer)[starts]
+    h ^= full
+    _mix(h)
+    other = lengths != 8
+    if other.any():
+        missing = lengths == 0
+        np.copyto(h, empty, where=missing)
+        at = np.flatnonzero(other & ~missing)
+        if len(at):
+            flat_columns = at // starts.shape[1] + first_column
+            h.flat[at] = _hash_any(buffer, starts.ravel()[at], lengths.ravel()[at], flat_columns)
+    return h
+
+
+def _hash_any(
+    buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, columns: IndexArray
+) -> Uint64Array:
+    """The hashes of values of any length but 0, uint64 [k]."""
+    golden = np.uint64(_GOLDEN)
+    h = _mix((columns + 1).astype(np.uint64) * golden ^ np.uint64(HASH_SEED))
+    h = _mix(h ^ lengths.astype(np.uint64) * golden)
+    words = unaligned_words(buffer)
+    active, done = np.arange(len(starts)), 0
+    while len(active) >= _FEW or (len(active) and done == 0):
+        left = lengths[active] - done
+        unused_bits = (np.maximum(8 - left, 0) << 3).astype(np.uint64)
+        word = (words[starts[active] + done] << unused_bits) >> unused_bits
+        h[active] = _mix(h[active] ^ word)
+        active, done = active[left > 8], done + 8
+    for index in active:
+        value, stop = int(h[index]), int(starts[index] + lengths[index])
+        for at in range(int(starts[index]) + done, stop, 8):
+            value = _mix_one(value ^ int.from_bytes(buffer[at : min(at + 8, stop)].tobytes(), "little"))
+        h[index] = value
+    return h
+
+
+def hash_integers(column: int, values: NDArray[Any]) -> Uint64Array:
+    """Hashes uint64 [k] of integers int64 or uint64 [k]: those of their 8 bytes, little-endian."""
+    h: Uint64Array = values.astype(np.uint64)
+    h ^= np.uint64(_start(column, 8))
+    return _mix(h)
+
+
+def table_rows_of(hashes: Uint64Array, table_rows: tuple[int, ...]) -> Int32Array:
+    """Rows int32 [T, k] of hashes uint64 [T, k]; row t has values from 0 to table_rows[t] - 1."""
+    sizes = np.array(table_rows, np.uint64)[:, None]
+    rows: Int32Array = (((hashes >> np.uint64(32)) * sizes) >> np.uint64(32)).astype(np.int32)
+    return rows

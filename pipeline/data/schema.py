@@ -1,0 +1,94 @@
+"""What a log has to contain, and parsed examples before they are cut into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .batch import Float32Array, Int32Array
+
+LABEL = "label"
+
+
+@dataclass(frozen=True)
+class FeatureShape:
+    """The columns of a log: a label, `dense` numbers, `categorical` ids, and the rows of each id's table.
+
+    Raises ValueError when `table_rows` has not one entry of at least 1 for each categorical column.
+    """
+
+    dense: int
+    categorical: int
+    table_rows: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.table_rows) != self.categorical:
+            raise ValueError(f"{len(self.table_rows)} tables for {self.categorical} categorical columns")
+        if not all(0 < rows < 2**31 for rows in self.table_rows):
+            raise ValueError("a table has at least 1 row and fewer than 2**31")
+
+    @property
+    def columns(self) -> int:
+        """Columns of a line of text: label, dense, categorical."""
+        return 1 + self.dense + self.categorical
+
+    @property
+    def dense_names(self) -> list[str]:
+        """Names of the dense columns, in order: I1, I2, ..."""
+        return [f"I{index + 1}" for index in range(self.dense)]
+
+    @property
+    def categorical_names(self) -> list[str]:
+        """Names of the categorical columns, in order: C1, C2, ..."""
+        return [f"C{index + 1}" for index in range(self.categorical)]
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Good rows in the order of their file, or permuted.
+
+    Attributes:
+        labels: float32 [n], each 0.0 or 1.0.
+        dense: float32 [n, D], transformed.
+        rows: int32 [T, n], rows of the embedding tables.
+    """
+
+    labels: Float32Array
+    dense: Float32Array
+    rows: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def slice(self, start: int, stop: int) -> Examples:
+        """Examples start to stop - 1, as views."""
+        return Examples(self.labels[start:stop], self.dense[start:stop], self.rows[:, start:stop])
+
+    def take(self, indices: NDArray[np.intp]) -> Examples:
+        """The examples named by `indices`, in that order, as C-contiguous copies."""
+        return Examples(
+            self.labels.take(indices), self.dense.take(indices, axis=0), self.rows.take(indices, axis=1)
+        )
+
+    @staticmethod
+    def join(parts: Sequence[Examples]) -> Examples:
+        """All parts one after the other, as C-contiguous copies; `parts` must not be empty."""
+        return Examples(
+            np.concatenate([part.labels for part in parts]),
+            np.concatenate([part.dense for part in parts]),
+            np.concatenate([part.rows for part in parts], axis=1),
+        )
+
+
+def log_transform(values: NDArray[np.float64]) -> Float32Array:
+    """The dense transform: sign(x) * log1p(|x|), in float64, then rounded to float32; any shape.
+
+    A missing value is 0 before and after it, and -0.0 becomes 0.0. Both input formats use this and nothing
+    else. The last bit may differ between processors, as log1p does.
+    """
+    signed = np.copysign(np.log1p(np.abs(values)), values)
+    signed += 0.0
+    return signed.astype(np.float32)

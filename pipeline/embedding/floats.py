@@ -1,0 +1,35 @@
+"""Tensors over memory that came from elsewhere: arrays, tensors, or the buffers of received messages."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32] | torch.Tensor | memoryview | bytearray | bytes
+"""Rows of floats: [N, dim], or a C-contiguous buffer of N * dim * 4 bytes, 4-byte aligned."""
+
+
+def float_rows(values: Floats, rows: int, dim: int, what: str) -> torch.Tensor:
+    """A float32 tensor [rows, dim] on the memory of `values`, copied only if that is read-only.
+
+    Any thread may call this; `what` names the values in the ValueError that another size or type raises.
+    """
+    wanted = f"float32 [{rows}, {dim}], C-contiguous"
+    if isinstance(values, torch.Tensor):
+        if values.dtype != torch.float32 or values.shape != (rows, dim) or not values.is_contiguous():
+            raise ValueError(f"{what}: {values.dtype} {list(values.shape)}, not {wanted}")
+        return values.detach()
+    if isinstance(values, np.ndarray):
+        if values.dtype != np.float32 or values.shape != (rows, dim) or not values.flags.c_contiguous:
+            raise ValueError(f"{what}: {values.dtype} {list(values.shape)}, not {wanted}")
+        array = values
+    else:
+        view = memoryview(values)
+        if view.nbytes != rows * dim * 4:
+            raise ValueError(f"{what}: {view.nbytes} bytes, not {rows * dim * 4} for {wanted}")
+        array = np.frombuffer(view, np.float32).reshape(rows, dim)
+    # torch has no read-only tensors, and numpy's buffers over `bytes` are.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

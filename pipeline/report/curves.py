@@ -1,0 +1,115 @@
+"""The pictures of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+# The object API only: pyplot keeps global state and is bound to one thread.
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from ..checkpoint.whole_file import whole_file
+from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Point, Report
+
+_INCHES: Final = (8.0, 4.5)
+_DOTS_PER_INCH: Final = 110
+_LEGEND_ENTRIES: Final = 12
+_MARKED_POINTS: Final = 40
+
+
+def draw_curves(report: Report, directory: Path) -> list[Path]:
+    """Draws ne.png, throughput.png and sync_gap.png into `directory`, each whole or not at all.
+
+    A curve without points gives a picture that says so. Any thread may call; raises ResourceError if a
+    picture cannot be written.
+    """
+    drawn = {
+        NE_PICTURE: _ne(report),
+        THROUGHPUT_PICTURE: _by_trainer(
+            f"{report.run}: throughput", "examples/s", report.curves.throughput, "no throughput was measured"
+        ),
+        SYNC_GAP_PICTURE: _by_trainer(
+            f"{report.run}: sync gap ({report.sync.algorithm}, {report.sync.mode})",
+            "iterations between two rounds",
+            report.curves.sync_gap,
+            "no sync gap was recorded" if report.sync.rounds else "no synchronization round was completed",
+        ),
+    }
+    paths = []
+    for name, figure in drawn.items():
+        with whole_file(directory / name) as file:
+            figure.savefig(file, format="png")
+        paths.append(directory / name)
+    return paths
+
+
+def _ne(report: Report) -> Figure:
+    figure, axes = _frame(f"{report.run}: normalized entropy", "examples trained", "NE (lower is better)")
+    axes.xaxis.set_major_formatter(EngFormatter())
+    points = report.curves.ne
+    if not points:
+        return _empty(axes, figure, "no normalized entropy was measured")
+    _line(axes, points, "in training, since the point before")
+    if report.eval is not None and report.eval.ne is not None:
+        label = f"held-out, of {report.eval.model}: {report.eval.ne:.4f}"
+        axes.axhline(report.eval.ne, color="tab:green", linestyle="--", label=label)
+    if report.eval is not None and report.eval.teacher_ne is not None:
+        label = f"held-out, of the teacher: {report.eval.teacher_ne:.4f}"
+        axes.axhline(report.eval.teacher_ne, color="tab:red", linestyle=":", label=label)
+    _legend(axes)
+    return figure
+
+
+def _by_trainer(title: str, unit: str, curves: Mapping[str, Sequence[Point]], missing: str) -> Figure:
+    figure, axes = _frame(title, "seconds since the start", unit)
+    drawn = {name: points for name, points in curves.items() if points}
+    if not drawn:
+        return _empty(axes, figure, missing)
+    for name, points in drawn.items():
+        _line(axes, points, name)
+    axes.set_ylim(bottom=0)
+    _legend(axes)
+    return figure
+
+
+def _legend(axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    total = len(labels)
+    title = f"{_LEGEND_ENTRIES} of {total}" if total > _LEGEND_ENTRIES else None
+    shown = slice(0, _LEGEND_ENTRIES)
+    legend = axes.legend(handles[shown], labels[shown], loc="best", fontsize="small", title=title)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _frame(title: str, x: str, y: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    # A "$" in a name would otherwise start a formula.
+    axes.set_title(title, parse_math=False)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def _line(axes: Axes, points: Sequence[Point], label: str) -> None:
+    # A single point has no line; a few are easier to read with marks.
+    marker = "o" if len(points) <= _MARKED_POINTS else ""
+    (line,) = axes.plot([p[0] for p in points], [p[1] for p in points], linewidth=1.4)
+    line.set_marker(marker)
+    line.set_markersize(3)
+    # matplotlib leaves out of the legend what starts with "_".
+    line.set_label(label.lstrip("_"))
+
+
+def _empty(axes: Axes, figure: Figure, text: str) -> Figure:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, fontsize="large")
+    return figure

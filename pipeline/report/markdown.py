@@ -1,0 +1,167 @@
+"""report.md: the report for a stranger, the answer first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from . import wording
+from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
+
+
+def render_markdown(report: Report) -> str:
+    """The whole report.md, ending in a newline; it links the pictures of `draw_curves` beside it."""
+    sections = (
+        _answer(report),
+        _quality(report),
+        _ledger(report),
+        _throughput(report),
+        _sync(report),
+        _nodes(report),
+        _events(report),
+        _versions(report),
+    )
+    return "\n\n".join("\n".join(section) for section in sections) + "\n"
+
+
+def _answer(report: Report) -> list[str]:
+    books = wording.books(report)
+    speed = wording.amount(report.throughput.examples_per_second)
+    trained = wording.count(report.examples.trained)
+    return [
+        f"# Run {_plain(report.run)}: {_plain(report.outcome)}",
+        "",
+        *([] if report.ledger.adds_up else [f"> **{books}**", ""]),
+        f"**{_plain(wording.quality(report))}**",
+        "",
+        f"- {_plain(wording.saved(report))}",
+        *([f"- {books}"] if report.ledger.adds_up else []),
+        f"- {trained} examples trained; {wording.duration(report.wall_seconds)} in all; {speed} examples/s.",
+        f"- Exit code {report.exit_code}, seed {report.seed}, started {_plain(report.started_at)}, "
+        f"job `{_plain(report.job_digest)}`.",
+    ]
+
+
+def _quality(report: Report) -> list[str]:
+    rows = [("NE in training, each example scored before it is learned", report.train.ne_progressive)]
+    table = [(what, wording.number(value)) for what, value in rows]
+    if report.eval is not None:
+        table += [
+            ("NE, held-out", wording.number(report.eval.ne)),
+            ("AUC, held-out", wording.auc(report.eval)),
+            ("logloss, held-out", wording.number(report.eval.logloss)),
+            ("calibration, held-out: mean prediction / mean label", wording.number(report.eval.calibration)),
+        ]
+    if report.eval is not None and report.eval.teacher_ne is not None:
+        table += [
+            ("NE of the teacher, held-out", wording.number(report.eval.teacher_ne)),
+            ("gain ratio: (1 - NE) / (1 - NE of the teacher)", wording.number(report.eval.gain_ratio)),
+        ]
+    note = "NE is the logloss over that of always predicting the mean label: 1 is useless, lower is better."
+    picture = f"![NE over examples]({NE_PICTURE})"
+    return ["## Quality", "", *_table(("measure", "value"), table), "", note, "", picture]
+
+
+def _ledger(report: Report) -> list[str]:
+    examples, ledger = report.examples, report.ledger
+    terms = [
+        ("read (delivered to trainers)", examples.read),
+        ("trained (acknowledged)", examples.trained),
+        ("distinct", examples.distinct),
+        ("replayed (acknowledged again)", examples.replayed),
+        ("returned (from dead or leaving trainers)", examples.returned),
+        ("in flight at the end", examples.in_flight),
+        ("dropped", examples.dropped),
+        ("bad rows", examples.bad_rows),
+        *((f"of these: {why}", number) for why, number in examples.reasons.items()),
+    ]
+    identities = [
+        (i.name, wording.count(i.left), wording.count(i.right), _loud(wording.difference(i), not i.holds))
+        for i in ledger.identities
+    ]
+    shards = [(name, wording.count(batches)) for name, batches in ledger.shard_applied.items()]
+    return [
+        f"## Ledger: {wording.verdict(ledger.adds_up)}",
+        "",
+        *_table(("identity", "left side", "right side", "verdict"), identities),
+        "",
+        *_table(("examples", "count"), [(what, wording.count(number)) for what, number in terms]),
+        "",
+        f"Dense updates that died with a trainer: {wording.count(ledger.lost_dense_updates)}.",
+        *(["", *_table(("embedding shard", "batches applied"), shards)] if shards else []),
+    ]
+
+
+def _throughput(report: Report) -> list[str]:
+    throughput = report.throughput
+    rows = [
+        ("all trainers, examples/s", wording.amount(throughput.examples_per_second)),
+        *((f"{name}, examples/s", wording.amount(v)) for name, v in throughput.per_trainer.items()),
+        ("CPU seconds per million examples, all nodes", wording.amount(throughput.cpu_seconds_per_million)),
+        ("batch x workers x trainers", wording.count(report.elp)),
+    ]
+    picture = f"![examples/s per trainer]({THROUGHPUT_PICTURE})"
+    note = "From the first to the last trained batch."
+    return ["## Throughput", "", *_table(("measure", "value"), rows), "", note, "", picture]
+
+
+def _sync(report: Report) -> list[str]:
+    sync, staleness = report.sync, report.staleness
+    rows = [
+        ("rounds completed", wording.count(sync.rounds)),
+        ("gap between rounds, iterations, mean", wording.number(sync.gap_mean, 1)),
+        ("gap between rounds, iterations, most", wording.amount(sync.gap_max)),
+        ("seconds of a round, mean", wording.duration(sync.seconds_mean)),
+        ("bytes, both ways", wording.data_size(sync.bytes)),
+        ("divergence of the replicas", wording.amount(report.replicas.divergence)),
+        ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
+        ("staleness of embeddings, pushes, most", wording.amount(staleness.embedding_max)),
+    ]
+    title = f"## Synchronization: {_plain(sync.algorithm)}, {_plain(sync.mode)}"
+    picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
+    return [title, "", *_table(("measure", "value"), rows), "", picture]
+
+
+def _nodes(report: Report) -> list[str]:
+    rows = [
+        (
+            node.name,
+            node.role,
+            wording.duration(node.cpu_seconds),
+            wording.data_size(node.peak_memory_bytes),
+            "still running" if node.exit is None else node.exit,
+        )
+        for node in report.nodes
+    ]
+    table = _table(("node", "role", "CPU time", "peak memory", "exit"), rows) if rows else ["None reported."]
+    return ["## Nodes", "", *table]
+
+
+def _events(report: Report) -> list[str]:
+    rows = [(f"{event.seconds:.1f} s", event.node, event.what) for event in report.events]
+    table = _table(("after", "node", "event"), rows) if rows else ["Nothing happened to any node."]
+    return ["## Events", "", *table]
+
+
+def _versions(report: Report) -> list[str]:
+    hardware = report.hardware
+    rows = [
+        ("CPU", hardware.cpu_model or wording.NOT_MEASURED),
+        ("cores", wording.count(hardware.cores)),
+        ("memory", wording.data_size(hardware.memory_bytes)),
+        *report.versions.items(),
+    ]
+    return ["## Machine and versions", "", *_table(("what", "which"), rows)]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def _loud(text: str, loud: bool) -> str:
+    return f"**{text}**" if loud else text
+
+
+def _plain(text: str) -> str:
+    """Text from a job, a node or an error, kept in its line and in its cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,59 @@
+"""The folder of a run, and the link `latest` that points to the newest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from ..checkpoint.whole_file import unwritable
+from ..errors import JobFileError
+
+LATEST: Final = "latest"
+
+
+def create_run_folder(directory: Path, name: str) -> Path:
+    """Makes directory/NAME, or NAME-2, NAME-3, ... where that is taken, and returns it.
+
+    Safe when several programs do so at once. Raises JobFileError for the name "latest", ResourceError if
+    the folder cannot be made.
+    """
+    if name == LATEST:
+        raise JobFileError(
+            '"latest" given', where="run.name", remedy="give another name; runs/latest is a link"
+        )
+    number = 1
+    while True:
+        folder = directory / (name if number == 1 else f"{name}-{number}")
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+        except FileExistsError as error:
+            # A file where the runs' own folder should be is in the way of every number.
+            if not directory.is_dir():
+                raise unwritable(directory, error) from error
+            number += 1
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        else:
+            return folder
+
+
+def point_latest(directory: Path, folder: Path) -> None:
+    """Makes directory/latest a relative link to `folder`, which lies in `directory`, in one step.
+
+    Whoever follows the link meanwhile gets the old folder or the new one. Raises ResourceError, also when
+    something that is not a link is called `latest`.
+    """
+    link = directory / LATEST
+    temporary = directory / f".{LATEST}-{os.getpid()}"
+    try:
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(os.path.relpath(folder, directory), target_is_directory=True)
+        try:
+            temporary.replace(link)
+        except OSError:
+            temporary.unlink()
+            raise
+    except OSError as error:
+        raise unwritable(link, error) from error

@@ -1,0 +1,157 @@
+"""The report on the terminal: the facts of report.md in at most 40 lines of 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from . import wording
+from .model import Node, Report
+
+_WIDE: Final = 100
+_IDENTITY_ROWS: Final = 6
+_TRAINER_ROWS: Final = 2
+_NODE_ROWS: Final = 8
+_EVENT_ROWS: Final = 3
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Prints what report.md states, shortened; without colours or control codes if it is no terminal.
+
+    Broken identities are printed before those that hold. Only the thread that owns `console` may call.
+    """
+    colour = "green" if report.exit_code == 0 else "yellow"
+    console.print(Text.assemble((report.run, "bold"), ": ", (report.outcome, colour)))
+    console.print(Text(wording.quality(report), style="bold"))
+    console.print(Text(wording.saved(report)))
+    console.print()
+    console.print(Text(wording.books(report), style="green" if report.ledger.adds_up else "bold red"))
+    console.print(_identities(report))
+    console.print()
+    console.print(_figures(report, side_by_side=console.width >= _WIDE))
+    if report.nodes:
+        console.print()
+        console.print(_nodes(report.nodes))
+    _print_events(report, console)
+
+
+def _identities(report: Report) -> Table:
+    table = _table()
+    # False sorts first: what does not add up must not be what is left out.
+    identities = sorted(report.ledger.identities, key=lambda identity: identity.holds)
+    for identity in identities[:_IDENTITY_ROWS]:
+        numbers = f"{identity.left:,} {'=' if identity.holds else '!='} {identity.right:,}"
+        style = "" if identity.holds else "red"
+        _row(table, (identity.name, numbers, wording.difference(identity)), style)
+    hidden = identities[_IDENTITY_ROWS:]
+    if hidden:
+        wrong = sum(not identity.holds for identity in hidden)
+        _row(table, (f"{len(hidden)} more are in report.md", "", f"{wrong} of them do not add up"))
+    return table
+
+
+def _figures(report: Report, *, side_by_side: bool) -> Table:
+    """The facts, two a line (about examples, about speed) where there is room for it."""
+    table = _table()
+    left, right = _examples_facts(report), _speed_facts(report)
+    if not side_by_side:
+        for fact in left + right:
+            _row(table, fact)
+        return table
+    for first, second in zip_longest(left, right, fillvalue=("", "")):
+        _row(table, first + second)
+    return table
+
+
+def _examples_facts(report: Report) -> list[tuple[str, str]]:
+    examples, count = report.examples, wording.count
+    facts = [
+        ("examples read", count(examples.read)),
+        ("trained", f"{count(examples.trained)} ({count(examples.replayed)} replayed)"),
+        ("returned, in flight", f"{count(examples.returned)}, {count(examples.in_flight)}"),
+        ("dropped, bad rows", f"{count(examples.dropped)}, {count(examples.bad_rows)}"),
+        ("NE in training", wording.number(report.train.ne_progressive)),
+    ]
+    if report.eval is not None:
+        calibration = wording.number(report.eval.calibration)
+        facts += [
+            ("AUC, held-out", wording.auc(report.eval)),
+            ("logloss, calibration", f"{wording.number(report.eval.logloss)}, {calibration}"),
+        ]
+    return facts
+
+
+def _speed_facts(report: Report) -> list[tuple[str, str]]:
+    throughput, sync, amount = report.throughput, report.sync, wording.amount
+    gap = wording.mean_and_most(wording.number(sync.gap_mean, 1), amount(sync.gap_max))
+    staleness = report.staleness
+    stale = wording.mean_and_most(amount(staleness.embedding_mean), amount(staleness.embedding_max))
+    trainers = [(f"  {name}", amount(speed)) for name, speed in throughput.per_trainer.items()]
+    return [
+        ("wall", wording.duration(report.wall_seconds)),
+        ("examples/s", amount(throughput.examples_per_second)),
+        *(trainers if len(trainers) <= _TRAINER_ROWS else []),
+        ("CPU s / million", amount(throughput.cpu_seconds_per_million)),
+        ("synchronization", f"{sync.algorithm}, {sync.mode}, {wording.count(sync.rounds)} rounds"),
+        ("gap in iterations", gap),
+        ("round, bytes", f"{wording.duration(sync.seconds_mean)}, {wording.data_size(sync.bytes)}"),
+        ("divergence", amount(report.replicas.divergence)),
+        ("staleness", stale),
+        ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
+    ]
+
+
+def _nodes(nodes: Sequence[Node]) -> Table:
+    table = _table()
+    _row(table, ("node", "role", "CPU time", "peak memory", "exit"), "dim")
+    if len(nodes) <= _NODE_ROWS:
+        for node in nodes:
+            ended = "still running" if node.exit is None else node.exit
+            cpu, memory = wording.duration(node.cpu_seconds), wording.data_size(node.peak_memory_bytes)
+            _row(table, (node.name, node.role, cpu, memory, ended), "" if ended == "0" else "yellow")
+        return table
+    for role in dict.fromkeys(node.role for node in nodes):
+        _row(table, _role_facts(role, [node for node in nodes if node.role == role]))
+    return table
+
+
+def _role_facts(role: str, nodes: Sequence[Node]) -> tuple[str, str, str, str, str]:
+    cpu = [node.cpu_seconds for node in nodes]
+    memory = [node.peak_memory_bytes for node in nodes]
+    known_cpu = [value for value in cpu if value is not None]
+    known_memory = [value for value in memory if value is not None]
+    # A sum over a part of the nodes would look like the sum of all.
+    total = sum(known_cpu) if len(known_cpu) == len(nodes) else None
+    most = max(known_memory) if len(known_memory) == len(nodes) else None
+    well = sum(node.exit == "0" for node in nodes)
+    memory_text = wording.data_size(most) + (" at most" if most is not None else "")
+    return f"{len(nodes)} nodes", role, wording.duration(total), memory_text, f"{well} of {len(nodes)} with 0"
+
+
+def _print_events(report: Report, console: Console) -> None:
+    if report.events:
+        console.print()
+    for event in report.events[:_EVENT_ROWS]:
+        line = " ".join(f"after {event.seconds:.1f} s, {event.node}: {event.what}".split())
+        text = Text(line, style="yellow")
+        if console.is_terminal:
+            console.print(text, no_wrap=True, overflow="ellipsis")
+        else:
+            console.print(text, soft_wrap=True)
+    hidden = len(report.events) - _EVENT_ROWS
+    if hidden > 0:
+        console.print(Text(f"{hidden} more events are in report.md", style="yellow"))
+
+
+def _table() -> Table:
+    return Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+
+
+def _row(table: Table, cells: Iterable[str], style: str = "") -> None:
+    # Text, not str: a name with brackets is no markup.
+    table.add_row(*(Text(cell, overflow="fold") for cell in cells), style=style)

@@ -1,0 +1,108 @@
+"""Numbers and verdicts of a report as people read them: the same words on paper and on the terminal."""
+
+from __future__ import annotations
+
+from .model import Evaluation, Identity, Report
+
+NOT_MEASURED = "not measured"
+ADDS_UP = "adds up"
+DOES_NOT = "DOES NOT ADD UP"
+
+
+def count(value: int | None) -> str:
+    """With separators of thousands."""
+    return NOT_MEASURED if value is None else f"{value:,}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Rounded to `digits` behind the point."""
+    return NOT_MEASURED if value is None else f"{value:,.{digits}f}"
+
+
+def amount(value: float | None) -> str:
+    """About four digits, whatever the size."""
+    if value is None:
+        return NOT_MEASURED
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def data_size(value: int | None) -> str:
+    """Bytes in the binary unit that suits them."""
+    if value is None:
+        return NOT_MEASURED
+    size, units = float(value), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:,.0f} bytes" if units[0] == "bytes" else f"{size:,.1f} {units[0]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds, or minutes and hours where there are some; below a second in ms."""
+    if seconds is None:
+        return NOT_MEASURED
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def mean_and_most(mean: str, most: str) -> str:
+    """A mean with its maximum, both already in words."""
+    return NOT_MEASURED if mean == most == NOT_MEASURED else f"{mean} mean, {most} at most"
+
+
+def verdict(holds: bool) -> str:
+    """Of an identity or of the whole ledger."""
+    return ADDS_UP if holds else DOES_NOT
+
+
+def difference(identity: Identity) -> str:
+    """By how much an identity is off, or that it is not."""
+    off = identity.left - identity.right
+    return verdict(True) if off == 0 else f"{verdict(False)} (off by {off:+,})"
+
+
+def auc(evaluation: Evaluation) -> str:
+    """The AUC, with the bound of its error where that could be seen in the digits shown."""
+    text = number(evaluation.auc)
+    error = evaluation.auc_error
+    return f"{text} (within {error:.1g})" if error is not None and error >= 1e-3 else text
+
+
+def quality(report: Report) -> str:
+    """The one sentence on what came out."""
+    evaluation = report.eval
+    if evaluation is None:
+        return "The model was not evaluated: no held-out data was scored in this run."
+    if evaluation.ne is None:
+        score = f"logloss {number(evaluation.logloss)} (all labels are the same, so there is no NE)"
+    else:
+        score = f"NE {number(evaluation.ne)}"
+    text = f"{score} on {count(evaluation.examples)} held-out examples, of {evaluation.model}."
+    if evaluation.gain_ratio is not None:
+        text += f" That is {evaluation.gain_ratio:.1%} of what the teacher that made the data gains over"
+        text += f" the mean (its NE is {number(evaluation.teacher_ne)})."
+    return text
+
+
+def saved(report: Report) -> str:
+    """Which model the checkpoint holds."""
+    if report.model_saved is None:
+        return "No model was saved."
+    return f"Saved in checkpoint/: {report.model_saved}."
+
+
+def books(report: Report) -> str:
+    """The one sentence on the ledger."""
+    ledger = report.ledger
+    wrong = sum(not identity.holds for identity in ledger.identities)
+    if wrong:
+        which = f"{wrong} of its {len(ledger.identities)} identities {'fails' if wrong == 1 else 'fail'}"
+        return f"The ledger {DOES_NOT}: {which}. Do not trust this run."
+    text = f"The ledger {ADDS_UP}."
+    if ledger.lost_dense_updates:
+        text += f" {count(ledger.lost_dense_updates)} dense updates died with a trainer."
+    return text

@@ -1,0 +1,140 @@
+"""Questions that are asked until they are answered, and answers that are given once (contract 6).
+
+A `Conversation` is one end of the control link between the coordinator and one node. It owns no socket: it
+is handed what arrives and a function that sends. All of it belongs to one asyncio loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..errors import ShadowSyncError
+from .messages import Answer, Ask
+from .schema import Message
+
+RESEND_SECONDS = 1.0
+REMEMBERED_ANSWERS = 512
+
+Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+log = logging.getLogger(__name__)
+
+
+class Refused(ShadowSyncError):
+    """The other side answered a question with an error; `what` and `remedy` are its words."""
+
+
+class Gone(ShadowSyncError):
+    """The other side left or died, or did not answer in time."""
+
+
+class Conversation:
+    """One end of a control link.
+
+    Args:
+        peer: how the other side is called in logs and errors.
+        send: hands a message to the socket; called on the loop's thread.
+        handle: coroutine function (verb, body) -> answer's body, for the questions of the other side.
+            A ShadowSyncError that it raises becomes an answer with `ok` false.
+    """
+
+    def __init__(self, peer: str, send: Callable[[Message], None], handle: Handler) -> None:
+        self.peer = peer
+        self._send = send
+        self._handle = handle
+        self._next_number = 1
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._answers: OrderedDict[int, Answer | None] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = ""
+
+    async def ask(
+        self, verb: str, body: dict[str, Any] | None = None, *, timeout_seconds: float
+    ) -> dict[str, Any]:
+        """Asks until answered and gives the answer's body.
+
+        Raises:
+            Refused: the other side answered with an error.
+            Gone: it left, or did not answer within the timeout.
+        """
+        if self._closed:
+            raise Gone(self._closed, where=self.peer)
+        number, self._next_number = self._next_number, self._next_number + 1
+        question = Ask(number=number, verb=verb, body=body or {})
+        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answered
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        try:
+            while True:
+                self._send(question)
+                left = deadline - asyncio.get_running_loop().time()
+                done, _ = await asyncio.wait({answered}, timeout=min(RESEND_SECONDS, max(left, 0.0)))
+                if done:
+                    return answered.result()
+                if left <= RESEND_SECONDS:
+                    raise Gone(f"did not answer {verb!r} within {timeout_seconds:g} s", where=self.peer)
+        finally:
+            self._waiting.pop(number, None)
+            if answered.done() and not answered.cancelled():
+                answered.exception()
+
+    def receive(self, message: Message) -> None:
+        """Takes a message of the other side: an answer wakes its question, a question is handled once."""
+        if isinstance(message, Answer):
+            future = self._waiting.get(message.number)
+            if future is None or future.done():
+                return
+            if message.ok:
+                future.set_result(message.body)
+            else:
+                future.set_exception(
+                    Refused(
+                        str(message.body.get("what", "refused")),
+                        where=str(message.body.get("where", "")),
+                        remedy=str(message.body.get("remedy", "")),
+                    )
+                )
+        elif isinstance(message, Ask):
+            self._receive_ask(message)
+        else:
+            log.error("refused a %s from %s on the control link", message.KIND, self.peer)
+
+    def _receive_ask(self, ask: Ask) -> None:
+        if ask.number in self._answers:
+            remembered = self._answers[ask.number]
+            if remembered is not None:
+                self._send(remembered)
+            return
+        self._answers[ask.number] = None
+        while len(self._answers) > REMEMBERED_ANSWERS:
+            self._answers.popitem(last=False)
+        task = asyncio.get_running_loop().create_task(self._answer(ask))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, ask: Ask) -> None:
+        try:
+            body = await self._handle(ask.verb, ask.body)
+            answer = Answer(number=ask.number, ok=True, body=body)
+        except ShadowSyncError as error:
+            refusal = {"what": error.what, "where": error.where, "remedy": error.remedy}
+            answer = Answer(number=ask.number, ok=False, body=refusal)
+        except Exception as error:
+            log.exception("%s asked %r and it failed", self.peer, ask.verb)
+            refusal = {"what": f"{ask.verb!r} failed: {type(error).__name__}: {error}"}
+            answer = Answer(number=ask.number, ok=False, body=refusal)
+        self._answers[ask.number] = answer
+        self._send(answer)
+
+    def close(self, why: str) -> None:
+        """Ends the conversation: waiting questions get `Gone(why)`, handling is cancelled."""
+        self._closed = why
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(Gone(why, where=self.peer))
+        for task in self._tasks:
+            task.cancel()

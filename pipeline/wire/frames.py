@@ -1,0 +1,110 @@
+"""Messages to frames and back: a checksummed msgpack header, then one raw frame a tensor (contract 5)."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ProtocolError
+from .messages import MESSAGES
+from .schema import Message, TensorField
+
+PROTOCOL_VERSION = 1
+MAX_HEADER_BYTES = 4 << 20
+MAX_TENSOR_BYTES = 2 << 30
+
+_CHECKSUM = struct.Struct("<I")
+
+
+def encode(message: Message) -> list[Any]:
+    """The frames of a message: header bytes, then its tensors as C-contiguous arrays (no copy is made).
+
+    Raises:
+        ValueError: a tensor has another dtype or rank than the message declares, or is not contiguous.
+    """
+    schema = MESSAGES[message.KIND]
+    shapes = []
+    frames: list[Any] = [b""]
+    for field in schema.tensors:
+        array = getattr(message, field.name)
+        if array.dtype != field.dtype or array.ndim != field.rank or not array.flags.c_contiguous:
+            raise ValueError(
+                f"{message.KIND}.{field.name}: {array.dtype} of shape {array.shape} given; "
+                f"C-contiguous {field.dtype} of rank {field.rank} is declared"
+            )
+        shapes.append(array.shape)
+        frames.append(array)
+    values = [getattr(message, name) for name, _ in schema.header]
+    body = msgpack.packb([PROTOCOL_VERSION, message.KIND, values, shapes], use_bin_type=True)
+    if len(body) > MAX_HEADER_BYTES:
+        raise ValueError(
+            f"{message.KIND}: a header of {len(body)} bytes; at most {MAX_HEADER_BYTES} may be sent"
+        )
+    frames[0] = _CHECKSUM.pack(zlib.crc32(body)) + body
+    return frames
+
+
+def decode(frames: Sequence[Any]) -> Message:
+    """The message that `frames` (bytes-like, without the identity) hold; tensors are views of the frames.
+
+    Raises:
+        ProtocolError: anything about it is not as declared. The text says what.
+    """
+    if not frames:
+        raise ProtocolError("a message without frames")
+    header = memoryview(frames[0])
+    if not _CHECKSUM.size < header.nbytes <= MAX_HEADER_BYTES + _CHECKSUM.size:
+        raise ProtocolError(f"a header of {header.nbytes} bytes")
+    body = header[_CHECKSUM.size :]
+    if _CHECKSUM.unpack(header[: _CHECKSUM.size])[0] != zlib.crc32(body):
+        raise ProtocolError("a header whose checksum does not match")
+    try:
+        parts = msgpack.unpackb(body, raw=False, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a header that is no msgpack ({error})") from error
+    if not isinstance(parts, list) or len(parts) < 2:
+        raise ProtocolError("a header that is no list of version, kind, values and shapes")
+    if parts[0] != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"protocol version {parts[0]!r:.40}; this is version {PROTOCOL_VERSION}",
+            remedy="install the same version of shadowsync on every host",
+        )
+    schema = MESSAGES.get(parts[1]) if isinstance(parts[1], str) else None
+    if schema is None or len(parts) != 4:
+        raise ProtocolError(f"a message of the unknown kind {parts[1]!r:.40}")
+    _, kind, values, shapes = parts
+    if not isinstance(values, list) or len(values) != len(schema.header):
+        raise ProtocolError(f"{kind}: {len(schema.header)} header values are expected")
+    if not isinstance(shapes, list) or not len(shapes) == len(schema.tensors) == len(frames) - 1:
+        raise ProtocolError(f"{kind}: {len(schema.tensors)} tensors are expected, {len(frames) - 1} came")
+    fields: dict[str, Any] = {}
+    for (name, check), value in zip(schema.header, values, strict=True):
+        try:
+            fields[name] = check(value)
+        except ValueError as error:
+            raise ProtocolError(f"{kind}.{name}: {error}") from error
+    for field, shape, frame in zip(schema.tensors, shapes, frames[1:], strict=True):
+        fields[field.name] = _tensor(kind, field, shape, frame)
+    return schema.cls(**fields)
+
+
+def _tensor(kind: str, field: TensorField, shape: Any, frame: Any) -> NDArray[Any]:
+    if (
+        not isinstance(shape, list)
+        or len(shape) != field.rank
+        or not all(type(size) is int and 0 <= size <= MAX_TENSOR_BYTES for size in shape)
+    ):
+        raise ProtocolError(f"{kind}.{field.name}: the shape {shape!r:.80}; rank {field.rank} is expected")
+    view = memoryview(frame)
+    expected = field.dtype.itemsize
+    for size in shape:
+        expected *= size
+    if view.nbytes != expected or expected > MAX_TENSOR_BYTES:
+        raise ProtocolError(f"{kind}.{field.name}: {view.nbytes} bytes came for the shape {shape}")
+    return np.frombuffer(view, dtype=field.dtype).reshape(shape)

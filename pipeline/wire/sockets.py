@@ -1,0 +1,172 @@
+"""The blocking sockets: `Connection` (DEALER) and `Listener` (ROUTER). Each is owned by one thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from ..errors import ClusterError, ProtocolError
+from .frames import decode, encode
+from .messages import Failure
+from .schema import Message
+
+HIGH_WATER_MESSAGES = 4096
+LINGER_MILLISECONDS = 500
+MAX_MESSAGE_BYTES = 1 << 30
+
+log = logging.getLogger(__name__)
+
+
+def prepare(socket: zmq.Socket[bytes] | Any) -> None:
+    """The options that every socket of ours has: bounded queues, bounded linger, bounded messages."""
+    socket.setsockopt(zmq.LINGER, LINGER_MILLISECONDS)
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MESSAGES)
+    socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MESSAGES)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.setsockopt(zmq.RECONNECT_IVL, 50)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+
+
+def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
+    """Binds to `tcp://HOST:PORT` (port `*` or 0: any free one) and gives the endpoint it got.
+
+    Raises:
+        ClusterError: the address is in use, is not of this host, or is no address.
+    """
+    try:
+        socket.bind(address[:-2] + ":*" if address.endswith(":0") else address)
+    except zmq.ZMQError as error:
+        raise ClusterError(
+            f"cannot listen there ({zmq.strerror(error.errno or 0)})",
+            where=address,
+            remedy="choose a free port and an address of this host with --bind",
+        ) from error
+    return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+
+def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> list[zmq.MessageTracker]:
+    """Sends frames as one message; large ones without a copy. Gives the trackers of those."""
+    trackers = []
+    last = len(frames) - 1
+    for at, frame in enumerate(frames):
+        more = zmq.SNDMORE if at < last else 0
+        if isinstance(frame, bytes):
+            socket.send(frame, flags | more)
+        else:
+            tracker = socket.send(frame, flags | more, copy=False, track=True)
+            if tracker is not None and not tracker.done:
+                trackers.append(tracker)
+    return trackers
+
+
+class Connection:
+    """A DEALER to one endpoint, for the one thread that made it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, identity: str) -> None:
+        self.endpoint = endpoint
+        self.socket = context.socket(zmq.DEALER)
+        prepare(self.socket)
+        self.socket.setsockopt_string(zmq.IDENTITY, identity)
+        self.socket.connect(endpoint)
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.refused_messages = 0
+        self.unsent_messages = 0
+
+    def send(self, message: Message) -> list[zmq.MessageTracker]:
+        """Queues a message; gives the trackers of the frames that are sent without a copy.
+
+        With a full queue nothing is sent and that is counted: every request is sent again until answered.
+        """
+        frames = encode(message)
+        try:
+            trackers = send_frames(self.socket, frames, zmq.NOBLOCK)
+        except zmq.Again:
+            self.unsent_messages += 1
+            return []
+        self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
+        return trackers
+
+    def receive(self) -> Message | None:
+        """The next message that has arrived, or None. What cannot be understood is counted and logged."""
+        while True:
+            try:
+                parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            buffers = [part.buffer for part in parts]
+            self.received_bytes += sum(buffer.nbytes for buffer in buffers)
+            try:
+                return decode(buffers)
+            except ProtocolError as error:
+                self.refused_messages += 1
+                log.error("refused a message from %s: %s", self.endpoint, error)
+
+    def close(self) -> None:
+        """Closes the socket; what is queued has LINGER_MILLISECONDS to leave."""
+        self.socket.close()
+
+
+class Listener:
+    """A ROUTER at one endpoint, for the one thread that made it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        prepare(self.socket)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        try:
+            self.endpoint = bind(self.socket, address)
+        except ClusterError:
+            self.socket.close()
+            raise
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.refused_messages = 0
+        self.unreachable_messages = 0
+
+    def send(self, identity: bytes, message: Message) -> list[zmq.MessageTracker] | None:
+        """Queues a message for a peer; None if it is gone or its queue full (counted: it asks again)."""
+        frames = encode(message)
+        try:
+            trackers = send_frames(self.socket, [identity, *frames], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            self.unreachable_messages += 1
+            return None
+        self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
+        return trackers
+
+    def receive(self) -> tuple[bytes, Message] | None:
+        """The next (identity, message) that has arrived, or None.
+
+        What cannot be understood is counted, logged with its sender, and answered with a `Failure`.
+        """
+        while True:
+            try:
+                parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            identity = parts[0].bytes
+            buffers = [part.buffer for part in parts[1:]]
+            self.received_bytes += sum(buffer.nbytes for buffer in buffers)
+            try:
+                return identity, decode(buffers)
+            except ProtocolError as error:
+                self.refused_messages += 1
+                log.error("refused a message from %r: %s", identity, error)
+                self.send(identity, Failure(request=0, what=str(error)))
+
+    def serve(self, handle: Callable[[bytes, Message], None]) -> None:
+        """Hands every message that has arrived to `handle`."""
+        while (received := self.receive()) is not None:
+            handle(*received)
+
+    def close(self) -> None:
+        """Closes the socket; what is queued has LINGER_MILLISECONDS to leave."""
+        self.socket.close()

@@ -1,0 +1,69 @@
+"""Elastic averaging against a center (EASGD), in the form of ShadowSync's Algorithm 2."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import torch
+
+from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
+
+
+@dataclass(frozen=True)
+class ElasticOptions:
+    """`elastic_rate` is α: 0 leaves both sides alone, 1 lets them swap places with the other."""
+
+    elastic_rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.elastic_rate, int | float) or not 0.0 < self.elastic_rate <= 1.0:
+            raise ValueError(
+                f"elastic_rate: {self.elastic_rate!r} given; a number above 0 and at most 1 will do"
+            )
+
+
+class EASGD(Algorithm):
+    """EASGD as in Zheng et al., arXiv 2003.03477, Algorithm 2: the replica uses the center's new value.
+
+    With α the elastic rate, w the replica and c the center:
+
+        c <- (1 - α) c + α w,   then   w <- (1 - α) w + α c     with the new c.
+
+    Streamed as one delta a slice: the center answers d = α (w - c) and adds it to itself. With the w that
+    was sent, the second line is w <- w - (1 - α) d; that difference is subtracted from whatever the
+    replica is by the time the answer arrives, so the workers' steps since the snapshot stay.
+
+    A sync node that dies in mid-round: its slice of the replica is unchanged, the other slices are applied
+    whole, and the round does not count. If it died after applying, its part of the center is gone anyway.
+    """
+
+    name = "easgd"
+    summary = "elastic averaging with a center; the replica moves toward the center's new value"
+    needs_center = True
+    model = ModelOrigin.CENTER
+    Options = ElasticOptions
+    options: ElasticOptions
+
+    async def round(self, replica: Replica, peers: Peers) -> bool:
+        """Exchanges every slice with the center, all at once; awaits one answer a slice."""
+        done = await asyncio.gather(*(self._exchange(replica, peers, part) for part in peers.center.slices))
+        return all(done)
+
+    async def _exchange(self, replica: Replica, peers: Peers, part: Slice) -> bool:
+        try:
+            delta = await peers.center.exchange(part, replica.snapshot(part))
+        except PeerLost:
+            return False
+        replica.add_(part, delta, -self.replica_share())
+        return True
+
+    def replica_share(self) -> float:
+        """How much of the delta the replica subtracts: 1 - α."""
+        return 1.0 - self.options.elastic_rate
+
+    def center_rule(self, center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """`d = α (w - c)`; `c += d`; answers d."""
+        delta = (values - center).mul_(self.options.elastic_rate)
+        center.add_(delta)
+        return delta

@@ -1,0 +1,74 @@
+"""Peers in memory: what an algorithm meets in tests and in the conformance suite, without any socket."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+from .base import Algorithm, PeerLost, Slice
+
+
+class MemoryReplica:
+    """A replica that is a plain float32 tensor [n]."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values.clone()
+
+    @property
+    def numel(self) -> int:
+        """Elements of the flat buffer."""
+        return self.values.numel()
+
+    def snapshot(self, part: Slice) -> torch.Tensor:
+        """A copy of a slice."""
+        return self.values[part.start : part.stop].clone()
+
+    def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
+        """`w[part] += scale * delta`."""
+        self.values[part.start : part.stop].add_(delta, alpha=scale)
+
+
+class MemoryCenter:
+    """A center in memory, split evenly into `parts` slices; `lose` makes one slice's node die."""
+
+    def __init__(self, algorithm: Algorithm, initial: torch.Tensor, parts: int = 1) -> None:
+        self.values = initial.clone()
+        self._algorithm = algorithm
+        self._slices = split_evenly(initial.numel(), parts)
+        self._lost: set[Slice] = set()
+        self.exchanges = 0
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """The slices, in order."""
+        return self._slices
+
+    def lose(self, part: Slice) -> None:
+        """From now on exchanging `part` raises PeerLost."""
+        self._lost.add(part)
+
+    async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
+        """Applies the algorithm's center rule to one slice."""
+        if part in self._lost:
+            raise PeerLost(f"the node of elements {part.start} to {part.stop} is gone")
+        self.exchanges += 1
+        return self._algorithm.center_rule(self.values[part.start : part.stop], values)
+
+
+class MemoryPeers:
+    """The peers of one trainer in memory."""
+
+    def __init__(self, center: MemoryCenter) -> None:
+        self._center = center
+
+    @property
+    def center(self) -> MemoryCenter:
+        """The center."""
+        return self._center
+
+
+def split_evenly(numel: int, parts: int) -> tuple[Slice, ...]:
+    """`parts` contiguous slices of `numel` elements, sizes at most one apart; no empty ones."""
+    bounds = [numel * part // parts for part in range(parts + 1)]
+    return tuple(Slice(a, b) for a, b in pairwise(bounds) if b > a)

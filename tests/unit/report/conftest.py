@@ -1,0 +1,153 @@
+"""Reports to test with: one with everything in it, and one with nothing that could be left out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from shadowsync.pipeline.report.model import (
+    Curves,
+    Evaluation,
+    Event,
+    Examples,
+    Hardware,
+    Identity,
+    Ledger,
+    Node,
+    Replicas,
+    Report,
+    Staleness,
+    Sync,
+    Throughput,
+    Train,
+)
+
+
+def _nodes() -> list[Node]:
+    roles = ["coordinator", "reader", "trainer", "trainer", "embedding", "embedding", "sync"]
+    return [
+        Node(
+            name=f"{role}-{number}",
+            role=role,
+            cpu_seconds=10.5 * (number + 1),
+            peak_memory_bytes=(200 + number) << 20,
+            exit="killed by signal 9" if number == 3 else "0",
+        )
+        for number, role in enumerate(roles)
+    ]
+
+
+def _curves() -> Curves:
+    return Curves(
+        ne=[(k * 20_000.0, 0.79 + 0.2 * math.exp(-k / 12)) for k in range(1, 50)],
+        throughput={
+            f"trainer-{t}": [(float(s), 9000 + 400 * t + 300 * math.sin(s)) for s in range(1, 50)]
+            for t in (2, 3)
+        },
+        sync_gap={f"trainer-{t}": [(s * 0.5, float(3 + (s * t) % 5)) for s in range(1, 90)] for t in (2, 3)},
+    )
+
+
+@pytest.fixture
+def full_report() -> Report:
+    identities = [
+        Identity.of("read = trained + returned + in_flight", 1_005_120, 1_005_120),
+        Identity.of("trained = distinct + replayed", 1_001_024, 1_001_024),
+        Identity.of("embedding-0 applied = batches", 1953, 1953),
+        Identity.of("embedding-1 applied = batches", 1953, 1953),
+    ]
+    return Report(
+        run="demo",
+        outcome="finished although a node died",
+        exit_code=5,
+        started_at="2024-05-01T12:00:00+00:00",
+        wall_seconds=104.2,
+        seed=1,
+        job_digest="0123456789abcdef" * 4,
+        model_saved="the center (easgd)",
+        examples=Examples(
+            read=1_005_120,
+            distinct=1_000_000,
+            trained=1_001_024,
+            replayed=1024,
+            returned=4096,
+            in_flight=0,
+            dropped=0,
+            bad_rows=3,
+            reasons={"39 columns": 2, "a | in a number": 1},
+        ),
+        throughput=Throughput(
+            examples_per_second=10_234.5,
+            per_trainer={"trainer-2": 5200.25, "trainer-3": 5034.25},
+            cpu_seconds_per_million=161.7,
+        ),
+        train=Train(ne_progressive=0.8412),
+        eval=Evaluation(
+            model="the center (easgd)",
+            ne=0.8123,
+            auc=0.7654,
+            auc_error=2e-5,
+            logloss=0.4567,
+            calibration=1.0123,
+            examples=100_000,
+            teacher_ne=0.7801,
+            gain_ratio=0.8536,
+        ),
+        sync=Sync(
+            algorithm="easgd",
+            mode="shadow",
+            rounds=412,
+            gap_mean=4.74,
+            gap_max=19.0,
+            bytes=3_456_789_012,
+            seconds_mean=0.0312,
+        ),
+        elp=1024,
+        staleness=Staleness(embedding_mean=1.31, embedding_max=9.0),
+        replicas=Replicas(divergence=0.0213),
+        ledger=Ledger.of(identities, 2, {"embedding-0": 1953, "embedding-1": 1953}),
+        events=[Event(seconds=42.7, node="trainer-3", what="died: killed by signal 9")],
+        nodes=_nodes(),
+        hardware=Hardware(cpu_model="A CPU", cores=2, memory_bytes=8 << 30),
+        versions={"shadowsync": "0.1.0", "python": "3.11.9"},
+        curves=_curves(),
+    )
+
+
+@pytest.fixture
+def minimal_report() -> Report:
+    return Report(
+        run="job",
+        outcome="interrupted",
+        exit_code=130,
+        started_at="2024-05-01T12:00:00+00:00",
+        wall_seconds=0.8,
+        seed=1,
+        job_digest="ab" * 32,
+        model_saved=None,
+        examples=Examples(
+            read=0, distinct=0, trained=0, replayed=0, returned=0, in_flight=0, dropped=0, bad_rows=0
+        ),
+        throughput=Throughput(examples_per_second=None, per_trainer={}, cpu_seconds_per_million=None),
+        train=Train(ne_progressive=None),
+        eval=None,
+        sync=Sync(
+            algorithm="none", mode="shadow", rounds=0, gap_mean=None, gap_max=None, bytes=0, seconds_mean=None
+        ),
+        elp=512,
+        staleness=Staleness(embedding_mean=None, embedding_max=None),
+        replicas=Replicas(divergence=None),
+        ledger=Ledger.of([Identity.of("trained = distinct + replayed", 0, 0)], 0, {}),
+        hardware=Hardware(cpu_model=None, cores=None, memory_bytes=None),
+        versions={},
+    )
+
+
+@pytest.fixture
+def red_report(full_report: Report) -> Report:
+    """The full report, but one message of the ledger was lost."""
+    wrong = Identity.of("read = trained + returned + in_flight", 1_005_120, 1_004_608)
+    ledger = Ledger.of([*full_report.ledger.identities[1:], wrong], 0, {"embedding-0": 1953})
+    return full_report.model_copy(
+        update={"ledger": ledger, "outcome": "stopped: the ledger does not add up", "exit_code": 7}
+    )
