@@ -2,9 +2,10 @@
 
     python benchmarks/embedding_store.py [--quick] [--out FILE.json]
 
-Ids are log-uniform, one an example and table, 26 tables of 16 floats. Each figure is the median over repeats of
-the mean over 20 different batches, so that rows are as cold as in training. "read + write" is the bound on the
-step of the rows themselves: a gather of as many rows and a scatter of them back, nothing summed or computed.
+Ids are log-uniform, one an example and table, 26 tables of 16 floats. Each figure is the median over
+repeats of the mean over 20 different batches, in CPU microseconds of the thread, which other load on the
+machine disturbs least, and in microseconds of the wall. "read + write" is a bound on the step of the rows: a
+gather of as many rows and a scatter of them back, with nothing summed or computed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
-
 from shadowsync.pipeline.data.batch import Int32Array
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.routing import ShardRouter
 from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.report.hardware import describe_hardware, versions
 
 TABLES, DIM, BATCHES = 26, 16, 20
 
@@ -55,7 +54,14 @@ def main() -> None:
         results.append(worker_figures("whole tables", even, batch, repeats))
         results.append(worker_figures("one split table", split, batch, repeats))
     print_table(results)
-    report = {"date": datetime.now(UTC).isoformat(), "quick": options.quick, **hardware(), "results": results}
+    report = {
+        "date": datetime.now(UTC).isoformat(),
+        "quick": options.quick,
+        "hardware": describe_hardware().model_dump(),
+        "versions": versions(),
+        "load_average": os.getloadavg(),
+        "results": results,
+    }
     options.out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"\nwritten to {options.out}")
 
@@ -89,9 +95,9 @@ def node_figures(rows: int, batch: int, optimizer: str, repeats: int) -> dict[st
         "batch": batch,
         "lookups": len(asked[0]),
         "distinct": statistics.mean(map(len, distinct)),
-        "lookup us": microseconds(lambda index: store.lookup(asked[index], out), repeats),
-        "apply us": microseconds(lambda index: store.apply(asked[index], gradients), repeats),
-        "read + write us": microseconds(read_and_write, repeats),
+        "lookup": microseconds(lambda index: store.lookup(asked[index], out), repeats),
+        "apply": microseconds(lambda index: store.apply(asked[index], gradients), repeats),
+        "read + write": microseconds(read_and_write, repeats),
     }
 
 
@@ -115,10 +121,10 @@ def worker_figures(what: str, plan: TablePlan, batch: int, repeats: int) -> dict
     return {
         "what": f"worker, {what}",
         "batch": batch,
-        "requests us": microseconds(lambda index: router.requests(ids[index]), repeats),
-        "assemble us": microseconds(lambda index: router.assemble(requests[index], answers[index]), repeats),
-        "assemble, cat, backward us": microseconds(train, repeats),
-        "26 leaves, cat, backward us": microseconds(bound, repeats),
+        "requests": microseconds(lambda index: router.requests(ids[index]), repeats),
+        "assemble": microseconds(lambda index: router.assemble(requests[index], answers[index]), repeats),
+        "assemble, cat, backward": microseconds(train, repeats),
+        "26 leaves, cat, backward": microseconds(bound, repeats),
     }
 
 
@@ -131,42 +137,28 @@ def drawn_ids(plan: TablePlan, batch: int) -> list[Int32Array]:
     ]
 
 
-def microseconds(call: Callable[[int], object], repeats: int) -> float:
+def microseconds(call: Callable[[int], object], repeats: int) -> dict[str, float]:
     """Median over the repeats of the mean over the batches, after one round to warm up."""
-    means = []
+    cpu, wall = [], []
     for _ in range(repeats + 1):
-        start = time.perf_counter()
+        cpu_start, wall_start = time.thread_time(), time.perf_counter()
         for index in range(BATCHES):
             call(index)
-        means.append((time.perf_counter() - start) / BATCHES * 1e6)
-    return statistics.median(means[1:])
-
-
-def hardware() -> dict[str, Any]:
-    """What the figures were measured on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "load_average": os.getloadavg(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-    }
+        cpu.append((time.thread_time() - cpu_start) / BATCHES * 1e6)
+        wall.append((time.perf_counter() - wall_start) / BATCHES * 1e6)
+    return {"cpu_us": statistics.median(cpu[1:]), "wall_us": statistics.median(wall[1:])}
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
-    """One line a result; the figures by name, since the results differ in what they measure."""
+    """A line for each thing measured."""
+    print(f"{'':26}{'batch':>6}  {'':28}{'CPU us':>9}{'wall us':>9}")
     for result in results:
-        figures = (
-            f"{name} {value:,.1f}" if isinstance(value, float) else f"{name} {value:,}"
-            for name, value in result.items()
-            if name != "what"
-        )
-        print(f"{result['what']:26}", " | ".join(figures))
+        for name, value in result.items():
+            head = f"{result['what']:26}{result.get('batch', ''):>6}  {name:28}"
+            if isinstance(value, dict):
+                print(f"{head}{value['cpu_us']:9,.0f}{value['wall_us']:9,.0f}")
+            elif name not in ("what", "batch"):
+                print(f"{head}{value:9,.1f}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,7 +136,8 @@ def _write_file(path: Path, parts: list[_Part], metadata: Mapping[str, str]) -> 
     ordered = sorted(parts, key=lambda part: (-part.values.itemsize, part.name))
     digest, size = hashlib.sha256(), 0
     with whole_file(path) as file:
-        for piece in (_header(ordered, metadata), *(p for part in ordered for p in _pieces(part.values))):
+        tensors = chain.from_iterable(_pieces(part.values) for part in ordered)
+        for piece in chain((_header(ordered, metadata),), tensors):
             digest.update(piece)
             file.write(piece)
             size += len(piece)

@@ -47,10 +47,8 @@ def begin(run_directory: Path) -> Path:
 
     One process of a run may call this and `commit`, one thread at a time. Raises ResourceError.
     """
-    partial, current, old = _places(run_directory)
+    partial, _, _ = _places(run_directory)
     try:
-        if old.exists() and not current.exists():
-            old.rename(current)
         (partial / MANIFEST_NAME).unlink(missing_ok=True)
         if partial.exists():
             shutil.rmtree(partial)

@@ -12,7 +12,7 @@ Float64Array = NDArray[np.float64]
 Int32Array = NDArray[np.int32]
 
 # Rows are drawn in blocks of this many, so that any row can be made without those before it.
-BLOCK_EXAMPLES: Final = 16_384
+BLOCK_EXAMPLES: Final = 8_192
 LARGEST_COUNT: Final = 10_000_000
 
 Part = Literal["train", "eval", "calibration"]

@@ -36,7 +36,7 @@ from .teacher import Teacher
 
 __all__ = ["LogManifest", "generate_log", "read_manifest"]
 
-CHUNK_EXAMPLES: Final = 4 * BLOCK_EXAMPLES
+CHUNK_EXAMPLES: Final = 8 * BLOCK_EXAMPLES
 _DATA_FILE: Final = re.compile(r"\.?(train|eval)-\d{3,}\.(tsv(\.gz|\.zst)?|parquet)(\.partial)?")
 _LARGEST_SEED: Final = 2**63 - 1
 

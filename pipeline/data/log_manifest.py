@@ -106,7 +106,7 @@ def read_manifest_file(path: Path) -> LogManifest | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"cannot be read ({error})", where=str(path), remedy="generate the log again"
+            f"cannot be read ({error})", where=str(path), remedy="remove the log and generate it again"
         ) from None
     if '"generator"' not in text or '"shadowsync"' not in text:
         return None
@@ -116,13 +116,13 @@ def read_manifest_file(path: Path) -> LogManifest | None:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise DataError(
-            f"damaged: {place} {first['msg']}", where=str(path), remedy="generate the log again"
+            f"damaged: {place} {first['msg']}", where=str(path), remedy="remove the log and generate it again"
         ) from None
     if manifest.version > GENERATOR_VERSION:
         raise DataError(
             f"made by version {manifest.version} of the generator, this is {GENERATOR_VERSION}",
             where=str(path),
-            remedy="update shadowsync, or generate the log again",
+            remedy="update shadowsync, or remove the log and generate it again",
         )
     return manifest
 

@@ -39,10 +39,10 @@ class TableMaker:
     """Turns rows into tables for a writer; keeps the ids' text, a few tens of MB for all columns."""
 
     def __init__(self, seed: int) -> None:
-        self._texts = []
-        for place, column in enumerate(ID_COLUMNS):
-            ids = ids_of_ranks(seed, place, np.arange(column.cardinality, dtype=np.int32))
-            self._texts.append(pa.array([f"{number:08x}" for number in ids.tolist()], pa.string()))
+        self._texts = [
+            _hexadecimal(ids_of_ranks(seed, place, np.arange(column.cardinality, dtype=np.int32)))
+            for place, column in enumerate(ID_COLUMNS)
+        ]
 
     def table(self, labels: NDArray[np.bool_], rows: ClickColumns) -> Any:
         """A pyarrow.Table of `SCHEMA` with one row for each label; missing values are nulls."""
@@ -53,6 +53,13 @@ class TableMaker:
         for texts, ranks in zip(self._texts, rows.ranks, strict=True):
             arrays.append(texts.take(pa.array(ranks, mask=ranks < 0)))
         return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _hexadecimal(ids: NDArray[np.uint32]) -> Any:
+    """A pyarrow.StringArray of 8 digits for each id."""
+    digits = ids.astype(">u4").tobytes().hex().encode("ascii")
+    offsets = np.arange(0, 8 * len(ids) + 1, 8, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
 def suffix_of(data_format: DataFormat, compression: Compression) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .spans import Span
 
 BATCH_ROWS = 16_384
+_BATCH_BYTES = 4 << 20
 _BUFFER_BYTES = 1 << 18
 
 
@@ -97,15 +98,16 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def read_parquet(
-    span: Span, shape: FeatureShape, bad_rows: BadRows, batch_rows: int = BATCH_ROWS
+    span: Span, shape: FeatureShape, bad_rows: BadRows, batch_rows: int | None = None
 ) -> Iterator[Examples]:
     """The good rows of row groups start to stop - 1, in order; `batch_rows` changes only their chunks.
 
     A row is good when its label is 0 or 1 and no dense value is NaN or infinite; the others go to `bad_rows`,
     with their row in the file, from 1, as the line. Dense: null -> 0.0, otherwise sign(x) * log1p(|x|). Ids:
     strings are hashed as their bytes, so a text file with the same values gives the same rows; integers as
-    their 8 bytes, little-endian; null as the empty string. One page of each column, and `batch_rows` rows,
-    are in memory. Raises DataError when the file cannot be read, and past the limit of `bad_rows`.
+    their 8 bytes, little-endian; null as the empty string. In memory are one page and the dictionary of each
+    column and `batch_rows` rows (None: at most BATCH_ROWS, fewer where rows are long). Raises DataError when
+    the file cannot be read, and past the limit of `bad_rows`.
     """
     names = [LABEL, *shape.dense_names, *shape.categorical_names]
     with (
@@ -122,9 +124,17 @@ def read_parquet(
             )
         done = sum(file.metadata.row_group(index).num_rows for index in range(span.start))
         groups = list(range(span.start, span.stop))
-        for rows in file.iter_batches(batch_rows, row_groups=groups, columns=names, use_threads=False):
+        at_once = batch_rows or _rows_at_once(file.metadata, groups)
+        for rows in file.iter_batches(at_once, row_groups=groups, columns=names, use_threads=False):
             yield _examples(rows, span.path, done, shape, bad_rows)
             done += len(rows)
+
+
+def _rows_at_once(metadata: Any, groups: list[int]) -> int:
+    """How many rows to decode together, from the uncompressed size that the file states of them."""
+    of_groups = [metadata.row_group(index) for index in groups]
+    row_bytes = max(group.total_byte_size // max(group.num_rows, 1) for group in of_groups)
+    return int(max(1, min(BATCH_ROWS, _BATCH_BYTES // max(row_bytes, 1))))
 
 
 def _examples(rows: Any, path: str, done: int, shape: FeatureShape, bad_rows: BadRows) -> Examples:

@@ -13,6 +13,7 @@ to be learned in one pass would only lower what any model can reach.
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ EXPECTED_NE: Final = 0.74
 _RARE_RANK: Final = 100.0
 _WEIGHTS: Final = (0.6, 0.7, 0.35)
 _CALIBRATION_BLOCKS: Final = 4
+_HALVINGS: Final = 16
+_NEWTON_STEPS: Final = 5
 _LOGISTIC_DEVIATION: Final = 1.81
 
 
@@ -120,8 +123,8 @@ def _calibrate(parts: Float64Array) -> _Calibration:
     """Finds bias and scale so that the mean label and the teacher's expected NE are as stated above."""
     means, deviations = parts.mean(axis=1), parts.std(axis=1)
     raw = _weighted((parts - means[:, None]) / deviations[:, None])
-    low, high = 0.1, 10.0
-    for _ in range(30):
+    low, high = 0.5, 4.0
+    for _ in range(_HALVINGS):
         scale = (low + high) / 2
         chances = _sigmoid(_bias(raw, scale) + scale * raw)
         if float(entropy(chances).mean()) > EXPECTED_NE * float(entropy(np.array(MEAN_LABEL))):
@@ -132,14 +135,12 @@ def _calibrate(parts: Float64Array) -> _Calibration:
 
 
 def _bias(raw: Float64Array, scale: float) -> float:
-    low, high = -20.0, 20.0
-    for _ in range(30):
-        middle = (low + high) / 2
-        if float(_sigmoid(middle + scale * raw).mean()) < MEAN_LABEL:
-            low = middle
-        else:
-            high = middle
-    return middle
+    """The bias that gives the mean label, by Newton's method; the mean of sigmoids is smooth and rising."""
+    bias = math.log(MEAN_LABEL / (1.0 - MEAN_LABEL))
+    for _ in range(_NEWTON_STEPS):
+        chances = _sigmoid(bias + scale * raw)
+        bias -= (float(chances.mean()) - MEAN_LABEL) / float((chances * (1.0 - chances)).mean())
+    return bias
 
 
 def entropy(chances: Float64Array) -> Float64Array:

@@ -25,7 +25,10 @@ def render_markdown(report: Report) -> str:
 
 def _answer(report: Report) -> list[str]:
     books = wording.books(report)
-    speed = wording.amount(report.throughput.examples_per_second)
+    measured = report.throughput.examples_per_second
+    speed = (
+        f"throughput {wording.NOT_MEASURED}" if measured is None else f"{wording.amount(measured)} examples/s"
+    )
     trained = wording.count(report.examples.trained)
     return [
         f"# Run {_plain(report.run)}: {_plain(report.outcome)}",
@@ -35,7 +38,7 @@ def _answer(report: Report) -> list[str]:
         "",
         f"- {_plain(wording.saved(report))}",
         *([f"- {books}"] if report.ledger.adds_up else []),
-        f"- {trained} examples trained; {wording.duration(report.wall_seconds)} in all; {speed} examples/s.",
+        f"- {trained} examples trained; {wording.duration(report.wall_seconds)} in all; {speed}.",
         f"- Exit code {report.exit_code}, seed {report.seed}, started {_plain(report.started_at)}, "
         f"job `{_plain(report.job_digest)}`.",
     ]

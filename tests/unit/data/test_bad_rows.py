@@ -1,0 +1,48 @@
+"""Bad rows are counted, the first kept in printable form, and too many of them stop the job."""
+
+from __future__ import annotations
+
+import pytest
+from shadowsync.pipeline.data.bad_rows import KEPT, BadRow, BadRows, printable
+from shadowsync.pipeline.errors import DataError
+
+
+def test_the_first_are_kept_and_all_are_counted() -> None:
+    asked: list[int] = []
+
+    def line(number: int) -> int:
+        asked.append(number)
+        return number
+
+    bad_rows = BadRows(limit=100)
+    for number in range(20):
+        bad_rows.add("a.tsv", lambda number=number: line(number), "why", b"text")  # type: ignore[misc]
+    assert bad_rows.count == 20
+    assert bad_rows.first == [BadRow("a.tsv", number, "why", "text") for number in range(KEPT)]
+    assert asked == list(range(KEPT)), "a line number that nobody sees was looked up"
+
+
+def test_past_the_limit_it_stops_and_says_all_that_helps() -> None:
+    bad_rows = BadRows(limit=2)
+    bad_rows.add("a.tsv", lambda: 7, "5 columns, not 6", b"x\ty")
+    bad_rows.add("a.tsv", lambda: 8, "why", b"")
+    with pytest.raises(DataError) as caught:
+        bad_rows.add("b.tsv", lambda: 1, "why", b"")
+    text = str(caught.value)
+    assert bad_rows.count == 3
+    for part in ("3 malformed rows", "a.tsv:7: 5 columns, not 6", "data.max_bad_rows", "now 2", "b.tsv"):
+        assert part in text
+    assert "\n" not in text
+
+
+def test_limit_zero_stops_at_the_first() -> None:
+    with pytest.raises(DataError, match=r"a\.tsv:3"):
+        BadRows(0).add("a.tsv", lambda: 3, "why", b"")
+
+
+@pytest.mark.parametrize("text", [b"\x1b[31mred\x07", b"\xff\xfe", "ä€".encode(), b"a\tb\r\n", b"x" * 10**6])
+def test_text_is_cut_and_harmless(text: bytes) -> None:
+    shown = printable(text)
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert len(shown) <= 80

@@ -1,0 +1,73 @@
+"""The pictures are pictures, and of what the report says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from shadowsync.pipeline.errors import ResourceError
+from shadowsync.pipeline.report.curves import draw_curves
+from shadowsync.pipeline.report.model import Curves, Report
+
+NAMES = ["ne.png", "throughput.png", "sync_gap.png"]
+
+
+def _drawn(report: Report, folder: Path) -> dict[str, NDArray[Any]]:
+    folder.mkdir()
+    paths = draw_curves(report, folder)
+    assert [path.name for path in paths] == NAMES
+    assert sorted(path.name for path in folder.iterdir()) == sorted(NAMES)
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    return {path.name: matplotlib.image.imread(path)[..., :3] for path in paths}
+
+
+def _coloured(picture: NDArray[Any]) -> int:
+    """Pixels that are neither black, white nor grey: only curves have colours."""
+    return int((np.ptp(picture, axis=2) > 0.2).sum())
+
+
+def test_full_pictures_show_curves_and_empty_ones_none(
+    full_report: Report, minimal_report: Report, tmp_path: Path
+) -> None:
+    full, empty = _drawn(full_report, tmp_path / "full"), _drawn(minimal_report, tmp_path / "empty")
+    for name in NAMES:
+        assert full[name].shape[0] >= 400
+        assert full[name].shape[1] >= 800
+        assert _coloured(full[name]) > 1000, name
+        assert _coloured(empty[name]) == 0, name
+        # The sentence that says why it is empty is there: dark pixels in the middle.
+        height, width = empty[name].shape[:2]
+        middle = empty[name][height // 2 - 20 : height // 2 + 20, width // 3 : 2 * width // 3]
+        assert (middle < 0.3).any(), name
+
+
+def test_the_teacher_has_a_line_when_it_is_known(full_report: Report, tmp_path: Path) -> None:
+    assert full_report.eval is not None
+    unknown = full_report.eval.model_copy(update={"teacher_ne": None, "gain_ratio": None})
+    with_teacher = _drawn(full_report, tmp_path / "with")["ne.png"]
+    without = _drawn(full_report.model_copy(update={"eval": unknown}), tmp_path / "without")["ne.png"]
+
+    def red(picture: NDArray[Any]) -> int:
+        return int(((picture[..., 0] > 0.7) & (picture[..., 1] < 0.4) & (picture[..., 2] < 0.4)).sum())
+
+    assert red(with_teacher) > 100
+    assert red(without) == 0
+
+
+def test_odd_curves_are_drawn(full_report: Report, tmp_path: Path) -> None:
+    """One point; a trainer without points; more trainers than a legend holds; names like formulas."""
+    many = {f"_trainer $x_{n}$": [(float(s), float(n)) for s in range(3)] for n in range(40)}
+    curves = Curves(ne=[(512.0, 0.9)], throughput=many, sync_gap={"trainer-0": [], "trainer-1": [(1.0, 0.0)]})
+    changed = full_report.model_copy(update={"curves": curves, "run": "a$b$c"})
+    for name, picture in _drawn(changed, tmp_path / "odd").items():
+        assert _coloured(picture) > 20, name
+
+
+def test_a_folder_that_is_not_there_is_named(full_report: Report, tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"ne\.png: cannot be written"):
+        draw_curves(full_report, tmp_path / "absent")

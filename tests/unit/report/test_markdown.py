@@ -1,0 +1,86 @@
+"""report.md: the answer first, what is wrong before it, nothing that was not measured as a number."""
+
+from __future__ import annotations
+
+import re
+
+from shadowsync.pipeline.report.markdown import render_markdown
+from shadowsync.pipeline.report.model import Event, Report
+
+
+def test_the_answer_comes_first_and_names_its_model(full_report: Report) -> None:
+    text = render_markdown(full_report)
+    head = text.split("## ")[0]
+    assert head.startswith("# Run demo: finished although a node died\n")
+    assert "NE 0.8123 on 100,000 held-out examples, of the center (easgd)" in head
+    assert "85.4% of what the teacher" in head
+    assert "The ledger adds up. 2 dense updates died with a trainer." in head
+    assert "10,234 examples/s" in head
+
+
+def test_every_fact_of_the_report_is_in_it(full_report: Report) -> None:
+    text = render_markdown(full_report)
+    for fact in [
+        "0.7654", "0.4567", "1.0123", "0.7801", "0.8412", "1,005,120", "1,001,024", "4,096", "5,200", "161.7",
+        "412", "4.7", "31.2 ms", "3.2 GiB", "0.0213", "1.31", "died: killed by signal 9", "A CPU", "8.0 GiB",
+        "3.11.9", "39 columns", "1,953", "1 min 44 s", "203.0 MiB",
+    ]:  # fmt: skip
+        assert fact in text, fact
+    for node in full_report.nodes:
+        assert f"| {node.name} | {node.role} |" in text
+    for picture in ("ne.png", "throughput.png", "sync_gap.png"):
+        assert f"]({picture})" in text
+
+
+def test_a_red_ledger_is_above_everything(red_report: Report) -> None:
+    text = render_markdown(red_report)
+    head = text.split("## ")[0]
+    assert head.index("DOES NOT ADD UP: 1 of its 4 identities fails") < head.index("NE 0.8123")
+    assert "The ledger adds up" not in text
+    assert "## Ledger: DOES NOT ADD UP" in text
+    assert "| 1,005,120 | 1,004,608 | **DOES NOT ADD UP (off by +512)** |" in text
+    assert text.count("| adds up |") == 3
+
+
+def test_a_minimal_report_invents_nothing(minimal_report: Report) -> None:
+    text = render_markdown(minimal_report)
+    assert "The model was not evaluated" in text
+    assert "No model was saved." in text
+    assert "not measured examples/s" not in text
+    assert "throughput not measured" in text
+    assert "| all trainers, examples/s | not measured |" in text
+    assert "| gap between rounds, iterations, mean | not measured |" in text
+    assert "held-out |" not in text
+    assert "Nothing happened to any node." in text
+    assert "None" not in text.replace("None reported.", "")
+
+
+def test_one_class_has_no_ne(full_report: Report) -> None:
+    assert full_report.eval is not None
+    one_class = full_report.eval.model_copy(
+        update={"ne": None, "auc": None, "auc_error": None, "gain_ratio": None}
+    )
+    text = render_markdown(full_report.model_copy(update={"eval": one_class}))
+    assert "logloss 0.4567 (all labels are the same, so there is no NE)" in text
+    assert "| AUC, held-out | not measured |" in text
+
+
+def test_a_coarse_auc_states_its_bound(full_report: Report) -> None:
+    assert full_report.eval is not None
+    coarse = full_report.eval.model_copy(update={"auc_error": 0.0234})
+    assert "0.7654 (within 0.02)" in render_markdown(full_report.model_copy(update={"eval": coarse}))
+
+
+def test_foreign_text_stays_in_its_cell(full_report: Report) -> None:
+    event = Event(seconds=1.0, node="a|b", what="line one\nline | two <script>")
+    text = render_markdown(full_report.model_copy(update={"events": [event]}))
+    assert r"| 1.0 s | a\|b | line one line \| two &lt;script> |" in text
+
+
+def test_tables_are_whole(full_report: Report) -> None:
+    """Every row of a table has as many cells as its head."""
+    blocks = [block for block in render_markdown(full_report).split("\n\n") if block.startswith("|")]
+    assert len(blocks) >= 7
+    for block in blocks:
+        cells = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(cells) == 1, block

@@ -1,0 +1,98 @@
+"""report.json: it comes back equal, and cannot contradict itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from shadowsync.pipeline.report.model import Identity, Ledger, Report
+
+# What the issue asks report.json to have at least.
+REQUIRED = {
+    "examples": ["read", "distinct", "trained", "replayed", "returned", "in_flight", "dropped", "bad_rows"],
+    "throughput": ["examples_per_second", "per_trainer", "cpu_seconds_per_million"],
+    "train": ["ne_progressive"],
+    "eval": ["model", "ne", "auc", "logloss", "calibration", "examples", "teacher_ne", "gain_ratio"],
+    "sync": ["algorithm", "mode", "rounds", "gap_mean", "gap_max", "bytes", "seconds_mean"],
+    "staleness": ["embedding_mean"],
+    "replicas": ["divergence"],
+}
+
+
+@pytest.mark.parametrize("name", ["full_report", "minimal_report", "red_report"])
+def test_a_report_comes_back_from_json(name: str, request: pytest.FixtureRequest) -> None:
+    report: Report = request.getfixturevalue(name)
+    assert Report.model_validate_json(report.model_dump_json()) == report
+
+
+def test_json_has_what_was_promised(full_report: Report) -> None:
+    body = json.loads(full_report.model_dump_json())
+    for section, names in REQUIRED.items():
+        assert set(names) <= set(body[section]), section
+    assert {"elp", "wall_seconds", "versions", "ledger", "events", "nodes", "hardware"} <= set(body)
+    assert body["eval"]["gain_ratio"] == 0.8536
+
+
+def test_what_was_not_measured_is_null_and_no_zero(minimal_report: Report) -> None:
+    body = json.loads(minimal_report.model_dump_json())
+    assert body["eval"] is None
+    assert body["throughput"]["examples_per_second"] is None
+    assert body["sync"]["gap_mean"] is None
+
+
+def _changed(report: Report, section: str, **changes: Any) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(report.model_dump_json())
+    (body[section] if section else body).update(changes)
+    return body
+
+
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ("", {"outcome": "great"}),
+        ("", {"surprise": 1}),
+        ("", {"exit_code": 256}),
+        ("", {"format_version": 2}),
+        ("examples", {"read": -1}),
+        ("examples", {"trained": 0.5}),
+        ("train", {"ne_progressive": math.nan}),
+        ("throughput", {"examples_per_second": math.inf}),
+        ("eval", {"examples": 0}),
+        ("ledger", {"adds_up": False}),
+        ("ledger", {"identities": []}),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused(
+    full_report: Report, section: str, changes: dict[str, Any]
+) -> None:
+    Report.model_validate(_changed(full_report, section))
+    with pytest.raises(ValidationError, match=next(iter(changes))):
+        Report.model_validate(_changed(full_report, section, **changes))
+
+
+@pytest.mark.parametrize("outcome", ["finished", "interrupted", "stopped: the disk is full"])
+def test_outcomes(full_report: Report, outcome: str) -> None:
+    assert Report.model_validate(_changed(full_report, "", outcome=outcome)).outcome == outcome
+
+
+def test_an_identity_is_what_its_numbers_are() -> None:
+    assert Identity.of("a = b", 3, 3).holds
+    assert not Identity.of("a = b", 3, 4).holds
+    with pytest.raises(ValidationError, match="do not make holds=True"):
+        Identity(name="a = b", left=3, right=4, holds=True)
+
+
+def test_a_ledger_adds_up_only_if_all_identities_hold() -> None:
+    good, bad = Identity.of("a = b", 3, 3), Identity.of("c = d", 1, 2)
+    assert Ledger.of([good], 0, {}).adds_up
+    assert not Ledger.of([good, bad], 0, {}).adds_up
+    with pytest.raises(ValidationError, match="adds_up=True is not"):
+        Ledger(identities=[good, bad], adds_up=True, lost_dense_updates=0, shard_applied={})
+
+
+def test_a_report_does_not_change(full_report: Report) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        full_report.__setattr__("seed", 2)

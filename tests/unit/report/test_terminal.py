@@ -1,0 +1,127 @@
+"""The report on the terminal: small, plain where it is no terminal, loud where the ledger is red."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from shadowsync.pipeline.report.model import Event, Identity, Ledger, Node, Report
+from shadowsync.pipeline.report.terminal import print_report
+
+
+def _printed(report: Report, width: int = 100, *, terminal: bool = False) -> str:
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=terminal,
+        color_system="standard" if terminal else None,
+        _environ={"TERM": "xterm"},
+    )
+    print_report(report, console)
+    return stream.getvalue()
+
+
+def _crowded(report: Report) -> Report:
+    """30 trainers, 20 events, 20 identities, and long names."""
+    nodes = [
+        Node(
+            name=f"trainer-{n}",
+            role="trainer",
+            cpu_seconds=100.0,
+            peak_memory_bytes=(300 + n) << 20,
+            exit="0",
+        )
+        for n in range(30)
+    ]
+    events = [Event(seconds=float(n), node=f"trainer-{n}", what="died " * 40) for n in range(20)]
+    identities = [Identity.of(f"embedding-{n} applied = batches", n, n) for n in range(20)]
+    speeds = {node.name: 900.0 for node in nodes}
+    return report.model_copy(
+        update={
+            "nodes": nodes,
+            "events": events,
+            "ledger": Ledger.of([*identities, Identity.of("read = all", 1, 2)], 0, {}),
+            "throughput": report.throughput.model_copy(update={"per_trainer": speeds}),
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["full_report", "minimal_report", "red_report"])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_it_fits_100_by_40(name: str, terminal: bool, request: pytest.FixtureRequest) -> None:
+    text = _printed(request.getfixturevalue(name), terminal=terminal)
+    assert ("\x1b[" in text) is terminal
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_crowd_fits_too_and_hides_nothing_that_is_wrong(full_report: Report) -> None:
+    text = _printed(_crowded(full_report), terminal=True)
+    assert len(text.splitlines()) <= 40
+    assert "1 != 2" in text
+    assert "15 more are in report.md" in text
+    assert "0 of them do not add up" in text
+    assert "30 of 30 with 0" in text
+    assert "329.0 MiB at most" in text
+    assert "17 more events" in text
+
+
+def test_the_facts_are_there(full_report: Report) -> None:
+    text = " ".join(_printed(full_report).split())
+    for fact in [
+        "demo: finished although a node died", "NE 0.8123", "85.4%", "adds up", "1,005,120 = 1,005,120",
+        "1,001,024 (1,024 replayed)", "4,096, 0", "0.7654", "10,234", "5,200", "412 rounds",
+        "4.7 mean, 19 at most", "31.2 ms, 3.2 GiB", "0.0213", "1.31 mean, 9 at most",
+        "killed by signal 9", "203.0 MiB", "1 min 44 s",
+    ]:  # fmt: skip
+        assert fact in text, fact
+
+
+def test_a_red_ledger_is_loud_and_first_among_its_equations(red_report: Report) -> None:
+    text = _printed(red_report)
+    assert "The ledger DOES NOT ADD UP" in text
+    assert text.index("1,005,120 != 1,004,608") < text.index("trained = distinct + replayed")
+    assert "\x1b[1;31mThe ledger DOES NOT ADD UP" in _printed(red_report, terminal=True)
+
+
+def test_a_narrow_place_loses_no_fact(full_report: Report) -> None:
+    text = _printed(full_report, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for fact in ["1,001,024 (1,024 replayed)", "easgd, shadow, 412 rounds", "1,024 (over all trainers)"]:
+        assert fact in text
+
+
+def test_what_was_not_measured_is_said(minimal_report: Report) -> None:
+    text = " ".join(_printed(minimal_report).split())
+    assert "gap in iterations not measured" in text
+    assert "staleness not measured" in text
+    assert "examples/s not measured" in text
+    assert "not measured mean" not in text
+    assert "None" not in text
+
+
+def test_an_event_outside_a_terminal_is_not_cut(full_report: Report) -> None:
+    event = Event(seconds=3.0, node="sync-0", what="stopped " * 30 + "END")
+    assert "END" in _printed(full_report.model_copy(update={"events": [event]}), width=80)
+
+
+def test_names_with_brackets_are_no_markup(full_report: Report) -> None:
+    event = Event(seconds=3.0, node="[red]node[/red]", what="[/] broke")
+    assert "[red]node[/red]: [/] broke" in _printed(full_report.model_copy(update={"events": [event]}))
+
+
+def test_a_sum_over_nodes_is_not_made_of_some_of_them(full_report: Report) -> None:
+    nodes = [
+        Node(name=f"trainer-{n}", role="trainer", cpu_seconds=None if n == 3 else 1.0,
+             peak_memory_bytes=None, exit=None)
+        for n in range(9)
+    ]  # fmt: skip
+    text = _printed(full_report.model_copy(update={"nodes": nodes}))
+    (line,) = [line for line in text.splitlines() if line.startswith("9 nodes")]
+    assert line.count("not measured") == 2
+    assert "0 of 9 with 0" in line
