@@ -14,39 +14,17 @@ import zmq
 
 from ..pipeline.config.job import Job
 from ..pipeline.data.batch import BatchId
-from ..pipeline.data.spans import Span
 from ..pipeline.wire.sockets import Listener
 from .delivery_state import TRAINING
 from .reader_feed import Feed, ReadSpan, SpanTotals
 from .reader_sender import Sender
 from .role import NodeContext, Role, unknown_verb
+from .span_body import span_from_body
 
 ASK_SECONDS = 60.0
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-def span_to_body(span: Span) -> dict[str, Any]:
-    """A span as the body of a message."""
-    return {
-        "number": span.number,
-        "path": span.path,
-        "kind": span.kind,
-        "start": span.start,
-        "stop": span.stop,
-    }
-
-
-def span_from_body(body: dict[str, Any]) -> Span:
-    """A span from the body of a message."""
-    return Span(
-        number=int(body["number"]),
-        path=str(body["path"]),
-        kind=body["kind"],
-        start=int(body["start"]),
-        stop=int(body["stop"]),
-    )
 
 
 class ReaderRole(Role):

@@ -102,8 +102,8 @@ def _split(block: LineBlock, columns: int) -> _Fields:
     starts = np.empty_like(ends)
     starts[0] = lines[good]
     np.add(ends[:-1], 1, out=starts[1:])
-    # An empty last field after a tab has the tab before its end, so this never goes below its start.
-    ends[-1] -= (data[ends[-1] - 1] == _RETURN) & (ends[-1] > starts[-1])
+    # Before the end of an empty field is a tab or a newline (data[-1] is one too), so none ends below 0 bytes.
+    ends[-1] -= data[ends[-1] - 1] == _RETURN
     return _Fields(lines, good, starts, ends)
 
 

@@ -99,7 +99,7 @@ def test_a_linear_model_that_knows_the_latent_values_loses(sample: Sample) -> No
     assert 0.25 < (mean - linear.mean()) / (mean - ideal.mean()) < 0.6
     products = np.stack([left[a] * right[a] for a in range(LATENT_DIM)], axis=1)
     knowing = losses(fitted(np.hstack([features, products]), sample.labels)[TRAIN:], labels)
-    assert (mean - knowing.mean()) / (mean - ideal.mean()) > 0.8
+    assert (mean - knowing.mean()) / (mean - ideal.mean()) > 0.75
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31 - 1, 2**63 - 1])

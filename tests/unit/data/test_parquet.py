@@ -15,7 +15,7 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.criteo_tsv import read_tsv
 from shadowsync.pipeline.data.cutter import FeatureShape
 from shadowsync.pipeline.data.hashing import hash_bytes
-from shadowsync.pipeline.data.parquet import read_parquet
+from shadowsync.pipeline.data.parquet import _hashes, read_parquet
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.data.spans import Span, plan_spans
 from shadowsync.pipeline.errors import DataError
@@ -122,7 +122,19 @@ def test_integer_ids_hash_as_eight_bytes(
     assert _read(whole(path, "parquet"), shape).rows.tolist() == want
 
 
-def test_bad_rows(tmp_path: Path, shape: FeatureShape) -> None:
+def test_strings_anywhere_in_their_buffers() -> None:
+    """A slice of a column, and a null whose place in the buffer is not empty, as Arrow allows both."""
+    offsets = pa.py_buffer(np.array([0, 2, 5, 9, 10], np.int32))
+    valid = pa.py_buffer(bytes([0b1011]))
+    column = pa.StringArray.from_buffers(4, offsets, pa.py_buffer(b"aabbbccccd"), valid)
+    assert column.to_pylist() == ["aa", "bbb", None, "d"]
+    want = [hash_bytes(4, value) for value in (b"aa", b"bbb", b"", b"d")]
+    assert _hashes(column, 4).tolist() == want
+    assert _hashes(column.slice(1, 2), 4).tolist() == want[1:3]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, None])
+def test_bad_rows(tmp_path: Path, shape: FeatureShape, batch_rows: int | None) -> None:
     """Numbered by their row in the file, also in later row groups."""
     path = tmp_path / "a.parquet"
     table = {
@@ -134,7 +146,7 @@ def test_bad_rows(tmp_path: Path, shape: FeatureShape) -> None:
     pq.write_table(pa.table(table), path, row_group_size=3)
     bad_rows = BadRows(10)
     spans = plan_spans([str(path)], "parquet", 1, shape)
-    got = [rows for span in spans for rows in read_parquet(span, shape, bad_rows)]
+    got = [rows for span in spans for rows in read_parquet(span, shape, bad_rows, batch_rows)]
     assert len(spans) == 3
     assert sum(map(len, got)) == 3
     assert bad_rows.count == 5

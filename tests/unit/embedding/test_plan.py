@@ -66,7 +66,7 @@ def test_equal_tables_are_not_cut_and_are_shared_equally() -> None:
 
 def test_tiny_tables_are_balanced_by_number_as_well_as_by_rows() -> None:
     # By rows alone, all the tiny tables would join the lightest node, which then answers most lookups.
-    plan = TablePlan.make([1000, 990, 980] + [20] * 9, 16, 3)
+    plan = TablePlan.make([1000, 1000, 991] + [1] * 9, 16, 3)
     assert [len(plan.pieces_of(node)) for node in range(3)] == [4, 4, 4]
 
 
