@@ -72,7 +72,8 @@ class Conductor:
 
         waiter = asyncio.ensure_future(wait())
         try:
-            await asyncio.wait({waiter, self._c.stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            watched: set[asyncio.Future[Any]] = {waiter, self._c.stop}
+            await asyncio.wait(watched, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiter.cancel()
         return condition()
@@ -300,7 +301,8 @@ class Conductor:
         delivered = asyncio.gather(*asks)
         died = asyncio.ensure_future(self._until(lambda: not all(t.alive for t in trainers)))
         try:
-            await asyncio.wait({delivered, died}, return_when=asyncio.FIRST_COMPLETED)
+            watched: set[asyncio.Future[Any]] = {delivered, died}
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         finally:
             died.cancel()
             delivered.cancel()

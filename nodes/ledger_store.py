@@ -91,6 +91,14 @@ class LedgerStore:
             "returned_examples": back[0],
         }
 
+    def returned_and_trained_examples(self) -> int:
+        """Examples of the returned deliveries whose batch was trained after all."""
+        row = self._db.execute(
+            "SELECT coalesce(sum(r.examples), 0) FROM returned r"
+            " JOIN batches b ON (b.epoch, b.span, b.number) = (r.epoch, r.span, r.number)"
+        ).fetchone()
+        return int(row[0])
+
     def close(self) -> None:
         """Folds the write-ahead log into the file and closes it."""
         self._db.close()

@@ -27,7 +27,7 @@ class ShardService(Service):
     """Answers lookups and applies pushes, in the order in which they come.
 
     A push that was applied before (contract 7: it has the id of its batch) is answered again and changes
-    nothing. Gradients that are not finite are refused whole.
+    nothing.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ def _split(block: LineBlock, columns: int) -> _Fields:
     starts = np.empty_like(ends)
     starts[0] = lines[good]
     np.add(ends[:-1], 1, out=starts[1:])
-    # Before the end of an empty field is a tab or a newline (data[-1] is one too), so none ends below 0 bytes.
+    # What lies before an empty field is a tab or a newline (data[-1] too), so no field ends before its start.
     ends[-1] -= data[ends[-1] - 1] == _RETURN
     return _Fields(lines, good, starts, ends)
 

@@ -44,13 +44,12 @@ class DLRM(nn.Module):
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
         """Logits [B] from dense [B, D] and a list of T embeddings [B, K], all float32."""
-        if self.bottom is None:
-            vectors = torch.stack(embeddings, dim=1)
-        else:
-            below = self.bottom(dense)
-            vectors = torch.stack([below, *embeddings], dim=1)
+        below = [] if self.bottom is None else [self.bottom(dense)]
+        # One cat along the features is half the time of a stack, forward and backward.
+        columns = [*below, *embeddings]
+        vectors = torch.cat(columns, dim=1).view(len(dense), len(columns), -1)
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
         crossed = products.index_select(1, self.get_buffer("pairs"))
-        joined = crossed if self.bottom is None else torch.cat([below, crossed], dim=1)
+        joined = torch.cat([*below, crossed], dim=1)
         logits: torch.Tensor = self.top(joined).squeeze(1)
         return logits

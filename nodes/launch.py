@@ -1,0 +1,76 @@
+"""Running one role in this process, from its settings to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+from ..pipeline.config.job import Job
+from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
+from .logs import log_to_stderr
+from .role import Role
+from .settings import NodeSettings
+
+ROLES = ("reader", "trainer", "embedding", "sync")
+
+
+def check_sync(job: Job) -> None:
+    """Raises JobFileError for an algorithm, options, or a number of sync nodes that cannot work."""
+    from ..sync_algos.registry import AlgorithmError, make_algorithm
+
+    try:
+        algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
+    except AlgorithmError as error:
+        raise JobFileError(str(error)) from error
+    if algorithm.needs_center and job.sync_nodes == 0:
+        raise JobFileError(
+            f"sync.nodes: 0 given; {job.sync.algorithm} keeps a center and needs at least 1 sync node"
+        )
+
+
+def make_role(name: str, job: Job) -> Role:
+    """The role's object; imports what it needs and no more. Call it in a running loop."""
+    if name == "reader":
+        from .reader import ReaderRole
+
+        return ReaderRole(job)
+    if name == "embedding":
+        from .embedding import EmbeddingRole
+
+        return EmbeddingRole(job)
+    from ..sync_algos.registry import make_algorithm
+
+    check_sync(job)
+    algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
+    if name == "sync":
+        from .sync import SyncRole
+
+        return SyncRole(job, algorithm)
+    from .trainer import TrainerRole
+
+    return TrainerRole(job, algorithm)
+
+
+def run_node(
+    name: str, settings: NodeSettings, make: Callable[[str, Job], Role] = make_role
+) -> tuple[ExitCode, str]:
+    """Runs one node other than the coordinator; gives its exit code and why, if it isn't 0."""
+    from .node import Node
+
+    async def main() -> tuple[ExitCode, str]:
+        node = Node(make(name, settings.job), settings)
+        code = await node.run()
+        return code, node.exit_text
+
+    log_to_stderr()
+    try:
+        return asyncio.run(main())
+    except ShadowSyncError as error:
+        return error.exit_code, str(error)
+
+
+def say(code: ExitCode, text: str, name: str) -> None:
+    """One line on standard error for an exit code that isn't 0."""
+    if text and code != ExitCode.OK:
+        print(f"shadowsync {name}: {text}", file=sys.stderr, flush=True)

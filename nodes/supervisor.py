@@ -1,0 +1,206 @@
+"""`shadowsync run`: every role of a job as a process of this machine, watched until the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import zmq
+import zmq.asyncio
+
+from ..pipeline.config.job import Job
+from ..pipeline.errors import ClusterError, ExitCode
+from ..pipeline.report.model import Report
+from ..pipeline.report.write import read_report
+from ..pipeline.wire.aio import send_now
+from ..pipeline.wire.conversation import Conversation, Gone, Refused
+from ..pipeline.wire.frames import decode, encode
+from ..pipeline.wire.schema import Message
+from ..pipeline.wire.sockets import prepare
+from .child import Child, words_of
+
+STOP_SECONDS = 9.0
+PROGRESS_SECONDS = 2.0
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+class Supervisor:
+    """Starts the coordinator, then the others; tells the coordinator who died; leaves nothing behind.
+
+    Runs on one asyncio loop, in the process of the command line.
+    """
+
+    def __init__(self, job: Job, progress: Progress) -> None:
+        self._job = job
+        self._progress = progress
+        self._children: list[Child] = []
+        self._scratch = Path(tempfile.mkdtemp(prefix="shadowsync-"))
+        self._job_file = self._scratch / "job.json"
+        self._announce = self._scratch / "coordinator.json"
+        self._interrupts = 0
+        self._stopping = asyncio.Event()
+        self.folder: Path | None = None
+
+    async def run(self) -> tuple[ExitCode, str, Report | None]:
+        """The whole job: exit code, one line for the user if it isn't 0, and the report if there is one."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt)
+        tasks: list[asyncio.Task[Any]] = []
+        try:
+            self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
+            coordinator = await self._spawn("coordinator", 0, ["--announce", str(self._announce)])
+            endpoint = await self._endpoint(coordinator)
+            if endpoint is None:
+                return self._verdict(coordinator)
+            for role, count in self._job.expected.items():
+                for index in range(count):
+                    await self._spawn(role, index, ["--join", endpoint])
+            tasks = [asyncio.create_task(self._accompany(endpoint, coordinator))]
+            await coordinator.ended.wait()
+            await self._wait_for_others()
+            return self._verdict(coordinator)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._end_all()
+            for path in (self._job_file, self._announce):
+                path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._scratch.rmdir()
+
+    async def _spawn(self, role: str, index: int, extra: list[str]) -> Child:
+        token = uuid4().hex
+        network = self._job.network
+        command = [sys.executable, "-m", "shadowsync.cli", role, str(self._job_file), "--supervised"]
+        command += ["--token", token, "--bind", network.bind, *extra]
+        if network.advertise:
+            command += ["--advertise", network.advertise]
+        child = await Child.start(role, index, token, command)
+        self._children.append(child)
+        return child
+
+    async def _endpoint(self, coordinator: Child) -> str | None:
+        deadline = time.monotonic() + self._job.run.start_timeout_seconds
+        while not coordinator.ended.is_set():
+            if self._announce.exists():
+                note = json.loads(self._announce.read_text(encoding="utf-8"))
+                self.folder = Path(note["folder"])
+                return str(note["endpoint"])
+            if time.monotonic() > deadline:
+                raise ClusterError("the coordinator did not start", remedy="raise run.start_timeout_seconds")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(coordinator.ended.wait(), 0.02)
+        return None
+
+    async def _accompany(self, endpoint: str, coordinator: Child) -> None:
+        """The supervisor's own link to the coordinator: tells it of deaths, asks for progress."""
+        context = zmq.asyncio.Context()
+        socket = context.socket(zmq.DEALER)
+        prepare(socket)
+        socket.setsockopt_string(zmq.IDENTITY, f"supervisor-{uuid4().hex}")
+        socket.connect(endpoint)
+
+        def send(message: Message) -> None:
+            send_now(socket, encode(message))
+
+        talk = Conversation("the coordinator", send, _refuse)
+        watchers = [
+            asyncio.create_task(self._tell_exit(talk, child))
+            for child in self._children
+            if child is not coordinator
+        ]
+        watchers += [asyncio.create_task(self._tell_progress(talk))]
+        try:
+            while True:
+                talk.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+            socket.close()
+            context.term()
+
+    async def _tell_exit(self, talk: Conversation, child: Child) -> None:
+        await child.ended.wait()
+        body = {
+            "token": child.token,
+            "role": child.role,
+            "how": words_of(child.code),
+            "code": child.exit_code,
+        }
+        with contextlib.suppress(Gone, Refused):
+            await talk.ask("exited", body, timeout_seconds=10.0)
+
+    async def _tell_progress(self, talk: Conversation) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            with contextlib.suppress(Gone, Refused):
+                self._progress(await talk.ask("status", {}, timeout_seconds=5.0))
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        coordinator = self._children[0] if self._children else None
+        if coordinator is None or coordinator.ended.is_set():
+            return
+        if self._interrupts == 1:
+            coordinator.signal(signal.SIGTERM)
+            asyncio.get_running_loop().call_later(STOP_SECONDS, coordinator.signal, signal.SIGKILL)
+        else:
+            coordinator.signal(signal.SIGKILL)
+
+    async def _wait_for_others(self) -> None:
+        waits = [asyncio.ensure_future(child.ended.wait()) for child in self._children]
+        # After a coordinator that died nobody tells the others to end.
+        patience = 4.0 if self._children[0].code == 0 or self.folder is not None else 0.5
+        await asyncio.wait(waits, timeout=0.5 if (self._children[0].code or 0) < 0 else patience)
+        for wait in waits:
+            wait.cancel()
+
+    async def _end_all(self) -> None:
+        for number, patience in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
+            living = [child for child in self._children if not child.ended.is_set()]
+            for child in living:
+                child.signal(signal.SIGCONT)
+                child.signal(number)
+            if living:
+                waits = [asyncio.ensure_future(child.ended.wait()) for child in living]
+                await asyncio.wait(waits, timeout=patience)
+                for wait in waits:
+                    wait.cancel()
+        for child in self._children:
+            await child.close()
+
+    def _verdict(self, coordinator: Child) -> tuple[ExitCode, str, Report | None]:
+        report = None
+        if self.folder is not None and (self.folder / "report.json").exists():
+            report = read_report(self.folder / "report.json")
+        if coordinator.code is not None and coordinator.code < 0:
+            text = f"the coordinator died ({words_of(coordinator.code)})"
+            if self.folder is not None:
+                text += (
+                    f"; no checkpoint was written; what was trained is noted in {self.folder}/ledger.sqlite"
+                )
+            return ExitCode.STOPPED_BY_DEATH, text, None
+        return coordinator.exit_code, coordinator.last_line(), report
+
+
+async def _refuse(verb: str, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001
+    raise ClusterError(f"a supervisor does not know {verb!r}")
+
+
+def is_terminal() -> bool:
+    """Whether progress can be shown to somebody."""
+    return os.isatty(sys.stderr.fileno())
