@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,6 +46,17 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     if isinstance(run, dict):
         run.setdefault("name", file.stem)
     return validate_job(tree, where=str(file))
+
+
+def load_resolved(path: str | Path) -> Job:
+    """The job of a resolved job file, `job.json`, as a run folder has it; raises JobFileError."""
+    try:
+        tree = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JobFileError(f"cannot be read ({error.strerror})", where=str(path)) from error
+    except ValueError as error:
+        raise JobFileError(f"is no valid JSON ({error})", where=str(path)) from error
+    return validate_job(tree, where=str(path))
 
 
 def validate_job(tree: dict[str, Any], *, where: str) -> Job:
