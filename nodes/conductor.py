@@ -56,12 +56,12 @@ class Conductor:
             await self._wind_up()
         return self._outcome
 
-    async def finish(self, exit_code: ExitCode, why: str) -> None:
-        """Tells every node to end; gathers their last counts."""
+    async def finish(self, exit_code: ExitCode, why: str) -> set[str]:
+        """Tells every node to end; gives the names of those that said they do."""
         self._c.finishing = True
         self._c.phase = "done"
         body = {"exit_code": int(exit_code), "why": why}
-        await self._c.ask_all(self._c.members.alive(), "finish", body, 5.0)
+        return set(await self._c.ask_all(self._c.members.alive(), "finish", body, 5.0))
 
     async def _until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Waits for a condition, a stop, or the timeout; whether the condition holds."""

@@ -16,7 +16,7 @@ from ..pipeline.report.run_folder import create_run_folder, point_latest
 from ..pipeline.report.write import write_report
 from .conductor import Conductor
 from .coordinator import Coordinator
-from .job_report import build_report
+from .job_report import build_report, with_exits
 from .ledger_state import LedgerState
 from .ledger_store import LedgerStore
 from .logs import log_to_folder
@@ -66,9 +66,10 @@ async def run_coordinator(settings: NodeSettings) -> tuple[ExitCode, str, Report
         outcome = await conductor.run()
         eval_files = list(dict.fromkeys(span.path for span in eval_spans))
         code, text, report = _conclude(coordinator, outcome, eval_files, started_at)
+        ended = await conductor.finish(code, text)
         if report is not None:
+            report = with_exits(report, ended)
             await asyncio.to_thread(write_report, folder, report)
-        await conductor.finish(code, text)
         return code, text, report
     finally:
         await coordinator.close()

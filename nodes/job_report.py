@@ -70,6 +70,15 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
     )
 
 
+def with_exits(report: Report, ended: set[str]) -> Report:
+    """The report with the nodes in `ended` noted as ended well."""
+    nodes = [
+        node.model_copy(update={"exit": "0"}) if node.name in ended and node.exit is None else node
+        for node in report.nodes
+    ]
+    return report.model_copy(update={"nodes": nodes})
+
+
 def _throughput(c: Coordinator, outcome: Outcome) -> Throughput:
     trained = c.ledger.totals.trained_examples
     cpu = sum(outcome.cpu_seconds.values())
