@@ -38,13 +38,17 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command."""
-        from .pipeline.errors import ShadowSyncError
+        from .pipeline.errors import ExitCode, ShadowSyncError
 
         try:
             return super().invoke(ctx)
         except ShadowSyncError as error:
             click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: {error}", err=True)
             sys.exit(int(error.exit_code))
+        except KeyboardInterrupt:
+            # Nodes heed the signal themselves; this is about the commands that are no nodes.
+            click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: interrupted", err=True)
+            sys.exit(int(ExitCode.INTERRUPTED))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
@@ -251,8 +255,13 @@ def _settings(
 def _load(job_file: str, overrides: tuple[str, ...]) -> Job:
     """The job of a TOML file, or of the resolved JSON that a supervisor or a run folder has."""
     from .pipeline.config.load import load_job, load_resolved
+    from .pipeline.errors import JobFileError
 
-    return load_resolved(job_file) if job_file.endswith(".json") else load_job(job_file, overrides)
+    if not job_file.endswith(".json"):
+        return load_job(job_file, overrides)
+    if overrides:
+        raise JobFileError("--set cannot change a resolved job", where=job_file, remedy="give the TOML file")
+    return load_resolved(job_file)
 
 
 def _print_nothing(status: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ worker after every k of its iterations.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -127,4 +128,4 @@ class Algorithm(ABC):
 
     def describe(self) -> Mapping[str, Any]:
         """The options in effect, for reports."""
-        return dict(vars(self.options))
+        return dataclasses.asdict(self.options)

@@ -12,15 +12,14 @@ from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
 
 @dataclass(frozen=True)
 class ElasticOptions:
-    """`elastic_rate` is α: 0 leaves both sides alone, 1 lets them swap places with the other."""
+    """`elastic_rate` is α: near 0 hardly moves either side, 1 moves one of them all the way to the other."""
 
     elastic_rate: float = 0.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.elastic_rate, int | float) or not 0.0 < self.elastic_rate <= 1.0:
-            raise ValueError(
-                f"elastic_rate: {self.elastic_rate!r} given; a number above 0 and at most 1 will do"
-            )
+        rate = self.elastic_rate
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0.0 < rate <= 1.0:
+            raise ValueError(f"elastic_rate: {rate!r} given; a number above 0 and at most 1 will do")
 
 
 class EASGD(Algorithm):

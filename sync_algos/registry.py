@@ -44,4 +44,7 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
     try:
         return cls(cls.Options(**options))
     except (ValueError, TypeError) as error:
+        key, colon, text = str(error).partition(": ")
+        if colon and key in known:
+            raise AlgorithmError(f"sync.options.{key}", text) from error
         raise AlgorithmError("sync.options", str(error)) from error

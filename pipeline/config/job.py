@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -16,7 +16,8 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Section(BaseModel):
     """Base of all sections: strict types, frozen, no unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # An option that is inf must reach the other nodes as inf; pydantic would write null.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
 class RunSection(Section):
@@ -54,7 +55,7 @@ class ModelSection(Section):
     table_rows: Annotated[int, Field(ge=1, lt=2**31)] | list[Annotated[int, Field(ge=1, lt=2**31)]] = 100_000
     bottom: Annotated[list[Positive], Field(max_length=64)] = [512, 256, 64]
     top: Annotated[list[Positive], Field(max_length=64)] = [512, 256]
-    options: dict[str, Any] = {}
+    options: dict[str, JsonValue] = {}
 
 
 class TrainerSection(Section):
@@ -88,7 +89,7 @@ class SyncSection(Section):
     chunk_bytes: Annotated[int, Field(ge=1 << 12, le=64 << 20)] = 1 << 20
     link_bytes_per_second: Rate | None = None
     timeout_seconds: Seconds = 10.0
-    options: dict[str, Any] = {}
+    options: dict[str, JsonValue] = {}
 
 
 class NetworkSection(Section):

@@ -33,7 +33,9 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
             "no such job file", where=str(file), remedy="give the path of a TOML file"
         ) from error
     except OSError as error:
-        raise JobFileError(f"cannot be read ({error.strerror})", where=str(file)) from error
+        raise JobFileError(
+            f"cannot be read ({error.strerror})", where=str(file), remedy="give the path of a TOML file"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise JobFileError(f"is no valid TOML ({error})", where=str(file)) from error
     _absolute_paths(tree, file.resolve().parent)
@@ -45,7 +47,7 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     run = tree.setdefault("run", {})
     if isinstance(run, dict):
         run.setdefault("name", file.stem)
-    return validate_job(tree, where=str(file))
+    return validate_job(tree, where=f"{file} and --set" if changed else str(file))
 
 
 def load_resolved(path: str | Path) -> Job:
@@ -53,9 +55,13 @@ def load_resolved(path: str | Path) -> Job:
     try:
         tree = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise JobFileError(f"cannot be read ({error.strerror})", where=str(path)) from error
+        raise JobFileError(
+            f"cannot be read ({error.strerror})", where=str(path), remedy="give a run's job.json"
+        ) from error
     except ValueError as error:
         raise JobFileError(f"is no valid JSON ({error})", where=str(path)) from error
+    if not isinstance(tree, dict):
+        raise JobFileError("is no JSON object", where=str(path), remedy="give a run's job.json")
     return validate_job(tree, where=str(path))
 
 
@@ -64,8 +70,9 @@ def validate_job(tree: dict[str, Any], *, where: str) -> Job:
     try:
         return Job.model_validate(tree)
     except ValidationError as error:
-        told = [_explain(detail) for detail in error.errors()[:5]]
-        more = error.error_count() - len(told)
+        details = [detail for detail in error.errors() if not _is_other_branch(detail)]
+        told = [_explain(detail) for detail in details[:5]]
+        more = len(details) - len(told)
         text = "; ".join(told) + (f"; and {more} more" if more > 0 else "")
         raise JobFileError(text, where=where) from error
 
@@ -85,15 +92,28 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
         raise JobFileError(
             f"--set {text!r} cannot be used", remedy="write section.key=value, for example trainer.workers=2"
         )
-    try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    value = _override_value(raw)
+    # A file may be called like a number or a date.
+    if parts in (["data", "path"], ["data", "eval_path"]) and not isinstance(value, str | list):
         value = raw
-    wants_list = parts in (["data", "path"], ["data", "eval_path"])
     node = changed
-    for part in parts[:-1]:
+    for at, part in enumerate(parts[:-1], start=1):
         node = node.setdefault(part, {})
-    node[parts[-1]] = [value] if wants_list and isinstance(value, str) else value
+        if not isinstance(node, dict):
+            raise JobFileError(
+                f"--set {text!r} cannot be used",
+                remedy=f"another --set gives {'.'.join(parts[:at])} a value; give one of the two",
+            )
+    node[parts[-1]] = value
+
+
+def _override_value(raw: str) -> Any:
+    """The value as TOML reads it; what is no TOML value, and more than one line, is text."""
+    try:
+        tree = tomllib.loads(f"value = {raw}")
+    except tomllib.TOMLDecodeError:
+        return raw
+    return tree["value"] if len(tree) == 1 else raw
 
 
 def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
@@ -108,11 +128,19 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
             data[key] = [str(base / item) if isinstance(item, str) else item for item in value]
 
 
+def _is_other_branch(detail: ErrorDetails) -> bool:
+    """Whether this is about the form of `model.table_rows` that was not written: number or list."""
+    location = detail["loc"]
+    if location[:2] != ("model", "table_rows") or len(location) != 3:
+        return False
+    return str(location[2]).startswith("list[") != isinstance(detail["input"], list)
+
+
 def _explain(detail: ErrorDetails) -> str:
-    location = [
-        str(part) for part in detail["loc"] if not str(part).startswith(("function-", "constrained-"))
-    ]
-    names = [part for part in location if part not in ("int", "list[int]", "list[constrained-int]")]
+    names = [str(part) for part in detail["loc"]]
+    if names[:2] == ["model", "table_rows"]:
+        # The third part is pydantic's name of the form, number or list.
+        del names[2:3]
     key = ".".join(names)
     given, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
@@ -121,9 +149,13 @@ def _explain(detail: ErrorDetails) -> str:
         hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
         return f"{key}: unknown key; {hint}"
     if kind == "missing":
-        return f"{key}: is missing; give it a value"
+        return f"{key}: is missing; give it a value" if len(names) > 1 else f"[{key}]: is missing; add it"
+    if kind == "model_type":
+        return f"{key}: {given!r} given; it is a section, write [{key}] and its keys below"
     if kind == "value_error":
         return detail["msg"].removeprefix("Value error, ")
+    if kind == "invalid-json-value":
+        return f"{key}: {given} given; write it as text, in quotes"
     return f"{key}: {given!r} given; {_lower_first(detail['msg'])}"
 
 

@@ -37,6 +37,10 @@ class DLRM(nn.Module):
         if any(other != dim for other in embedding_dims):
             raise ValueError("dlrm needs tables of one dimension")
         features = len(embedding_dims) + (1 if dense_features else 0)
+        if features < 2:
+            raise ValueError(
+                "dlrm multiplies pairs of vectors; one table alone, with no dense features, has none"
+            )
         self.bottom = mlp([dense_features, *bottom, dim], last_relu=True) if dense_features else None
         pairs = torch.tril_indices(features, features, -1)
         self.register_buffer("pairs", pairs[0] * features + pairs[1], persistent=False)

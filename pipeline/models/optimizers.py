@@ -1,53 +1,90 @@
-"""Optimizers on the flat buffer: torch's fused ones, with one state that all workers of a trainer share."""
+"""Optimizers on the flat buffer: torch's fused ones, with one state that all workers of a trainer share.
+
+They are called by torch's functional interface. The classes of `torch.optim` import torch's compiler when
+the first one is made, which costs every trainer more than a second at its start.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from torch.optim.adagrad import adagrad
+from torch.optim.adam import adam
 
 from ..config.job import TrainerSection
+
+ADAGRAD_EPS = 1e-10
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPS = 1e-8
+
+
+@dataclass(frozen=True)
+class WorkerOptimizer:
+    """One worker's way to update the shared flat buffer from its own flat gradient.
+
+    `step` updates the buffer and the state in place, lock-free; only the worker's thread calls it.
+    """
+
+    step: Callable[[], object]
 
 
 class SharedOptimizer:
     """The optimizer state of one trainer (contract 2); `for_worker` gives each worker its stepper.
 
     The state is float32 tensors as long as the replica, and the step count; workers update them lock-free,
-    as they do the replica. SGD has no state; Adagrad the sum of squares; Adam (Kingma and Ba, arXiv
-    1412.6980) both moments.
+    as they do the replica. SGD has no state; Adagrad (Duchi, Hazan, Singer, JMLR 2011) the sum of squares,
+    `sum`; Adam (Kingma and Ba, arXiv 1412.6980, Algorithm 1) both moments, `exp_avg` and `exp_avg_sq`.
     """
 
     def __init__(self, settings: TrainerSection, flat: torch.Tensor) -> None:
         self._settings = settings
         self._flat = flat
-        template = self._make(torch.nn.Parameter(flat.detach()))
-        parameter = template.param_groups[0]["params"][0]
-        parameter.grad = torch.zeros_like(flat)
-        if settings.optimizer == "adam":
-            # Adam makes its state in the first step; one with a zero gradient and rate changes nothing.
-            template.param_groups[0]["lr"] = 0.0
-            template.step()
-            template.state[parameter]["step"].zero_()
-        self.state: dict[str, torch.Tensor] = {
-            key: value for key, value in template.state[parameter].items() if isinstance(value, torch.Tensor)
-        }
+        names = {"sgd": (), "adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}[settings.optimizer]
+        self.state: dict[str, torch.Tensor] = {name: torch.zeros_like(flat) for name in names}
+        if self.state:
+            self.state["step"] = torch.zeros((), dtype=torch.float32)
 
-    def for_worker(self, gradient: torch.Tensor) -> torch.optim.Optimizer:
-        """An optimizer over the shared buffer and state that reads the worker's flat `gradient`."""
-        parameter = torch.nn.Parameter(torch.empty(0))
-        parameter.data = self._flat
-        parameter.grad = gradient
-        optimizer = self._make(parameter)
-        optimizer.state[parameter] = dict(self.state)
-        return optimizer
+    def for_worker(self, gradient: torch.Tensor) -> WorkerOptimizer:
+        """A stepper that reads the worker's flat `gradient`, float32 [numel]."""
+        steps = {"sgd": self._sgd, "adagrad": self._adagrad, "adam": self._adam}
+        step = steps[self._settings.optimizer]
+        return WorkerOptimizer(lambda: step(gradient))
 
-    def _make(self, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
-        makers: dict[str, Any] = {
-            "sgd": torch.optim.SGD,
-            "adagrad": torch.optim.Adagrad,
-            "adam": torch.optim.Adam,
-        }
-        optimizer: torch.optim.Optimizer = makers[self._settings.optimizer](
-            [parameter], lr=self._settings.lr, fused=True
+    def _sgd(self, gradient: torch.Tensor) -> None:
+        self._flat.add_(gradient, alpha=-self._settings.lr)
+
+    def _adagrad(self, gradient: torch.Tensor) -> None:
+        adagrad(
+            [self._flat],
+            [gradient],
+            [self.state["sum"]],
+            [self.state["step"]],
+            fused=True,
+            foreach=False,
+            lr=self._settings.lr,
+            weight_decay=0.0,
+            lr_decay=0.0,
+            eps=ADAGRAD_EPS,
+            maximize=False,
         )
-        return optimizer
+
+    def _adam(self, gradient: torch.Tensor) -> None:
+        adam(
+            [self._flat],
+            [gradient],
+            [self.state["exp_avg"]],
+            [self.state["exp_avg_sq"]],
+            [],
+            [self.state["step"]],
+            fused=True,
+            foreach=False,
+            amsgrad=False,
+            beta1=ADAM_BETAS[0],
+            beta2=ADAM_BETAS[1],
+            lr=self._settings.lr,
+            weight_decay=0.0,
+            eps=ADAM_EPS,
+            maximize=False,
+        )

@@ -39,6 +39,11 @@ def build_model(job: Job) -> nn.Module:
     """
     arguments: dict[str, Any] = dict(job.model.options)
     if job.model.name == "dlrm":
+        for key in ("bottom", "top"):
+            if key in arguments:
+                raise JobFileError(
+                    "dlrm takes no such option", where=f"model.options.{key}", remedy=f"write model.{key}"
+                )
         arguments |= {"bottom": job.model.bottom, "top": job.model.top}
     maker = find_model(job.model.name)
     dims = [job.model.embedding_dim] * job.data.categorical_features
@@ -54,8 +59,10 @@ def build_model(job: Job) -> nn.Module:
     try:
         torch.manual_seed(job.run.seed)
         module = maker(job.data.dense_features, dims, **arguments)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise JobFileError(f"{job.model.name} cannot be made: {error}", where="model") from error
+    except Exception as error:
+        raise JobFileError(
+            f"{job.model.name} cannot be made: {type(error).__name__}: {error}", where="model"
+        ) from error
     finally:
         torch.random.set_rng_state(generator)
     _check_contract(job, module)
@@ -74,9 +81,9 @@ def find_model(name: str) -> Callable[..., nn.Module]:
     module_name, _, class_name = name.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:
         raise JobFileError(
-            f"{name!r} cannot be imported ({error})",
+            f"{name!r} cannot be imported ({type(error).__name__}: {error})",
             where="model.name",
             remedy="install the package that holds it, or set PYTHONPATH to its folder",
         ) from error
@@ -86,6 +93,11 @@ def find_model(name: str) -> Callable[..., nn.Module]:
 
 
 def _check_contract(job: Job, module: nn.Module) -> None:
+    if not any(True for _ in module.parameters()):
+        raise JobFileError(f"{job.model.name} has no parameters", where="model.name")
+    wrong = [name for name, parameter in module.named_parameters() if parameter.dtype != torch.float32]
+    if wrong:
+        raise JobFileError(f"parameter {wrong[0]} is not float32", where=job.model.name)
     dense = torch.zeros(2, job.data.dense_features)
     shape = (2, job.model.embedding_dim)
     embeddings = [torch.zeros(shape) for _ in range(job.data.categorical_features)]
@@ -104,8 +116,3 @@ def _check_contract(job: Job, module: nn.Module) -> None:
             where="model.name",
             remedy="give float32 logits [B]",
         )
-    if not any(True for _ in module.parameters()):
-        raise JobFileError(f"{job.model.name} has no parameters", where="model.name")
-    wrong = [name for name, parameter in module.named_parameters() if parameter.dtype != torch.float32]
-    if wrong:
-        raise JobFileError(f"parameter {wrong[0]} is not float32", where=job.model.name)

@@ -1,0 +1,100 @@
+"""A whole cluster as separate processes, each started by itself and joined to its coordinator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.load import load_job
+
+from .processes import Process, Starter, wait_until
+from .runs import RunFolder
+
+FAULTY = Path(__file__).with_name("faulty_node.py")
+
+
+@dataclass
+class Cluster:
+    """The processes of one job.
+
+    Attributes:
+        nodes: the processes by role, in the order in which they were started.
+        faults: for a role, the fault (see faulty_node.py) that its first node is started with.
+    """
+
+    starter: Starter
+    job_file: Path
+    faults: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    nodes: dict[str, list[Process]] = field(default_factory=dict)
+    endpoint: str = ""
+
+    @property
+    def job(self) -> Job:
+        """The job as its file has it."""
+        return load_job(self.job_file)
+
+    @property
+    def run(self) -> RunFolder:
+        """The newest run of the job's folder of runs."""
+        return RunFolder(Path(self.job.run.directory) / "latest")
+
+    @property
+    def coordinator(self) -> Process:
+        """The coordinator's process."""
+        return self.nodes["coordinator"][0]
+
+    def start_coordinator(self, *options: str) -> Process:
+        """Starts the coordinator and waits for its address."""
+        process = self.starter.fork("coordinator", str(self.job_file), *options, environment=self.environment)
+        self.nodes["coordinator"] = [process]
+
+        def announced() -> bool:
+            return "join with: --join" in process.text() or process.poll() is not None
+
+        wait_until(announced, "the coordinator announces its address")
+        if process.poll() is None:
+            note = json.loads((self.run.folder / "coordinator.json").read_text(encoding="utf-8"))
+            self.endpoint = str(note["endpoint"])
+        return process
+
+    def join(self, role: str, *options: str, job_file: Path | None = None) -> Process:
+        """Starts one node that joins."""
+        arguments = [role, str(job_file or self.job_file), "--join", self.endpoint, *options]
+        fault = self.faults.get(role) if not self.nodes.get(role) else None
+        environment = dict(self.environment) | ({"SHADOWSYNC_TEST_FAULT": fault} if fault else {})
+        script = FAULTY if fault else None
+        process = self.starter.fork(*arguments, script=script, environment=environment)
+        self.nodes.setdefault(role, []).append(process)
+        return process
+
+    def start(self) -> Cluster:
+        """Starts every node of the job."""
+        self.start_coordinator()
+        for role, count in self.job.expected.items():
+            for _ in range(count):
+                self.join(role)
+        return self
+
+    def wait_for_batches(self, count: int) -> None:
+        """Waits until the ledger's file has so many."""
+
+        def trained() -> bool:
+            return self.run.batches() >= count or self.coordinator.poll() is not None
+
+        wait_until(trained, f"{count} batches are trained; the coordinator wrote: {self.coordinator.text()}")
+        assert self.coordinator.poll() is None, self.coordinator.text()
+
+    def wait(self, seconds: float = 60.0) -> int:
+        """Waits for the end of every process; gives the coordinator's exit code."""
+        code = self.coordinator.wait(seconds)
+        for process in self.everyone():
+            process.wait(10.0)
+        return code
+
+    def everyone(self) -> list[Process]:
+        """All processes."""
+        return [process for processes in self.nodes.values() for process in processes]

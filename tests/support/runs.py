@@ -1,0 +1,93 @@
+"""Jobs to run, and what their run folders say."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.write import read_report
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+def small_job(log: Path, runs: Path) -> dict[str, dict[str, Any]]:
+    """A job of 20,000 examples with every setting small: a second of training, as the log is read."""
+    return {
+        "run": {"name": "small", "directory": str(runs), "start_timeout_seconds": 60.0},
+        "data": {
+            "format": "parquet",
+            "path": str(log / "train-*.parquet"),
+            "eval_path": str(log / "eval-*.parquet"),
+            "shuffle_window": 4096,
+        },
+        "model": {"embedding_dim": 8, "table_rows": 2000, "bottom": [32], "top": [32]},
+        "trainer": {"count": 2, "batch": 128},
+        "embedding": {"nodes": 1},
+        "sync": {"algorithm": "easgd", "nodes": 1},
+    }
+
+
+def write_job(path: Path, base: Settings, changes: Settings) -> Path:
+    """A job file: the settings of `base`, with those of `changes`; a key that is None is left out."""
+    lines = []
+    for section in dict.fromkeys([*base, *changes]):
+        lines.append(f"[{section}]")
+        merged = {**base.get(section, {}), **changes.get(section, {})}
+        for key, value in merged.items():
+            if value is not None:
+                # Texts, numbers, booleans and lists of them are written alike in JSON and TOML.
+                lines.append(f"{key} = {_toml(value)}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+class RunFolder:
+    """What a run left, or is leaving, in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def report(self) -> Report:
+        """The report; fails if there is none."""
+        return read_report(self.folder / "report.json")
+
+    def batches(self) -> int:
+        """Batches that the ledger's file has as trained; 0 before there is a file."""
+        return int(self.query("SELECT count(*) FROM batches")[0][0])
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Reads the ledger's file, also while the coordinator writes it."""
+        path = self.folder / "ledger.sqlite"
+        if not path.exists():
+            return [(0,)]
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10.0)) as database:
+            try:
+                return database.execute(statement).fetchall()
+            except sqlite3.OperationalError as error:
+                if "no such table" in str(error):
+                    return [(0,)]
+                raise
+
+    def log(self, node: str) -> list[dict[str, Any]]:
+        """The lines of a node's log; of one that is being written, the whole ones."""
+        path = self.folder / "logs" / f"{node}.jsonl"
+        if not path.exists():
+            return []
+        text = path.read_text(encoding="utf-8")
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def logged(self, text: str, nodes: Iterable[str] = ("coordinator",)) -> bool:
+        """Whether a line with this text is in one of the logs."""
+        return any(text in line["text"] for node in nodes for line in self.log(node))

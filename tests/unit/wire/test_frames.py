@@ -1,0 +1,140 @@
+"""Messages to frames and back: whole messages, and what a sender may refuse to send."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from shadowsync.pipeline.data.batch import BatchId
+from shadowsync.pipeline.errors import ProtocolError
+from shadowsync.pipeline.wire import frames as frames_module
+from shadowsync.pipeline.wire.frames import decode, encode
+from shadowsync.pipeline.wire.messages import MESSAGES, Answer, Ask, Failure, Lookup, Pushed, Vectors
+from shadowsync.pipeline.wire.schema import MAX_INTEGER, Message, TensorField
+
+INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
+BODIES = st.dictionaries(
+    st.text(max_size=8),
+    st.recursive(
+        st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False) | st.text() | st.binary(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+        max_leaves=10,
+    ),
+    max_size=4,
+)
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    int: INTEGERS,
+    bool: st.booleans(),
+    str: st.text(max_size=200),
+    BatchId: st.builds(BatchId, *[st.integers(0, 2**63 - 1)] * 4),
+    dict[str, Any]: BODIES,
+}
+
+
+def tensors(field: TensorField) -> st.SearchStrategy[Any]:
+    shape = st.tuples(*[st.integers(0, 5)] * field.rank)
+    return shape.flatmap(lambda sizes: arrays(field.dtype, sizes))
+
+
+def messages() -> st.SearchStrategy[Message]:
+    """Any message of any kind, with whatever its fields may hold."""
+    kinds = []
+    for schema in MESSAGES.values():
+        hints = typing.get_type_hints(schema.cls)
+        fields = {name: VALUES[hints[name]] for name, _ in schema.header}
+        fields |= {field.name: tensors(field) for field in schema.tensors}
+        kinds.append(st.builds(schema.cls, **fields))
+    return st.one_of(kinds)
+
+
+def on_the_wire(message: Message) -> list[bytes]:
+    return [bytes(memoryview(frame)) for frame in encode(message)]
+
+
+def assert_same(one: Message, other: Message) -> None:
+    assert type(one) is type(other)
+    for field in dataclasses.fields(one):  # type: ignore[arg-type]
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(mine, np.ndarray):
+            assert (mine.dtype, mine.shape, mine.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
+        else:
+            assert (type(mine), mine) == (type(theirs), theirs)
+
+
+@settings(max_examples=300)
+@given(messages())
+def test_every_message_comes_back_as_it_was(message: Message) -> None:
+    assert_same(decode(on_the_wire(message)), message)
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_every_kind_has_its_own_name(kind: str) -> None:
+    assert MESSAGES[kind].cls.KIND == kind
+
+
+@settings(max_examples=300)
+@given(messages(), st.data())
+def test_one_flipped_bit_of_a_header_is_noticed(message: Message, data: st.DataObject) -> None:
+    wire = on_the_wire(message)
+    bit = data.draw(st.integers(0, len(wire[0]) * 8 - 1))
+    flipped = bytearray(wire[0])
+    flipped[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(ProtocolError, match="checksum"):
+        decode([bytes(flipped), *wire[1:]])
+
+
+def test_tensors_are_neither_copied_out_nor_in() -> None:
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    frames = encode(Vectors(request=1, version=2, values=values))
+    assert frames[1] is values
+    received = decode([frames[0], memoryview(frames[1])])
+    assert isinstance(received, Vectors)
+    assert np.shares_memory(received.values, values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(np.zeros((2, 3), np.float64), id="type"),
+        pytest.param(np.zeros((2, 3), ">f4"), id="byte order"),
+        pytest.param(np.zeros(6, np.float32), id="rank"),
+        pytest.param(np.zeros((3, 2), np.float32).T, id="columns first"),
+        pytest.param(np.zeros((2, 6), np.float32)[:, ::2], id="gaps"),
+    ],
+)
+def test_a_tensor_other_than_declared_is_not_sent(values: Any) -> None:
+    encode(Vectors(request=1, version=0, values=np.zeros((2, 3), np.float32)))
+    with pytest.raises(ValueError, match=r"vectors\.values: .*C-contiguous float32 of rank 2"):
+        encode(Vectors(request=1, version=0, values=values))
+
+
+def test_a_header_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Ask(number=1, verb="v", body={"text": "x" * 1000})
+    monkeypatch.setattr(frames_module, "MAX_HEADER_BYTES", 1020)
+    encode(ask)
+    monkeypatch.setattr(frames_module, "MAX_HEADER_BYTES", 1010)
+    with pytest.raises(ValueError, match="at most 1010 may be sent"):
+        encode(ask)
+
+
+def test_a_tensor_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The other side would drop the connection for it, and the request be sent again for ever.
+    lookup = Lookup(request=1, rows=np.zeros(10, np.int32))
+    monkeypatch.setattr(frames_module, "MAX_TENSOR_BYTES", 40)
+    encode(lookup)
+    monkeypatch.setattr(frames_module, "MAX_TENSOR_BYTES", 39)
+    with pytest.raises(ValueError, match=r"lookup\.rows: 40 bytes; at most 39 may be sent"):
+        encode(lookup)
+
+
+def test_control_messages_carry_their_words() -> None:
+    answer = Answer(number=2**40, ok=False, body={"what": "no", "remedy": "größer"})
+    assert decode(on_the_wire(answer)) == answer
+    assert decode(on_the_wire(Pushed(request=3, repeated=True))) == Pushed(request=3, repeated=True)
+    assert decode(on_the_wire(Failure(request=0, what=""))) == Failure(request=0, what="")
