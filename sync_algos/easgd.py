@@ -12,7 +12,8 @@ from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
 
 @dataclass(frozen=True)
 class ElasticOptions:
-    """`elastic_rate` is α: near 0 hardly moves either side, 1 moves one of them all the way to the other."""
+    """`elastic_rate` is α: near 0 it moves neither side much; at 1 the center takes the replica's values,
+    and under the symmetric form the two swap places."""
 
     elastic_rate: float = 0.5
 

@@ -27,9 +27,10 @@ class BatchId(NamedTuple):
     def from_wire(cls, value: Any) -> BatchId:
         """From four integers as msgpack gives them; raises ValueError for anything else."""
         if not isinstance(value, list | tuple) or len(value) != 4:
-            raise ValueError(f"a batch id is four integers, not {value!r}")
-        if not all(type(part) is int and part >= 0 for part in value):
-            raise ValueError(f"a batch id is four integers of at least 0, not {value!r}")
+            raise ValueError(f"a batch id is four integers, not {value!r:.80}")
+        # Files and arrays keep them as signed integers of 64 bits.
+        if not all(type(part) is int and 0 <= part < 2**63 for part in value):
+            raise ValueError(f"a batch id is four integers from 0 to 2**63 - 1, not {value!r:.80}")
         return cls(*value)
 
 

@@ -17,7 +17,7 @@ from .schema import Message, TensorField
 
 PROTOCOL_VERSION = 1
 MAX_HEADER_BYTES = 4 << 20
-MAX_TENSOR_BYTES = 2 << 30
+MAX_TENSOR_BYTES = 1 << 30
 
 _CHECKSUM = struct.Struct("<I")
 
@@ -26,7 +26,8 @@ def encode(message: Message) -> list[Any]:
     """The frames of a message: header bytes, then its tensors as C-contiguous arrays (no copy is made).
 
     Raises:
-        ValueError: a tensor has another dtype or rank than the message declares, or is not contiguous.
+        ValueError: a tensor has another dtype or rank than the message declares, is not contiguous, or is
+            larger than the other side would take.
     """
     schema = MESSAGES[message.KIND]
     shapes = []
@@ -37,6 +38,10 @@ def encode(message: Message) -> list[Any]:
             raise ValueError(
                 f"{message.KIND}.{field.name}: {array.dtype} of shape {array.shape} given; "
                 f"C-contiguous {field.dtype} of rank {field.rank} is declared"
+            )
+        if array.nbytes > MAX_TENSOR_BYTES:
+            raise ValueError(
+                f"{message.KIND}.{field.name}: {array.nbytes} bytes; at most {MAX_TENSOR_BYTES} may be sent"
             )
         shapes.append(array.shape)
         frames.append(array)
@@ -56,6 +61,14 @@ def decode(frames: Sequence[Any]) -> Message:
     Raises:
         ProtocolError: anything about it is not as declared. The text says what.
     """
+    try:
+        return _decode(frames)
+    except RecursionError as error:
+        # msgpack takes deeper nestings than Python can put into words.
+        raise ProtocolError("a header that is nested too deeply") from error
+
+
+def _decode(frames: Sequence[Any]) -> Message:
     if not frames:
         raise ProtocolError("a message without frames")
     header = memoryview(frames[0])

@@ -9,23 +9,22 @@ from typing import Any
 import zmq
 
 from ..errors import ClusterError, ProtocolError
-from .frames import decode, encode
+from .frames import MAX_TENSOR_BYTES, decode, encode
 from .messages import Failure
 from .schema import Message
 
 HIGH_WATER_MESSAGES = 4096
 LINGER_MILLISECONDS = 500
-MAX_MESSAGE_BYTES = 1 << 30
 
 log = logging.getLogger(__name__)
 
 
 def prepare(socket: zmq.Socket[bytes] | Any) -> None:
-    """The options that every socket of ours has: bounded queues, bounded linger, bounded messages."""
+    """The options that every socket of ours has: bounded queues, bounded linger, bounded frames."""
     socket.setsockopt(zmq.LINGER, LINGER_MILLISECONDS)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MESSAGES)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MESSAGES)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_TENSOR_BYTES)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)

@@ -12,6 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,9 @@ class Starter:
     def _remember(self, process: Process) -> Process:
         self.started.append(process)
         return process
+
+
+Starting = Callable[[Path], AbstractContextManager[Starter]]
 
 
 def marked_processes(value: str) -> list[psutil.Process]:

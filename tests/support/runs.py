@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,11 @@ from typing import Any
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
 
+EXAMPLES = 20_000
+EVAL_EXAMPLES = 4_000
+
 Settings = Mapping[str, Mapping[str, Any]]
+JobMaker = Callable[..., Path]
 
 
 def small_job(log: Path, runs: Path) -> dict[str, dict[str, Any]]:

@@ -41,6 +41,7 @@ def become(start: dict[str, Any]) -> None:
     log = os.open(start["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for given, place in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(given, place)
+    for given in (nothing, log):
         os.close(given)
     os.environ.update(start["environment"])
     os.chdir(start["folder"])

@@ -1,0 +1,42 @@
+"""Running whole jobs for benchmarks: one `shadowsync run` as a process, and its report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.write import read_report
+
+
+def job_text(sections: dict[str, dict[str, Any]]) -> str:
+    """A job file of these sections; values are texts, numbers, booleans and lists of them."""
+    lines = []
+    for name, keys in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in keys.items()]
+    return "\n".join(lines) + "\n"
+
+
+def run_job(sections: dict[str, dict[str, Any]], expect: int = 0) -> Report:
+    """Runs a job to its end in a folder of its own and gives the report; raises RuntimeError otherwise."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        whole = {**sections, "run": {**sections.get("run", {}), "directory": folder}}
+        file = Path(folder) / "job.toml"
+        file.write_text(job_text(whole), encoding="utf-8")
+        command = [sys.executable, "-m", "shadowsync.cli", "run", str(file), "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode != expect:
+            raise RuntimeError(f"the job ended with {done.returncode}: {done.stderr[-2000:]}")
+        return read_report(Path(folder) / "latest" / "report.json")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,78 @@
+"""What the tests of whole clusters share: a click log, processes that cannot outlive a test, run folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from shadowsync.pipeline.data.generator import generate_log
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.leaks import no_leaks
+from shadowsync.tests.support.processes import MARKER, THREADS, Starter, Starting, WarmServer
+from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, Settings, small_job, write_job
+
+
+@pytest.fixture(scope="session")
+def click_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generated log in Parquet: EXAMPLES in two files to train on, EVAL_EXAMPLES held out."""
+    folder = tmp_path_factory.mktemp("click-log")
+    generate_log(
+        folder, examples=EXAMPLES, eval_examples=EVAL_EXAMPLES, seed=1, data_format="parquet", files=2
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starting]:
+    """A context for a folder: gives its Starter, checks for leaks at the end, and kills what is left."""
+    temporary = tmp_path_factory.mktemp("tmp")
+    marker = uuid4().hex
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    environment = inherited | THREADS | {MARKER: marker, "TMPDIR": str(temporary)}
+    server = WarmServer(environment)
+
+    @contextmanager
+    def start(folder: Path) -> Iterator[Starter]:
+        starter = Starter(server, environment, folder)
+        try:
+            with no_leaks(marker, temporary, server.pid):
+                yield starter
+        finally:
+            starter.end_all()
+
+    try:
+        yield start
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def starter(starting: Starting, tmp_path: Path) -> Iterator[Starter]:
+    """Starts processes in the test's own folder."""
+    with starting(tmp_path) as own:
+        yield own
+
+
+@pytest.fixture
+def job_file(click_log: Path, tmp_path: Path) -> JobMaker:
+    """Writes a small job with changes, for example job_file({"trainer": {"count": 1}})."""
+
+    def make(changes: Settings | None = None, name: str = "job.toml") -> Path:
+        return write_job(tmp_path / name, small_job(click_log, tmp_path / "runs"), changes or {})
+
+    return make
+
+
+@pytest.fixture
+def cluster(starter: Starter, job_file: JobMaker) -> Callable[..., Cluster]:
+    """A cluster of separate processes for a small job with changes; `start` it."""
+
+    def make(changes: Settings | None = None, **more: Any) -> Cluster:
+        return Cluster(starter, job_file(changes), **more)
+
+    return make

@@ -1,0 +1,84 @@
+"""The same job file as separate processes that join, and those that the coordinator refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.runs import EXAMPLES, JobMaker
+
+OTHER_PROTOCOL = Path(__file__).parents[1] / "support" / "other_protocol.py"
+
+
+def one_line(text: str) -> str:
+    """The only line that a process wrote: no traceback, nothing else."""
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+def test_nodes_join_and_strangers_are_refused(cluster: Callable[..., Cluster], job_file: JobMaker) -> None:
+    own = cluster()
+    own.start_coordinator()
+    for role in ("trainer", "trainer", "embedding", "sync"):
+        own.join(role)
+    for process in own.everyone():
+        assert process.poll() is None
+
+    other_seed = job_file({"run": {"seed": 2}}, "other.toml")
+    other_job = own.join("reader", job_file=other_seed)
+    assert other_job.wait() == 4
+    assert "another job" in one_line(other_job.text())
+    assert "same job file" in other_job.text()
+
+    other_version = own.starter.fork(
+        "reader", str(own.job_file), "--join", own.endpoint, script=OTHER_PROTOCOL
+    )
+    assert other_version.wait() == 4
+    assert "protocol version" in one_line(other_version.text())
+
+    too_many = own.join("trainer")
+    assert too_many.wait() == 4
+    assert "all of its 2 trainer nodes" in one_line(too_many.text())
+
+    # None of the refused took a place: the job runs as soon as its reader is there.
+    for refused in (other_job, too_many):
+        next(nodes for nodes in own.nodes.values() if refused in nodes).remove(refused)
+    own.join("reader")
+    assert own.wait() == 0, own.coordinator.text()
+    assert own.run.report.examples.trained == EXAMPLES
+    assert own.run.report.ledger.adds_up
+    assert "The ledger adds up." in own.coordinator.text()
+    for process in own.everyone():
+        assert process.code == 0, process.text()
+
+
+def test_a_node_without_a_coordinator_says_so(starter: Starter, job_file: JobMaker) -> None:
+    job = job_file({"run": {"start_timeout_seconds": 0.5}})
+    for role in ("reader", "sync"):
+        process = starter.fork(role, str(job), "--join", "tcp://127.0.0.1:9")
+        assert process.wait(10.0) == 4
+        line = one_line(process.text())
+        assert "no coordinator answered within 0.5 s" in line
+        assert "tcp://127.0.0.1:9" in line
+
+
+def test_an_address_that_is_none(starter: Starter, job_file: JobMaker) -> None:
+    process = starter.fork("reader", str(job_file()), "--join", "nowhere")
+    assert process.wait(10.0) == 4
+    assert "tcp://HOST:PORT" in one_line(process.text())
+
+
+def test_a_job_whose_nodes_do_not_come_says_which(cluster: Callable[..., Cluster]) -> None:
+    own = cluster({"run": {"start_timeout_seconds": 1.5}})
+    own.start_coordinator()
+    reader = own.join("reader")
+    assert own.wait(20.0) == 4
+    line = own.coordinator.text().splitlines()[-1]
+    assert "2 trainer" in line
+    assert "1 embedding" in line
+    assert "1 sync" in line
+    assert "reader" not in line.partition("not get ready")[2]
+    assert reader.code == 4

@@ -1,0 +1,54 @@
+"""Job files to test with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.load import load_job
+from shadowsync.pipeline.errors import ExitCode, JobFileError
+
+DATA = '[data]\nformat = "parquet"\npath = "train-*.parquet"\n'
+
+
+@pytest.fixture
+def write_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Writes jobs/nightly.toml; the working directory is another one."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+    def write(text: str) -> Path:
+        file = tmp_path / "jobs" / "nightly.toml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+@pytest.fixture
+def load(write_job: Callable[[str], Path]) -> Callable[..., Job]:
+    """The job of `sections` after a good [data], with overrides."""
+
+    def load(sections: str = "", *overrides: str) -> Job:
+        return load_job(write_job(DATA + sections), overrides)
+
+    return load
+
+
+@pytest.fixture
+def refusal(write_job: Callable[[str], Path]) -> Callable[..., str]:
+    """What is said of a bad job file, without the file's name: one line, and the exit code of bad usage."""
+
+    def refusal(text: str, *overrides: str) -> str:
+        file = write_job(text)
+        with pytest.raises(JobFileError) as caught:
+            load_job(file, overrides)
+        said = str(caught.value)
+        assert "\n" not in said
+            assert int(caught.value.exit_code) == ExitCode.USAGE
+        return said.removeprefix(str(file)).removeprefix(" and --set").removeprefix(": ")
+
+    return refusal

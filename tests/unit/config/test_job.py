@@ -1,0 +1,146 @@
+"""What a job says about itself: its nodes, its digest, and what determinism asks for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from shadowsync.pipeline.config.job import Job
+
+Load = Callable[..., Job]
+
+DETERMINISTIC = ("run.deterministic=true", "sync.mode=fixed")
+
+# One other value for each setting. A setting that is not listed fails the test below.
+OTHER: dict[str, Any] = {
+    "run.name": "other",
+    "run.seed": 2,
+    "run.deterministic": True,
+    "run.directory": "elsewhere",
+    "run.node_timeout_seconds": 16.0,
+    "run.start_timeout_seconds": 61.0,
+    "data.format": "criteo_tsv",
+    "data.path": ["/other"],
+    "data.eval_path": ["/other"],
+    "data.epochs": 2,
+    "data.shuffle_window": 1,
+    "data.max_bad_rows": 1,
+    "data.readers": 2,
+    "data.span_bytes": 1 << 20,
+    "data.dense_features": 12,
+    "data.categorical_features": 25,
+    "data.retain_bytes": 1 << 20,
+    "model.name": "other",
+    "model.embedding_dim": 8,
+    "model.table_rows": 99,
+    "model.bottom": [8],
+    "model.top": [8],
+    "model.options": {"x": 1},
+    "trainer.count": 2,
+    "trainer.workers": 2,
+    "trainer.batch": 64,
+    "trainer.optimizer": "sgd",
+    "trainer.lr": 0.5,
+    "trainer.credit": 5,
+    "embedding.nodes": 2,
+    "embedding.optimizer": "sgd",
+    "embedding.lr": 0.5,
+    "embedding.memory_fraction": 0.5,
+    "sync.algorithm": "none",
+    "sync.mode": "fixed",
+    "sync.every": 5,
+    "sync.duty": 0.2,
+    "sync.nodes": 2,
+    "sync.chunk_bytes": 1 << 19,
+    "sync.link_bytes_per_second": 1e6,
+    "sync.timeout_seconds": 11.0,
+    "sync.options": {"elastic_rate": 0.1},
+    "network.bind": "0.0.0.0",
+    "network.advertise": "host",
+}
+LOCAL = {"run.directory", "network.bind", "network.advertise"}
+
+
+def _settings() -> set[str]:
+    keys = set()
+    for section, field in Job.model_fields.items():
+        assert isinstance(field.annotation, type)
+        assert issubclass(field.annotation, BaseModel)
+        keys |= {f"{section}.{key}" for key in field.annotation.model_fields}
+    return keys
+
+
+def _changed(job: Job, setting: str, value: Any) -> Job:
+    section, key = setting.split(".")
+    tree = job.model_dump()
+    tree[section][key] = value
+    if setting == "run.deterministic":
+        # It is refused in shadow mode; the control of this one is the same job at a fixed rate.
+        tree["sync"]["mode"] = "fixed"
+    return Job.model_validate(tree)
+
+
+def test_other_values_cover_all_settings() -> None:
+    assert set(OTHER) == _settings()
+
+
+@pytest.mark.parametrize("setting", sorted(OTHER))
+def test_digest_is_of_all_that_the_nodes_must_agree_on(load: Load, setting: str) -> None:
+    job = load("", "sync.mode=fixed") if setting == "run.deterministic" else load()
+    other = _changed(job, setting, OTHER[setting])
+    assert other != job
+    assert (other.digest == job.digest) == (setting in LOCAL)
+
+
+def test_digest_is_the_same_in_another_process(load: Load, tmp_path: Path) -> None:
+    """It is a hash of the values, not of Python's order or memory."""
+    job = load("", "model.options={b=1, a=2}")
+    file = tmp_path / "job.json"
+    file.write_text(job.model_dump_json(), encoding="utf-8")
+    script = "import sys; from shadowsync.pipeline.config import load\n"
+    script += "print(load.load_resolved(sys.argv[1]).digest)"
+    done = subprocess.run([sys.executable, "-c", script, file], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == job.digest
+    assert len(job.digest) == 64
+
+
+def test_a_job_cannot_be_changed(load: Load) -> None:
+    job = load()
+    with pytest.raises(ValidationError):
+        job.trainer.workers = 3
+    assert job.trainer.workers == 1
+
+
+def test_expected_nodes(load: Load) -> None:
+    counts = ("data.readers=2", "trainer.count=3", "embedding.nodes=4", "sync.nodes=5")
+    assert load("", *counts).expected == {"reader": 2, "trainer": 3, "embedding": 4, "sync": 5}
+    alone = load("", *counts, "sync.algorithm=none")
+    assert alone.expected == {"reader": 2, "trainer": 3, "embedding": 4, "sync": 0}
+    assert alone.sync_nodes == 0
+
+
+def test_table_rows_of_each_table(load: Load) -> None:
+    assert load("", "data.categorical_features=3", "model.table_rows=9").table_rows == (9, 9, 9)
+    assert load("", "data.categorical_features=3", "model.table_rows=[1,2,3]").table_rows == (1, 2, 3)
+
+
+@pytest.mark.parametrize("key", ["trainer.count", "trainer.workers", "data.readers"])
+def test_deterministic_needs_one_of_each(refusal: Callable[..., str], load: Load, key: str) -> None:
+    text = '[data]\nformat = "parquet"\npath = "x"\n'
+    assert refusal(text, *DETERMINISTIC, f"{key}=2") == f"{key}: 2 given; run.deterministic = true needs 1"
+    assert load("", *DETERMINISTIC).run.deterministic
+    assert not load("", f"{key}=2").run.deterministic
+
+
+def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Load) -> None:
+    text = '[data]\nformat = "parquet"\npath = "x"\n'
+    assert refusal(text, "run.deterministic=true") == (
+        'sync.mode: "shadow" given; run.deterministic = true needs "fixed", or sync.algorithm = "none"'
+    )
+    assert load("", "run.deterministic=true", "sync.algorithm=none").sync.mode == "shadow"
+    assert load("", *DETERMINISTIC).sync.mode == "fixed"

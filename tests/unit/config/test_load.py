@@ -1,0 +1,183 @@
+"""Reading a job file, and what `--set` changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.load import load_job, load_resolved
+from shadowsync.pipeline.errors import JobFileError
+
+Load = Callable[..., Job]
+Write = Callable[[str], Path]
+
+MINIMAL = '[data]\nformat = "parquet"\npath = "train-*.parquet"\n'
+
+
+def test_name_is_that_of_the_file_unless_given(load: Load) -> None:
+    assert load().run.name == "nightly"
+    assert load('[run]\nname = "mine"').run.name == "mine"
+    assert load('[run]\nname = "mine"', "run.name=yours").run.name == "yours"
+
+
+def test_globs_lie_beside_the_job_file(write_job: Write) -> None:
+    file = write_job(
+        '[data]\nformat = "parquet"\npath = ["a-*.parquet", "../b/*.parquet", "/abs/c.parquet"]\n'
+        'eval_path = "held-*.parquet"\n'
+    )
+    folder = file.parent
+    job = load_job(file)
+    assert job.data.path == [f"{folder}/a-*.parquet", f"{folder}/../b/*.parquet", "/abs/c.parquet"]
+    assert job.data.eval_path == [f"{folder}/held-*.parquet"]
+    assert job == load_job(Path("../jobs/nightly.toml")), "a relative path to the job file"
+
+
+def test_globs_of_an_override_lie_in_the_working_directory(load: Load, tmp_path: Path) -> None:
+    job = load("", "data.eval_path=held.parquet")
+    assert job.data.eval_path == [str(tmp_path / "work" / "held.parquet")]
+    assert job.data.path == [str(tmp_path / "jobs" / "train-*.parquet")], "not overridden"
+    assert load("", "data.path=/abs/x.parquet").data.path == ["/abs/x.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a.parquet", ["a.parquet"]),
+        ('"a.parquet"', ["a.parquet"]),
+        ('["a.parquet", "b c.parquet"]', ["a.parquet", "b c.parquet"]),
+        ("day=1/x-[0-9].parquet", ["day=1/x-[0-9].parquet"]),
+        ("2024-01-01", ["2024-01-01"]),
+        ("7", ["7"]),
+        ("a#1.parquet", ["a#1.parquet"]),
+    ],
+)
+def test_file_names_in_an_override(load: Load, tmp_path: Path, text: str, names: list[str]) -> None:
+    assert load("", f"data.path={text}").data.path == [str(tmp_path / "work" / name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("trainer.workers=2", "trainer", "workers", 2),
+        ("trainer.batch=1_024", "trainer", "batch", 1024),
+        (" trainer.lr = 0.5 ", "trainer", "lr", 0.5),
+        ("trainer.lr=1", "trainer", "lr", 1.0),
+        ("trainer.optimizer=adam", "trainer", "optimizer", "adam"),
+        ('trainer.optimizer="adam"', "trainer", "optimizer", "adam"),
+        ("run.name='7'", "run", "name", "7"),
+        ("run.deterministic=false", "run", "deterministic", False),
+        ("model.bottom=[32, 16]", "model", "bottom", [32, 16]),
+        ("model.top=[]", "model", "top", []),
+        ("data.eval_path=[]", "data", "eval_path", []),
+        ("model.table_rows=77", "model", "table_rows", 77),
+        ("sync.link_bytes_per_second=1e6", "sync", "link_bytes_per_second", 1e6),
+        ("sync.options.elastic_rate=0.25", "sync", "options", {"elastic_rate": 0.25}),
+        ("sync.options={elastic_rate=0.25}", "sync", "options", {"elastic_rate": 0.25}),
+        ("model.options.kind=wide", "model", "options", {"kind": "wide"}),
+        ("model.name=my.models:Wide", "model", "name", "my.models:Wide"),
+    ],
+)
+def test_override(load: Load, override: str, section: str, key: str, value: Any) -> None:
+    plain = getattr(getattr(load(), section), key)
+    changed = load("", override)
+    found = getattr(getattr(changed, section), key)
+    assert found == value
+    assert type(found) is type(value)
+    assert found != plain or override in ("run.deterministic=false", "data.eval_path=[]")
+
+
+def test_table_rows_by_override(load: Load) -> None:
+    job = load("", "data.categorical_features=3", "model.table_rows=[5, 6, 7]")
+    assert job.table_rows == (5, 6, 7)
+
+
+def test_the_last_override_wins_and_leaves_its_neighbours(load: Load) -> None:
+    job = load("[trainer]\nworkers = 3\nbatch = 64\n", "trainer.workers=4", "trainer.workers=5")
+    assert (job.trainer.workers, job.trainer.batch) == (5, 64)
+    job = load("[model.options]\na = 1\nb = 2\n", "model.options.b=3")
+    assert job.model.options == {"a": 1, "b": 3}
+
+
+@pytest.mark.parametrize(
+    "override", ["trainer.workers", "trainer=3", "trainer..workers=1", ".workers=1", "=1", "", "trainer.=1"]
+)
+def test_no_override(refusal: Callable[..., str], override: str) -> None:
+    said = refusal(MINIMAL, override)
+    assert (
+        said == f"--set {override!r} cannot be used; write section.key=value, for example trainer.workers=2"
+    )
+
+
+def test_override_below_a_value(refusal: Callable[..., str]) -> None:
+    assert refusal(MINIMAL, "model.options.x=2", "model.options.x.y=1") == (
+        "--set 'model.options.x.y=1' cannot be used; another --set gives model.options.x a value; "
+        "give one of the two"
+    )
+
+
+def test_an_override_is_one_value(load: Load) -> None:
+    """TOML would read two lines as two keys, and the second would be lost."""
+    assert load("", "model.options.x=1\ny = 2").model.options == {"x": "1\ny = 2"}
+
+
+def test_errors_of_overridden_jobs_say_so(write_job: Write) -> None:
+    file = write_job(MINIMAL)
+    with pytest.raises(JobFileError) as caught:
+        load_job(file, ["trainer.workers=two"])
+    said = "trainer.workers: 'two' given; input should be a valid integer"
+    assert str(caught.value) == f"{file} and --set: {said}"
+
+
+def test_resolved_job_is_the_same_job(load: Load, tmp_path: Path) -> None:
+    job = load(
+        '[model]\nname = "m:M"\ntable_rows = 5\n[model.options]\nlow = -inf\nn = 2\nx = 2.0\nflag = true\n'
+        'list = [1, "a"]\n[sync.options]\nelastic_rate = 0.25\n'
+    )
+    file = tmp_path / "job.json"
+    file.write_text(job.model_dump_json(), encoding="utf-8")
+    again = load_resolved(file)
+    assert again == job
+    assert again.digest == job.digest
+    assert again.model.options == {"low": -float("inf"), "n": 2, "x": 2.0, "flag": True, "list": [1, "a"]}
+    assert isinstance(again.model.options["x"], float)
+
+
+def test_resolved_job_moves_no_path(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = load()
+    file = tmp_path / "job.json"
+    file.write_text(job.model_dump_json(), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert load_resolved(file).data.path == job.data.path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no valid JSON (Expecting property name"),
+        ("[1]", "is no JSON object; give a run's job.json"),
+        ("3", "is no JSON object; give a run's job.json"),
+        ("{}", "[data]: is missing; add it"),
+        (
+            json.dumps({"data": {"format": "parquet", "path": ["x"]}, "trainers": {}}),
+            "did you mean 'trainer'?",
+        ),
+    ],
+)
+def test_resolved_job_that_is_none(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "job.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(JobFileError) as caught:
+        load_resolved(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert said in str(caught.value)
+
+
+def test_resolved_job_that_is_absent(tmp_path: Path) -> None:
+    file = tmp_path / "job.json"
+    with pytest.raises(JobFileError) as caught:
+        load_resolved(file)
+    assert str(caught.value) == f"{file}: cannot be read (No such file or directory); give a run's job.json"

@@ -1,0 +1,170 @@
+"""What is said of a job file that cannot be used: the key, what was given, and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.load import load_job
+from shadowsync.pipeline.errors import JobFileError
+
+Refusal = Callable[..., str]
+
+DATA = '[data]\nformat = "parquet"\npath = "train.parquet"\n'
+AT_LEAST_1 = "input should be greater than or equal to 1"
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ("[trainer]\nworker = 2", "trainer.worker: unknown key; did you mean 'workers'?"),
+        ("[trainr]\nworkers = 2", "trainr: unknown key; did you mean 'trainer'?"),
+        (
+            "[network]\nspeed = 2",
+            "network.speed: unknown key; known here: advertise, bind",
+        ),
+        (
+            "[qqq]\nx = 2",
+            "qqq: unknown key; known here: data, embedding, model, network, run, sync, trainer",
+        ),
+        (
+            "[model]\nint = 2",
+            "model.int: unknown key; known here: bottom, embedding_dim, name, options, table_rows, top",
+        ),
+    ],
+)
+def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
+    assert refusal(DATA + sections) == said
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "said"),
+    [
+        ("run.name", '"a b"', "'a b' given; string should match pattern"),
+        ("run.name", '"../x"', "'../x' given; string should match pattern"),
+        ("run.name", "5", "5 given; input should be a valid string"),
+        ("run.seed", "-1", "-1 given; input should be greater than or equal to 0"),
+        ("run.seed", "2147483648", "2147483648 given; input should be less than 2147483648"),
+        ("run.deterministic", '"yes"', "'yes' given; input should be a valid boolean"),
+        ("run.deterministic", "1", "1 given; input should be a valid boolean"),
+        ("run.node_timeout_seconds", "0", "0 given; input should be greater than 0"),
+        ("run.start_timeout_seconds", "inf", "inf given; input should be a finite number"),
+        ("data.epochs", "0", f"0 given; {AT_LEAST_1}"),
+        ("data.epochs", "1.0", "1.0 given; input should be a valid integer"),
+        ("data.shuffle_window", "-1", "-1 given; input should be greater than or equal to 0"),
+        ("data.shuffle_window", "10000001", "10000001 given; input should be less than or equal to 10000000"),
+        ("data.max_bad_rows", "-1", "-1 given; input should be greater than or equal to 0"),
+        ("data.readers", "0", f"0 given; {AT_LEAST_1}"),
+        ("data.span_bytes", "65535", "65535 given; input should be greater than or equal to 65536"),
+        ("data.dense_features", "-1", "-1 given; input should be greater than or equal to 0"),
+        ("data.categorical_features", "0", f"0 given; {AT_LEAST_1}"),
+        ("data.retain_bytes", "1", "1 given; input should be greater than or equal to 1048576"),
+        ("data.eval_path.0", "[7]", "7 given; input should be a valid string"),
+        ("model.name", "7", "7 given; input should be a valid string"),
+        ("model.embedding_dim", "4097", "4097 given; input should be less than or equal to 4096"),
+        ("model.table_rows", "0", f"0 given; {AT_LEAST_1}"),
+        ("model.table_rows", "2147483648", "2147483648 given; input should be less than 2147483648"),
+        ("model.table_rows", '"many"', "'many' given; input should be a valid integer"),
+        ("model.table_rows.1", "[1, 0]", f"0 given; {AT_LEAST_1}"),
+        ("model.table_rows.0", '["a", 1]', "'a' given; input should be a valid integer"),
+        ("model.bottom", "64", "64 given; input should be a valid list"),
+        ("model.bottom.1", "[64, 0]", f"0 given; {AT_LEAST_1}"),
+        ("model.top.0", "[1.5]", "1.5 given; input should be a valid integer"),
+        ("model.options", "3", "3 given; input should be a valid dictionary"),
+        ("model.options.d", "{d = 2024-01-01}", "2024-01-01 given; write it as text, in quotes"),
+        ("trainer.count", "0", f"0 given; {AT_LEAST_1}"),
+        ("trainer.workers", "true", "True given; input should be a valid integer"),
+        ("trainer.batch", "1000001", "1000001 given; input should be less than or equal to 1000000"),
+        ("trainer.optimizer", '"rmsprop"', "'rmsprop' given; input should be 'sgd', 'adagrad' or 'adam'"),
+        ("trainer.lr", "0.0", "0.0 given; input should be greater than 0"),
+        ("trainer.lr", "nan", "nan given; input should be a finite number"),
+        ("trainer.lr", '"0.1"', "'0.1' given; input should be a valid number"),
+        ("trainer.credit", "1025", "1025 given; input should be less than or equal to 1024"),
+        ("embedding.nodes", "0", f"0 given; {AT_LEAST_1}"),
+        ("embedding.optimizer", '"adam"', "'adam' given; input should be 'sgd' or 'rowwise_adagrad'"),
+        ("embedding.lr", "-1.0", "-1.0 given; input should be greater than 0"),
+        ("embedding.memory_fraction", "1.1", "1.1 given; input should be less than or equal to 1"),
+        ("sync.algorithm", "3", "3 given; input should be a valid string"),
+        ("sync.mode", '"eager"', "'eager' given; input should be 'shadow' or 'fixed'"),
+        ("sync.every", "0", f"0 given; {AT_LEAST_1}"),
+        ("sync.duty", "0.0", "0.0 given; input should be greater than 0"),
+        ("sync.duty", "1.5", "1.5 given; input should be less than or equal to 1"),
+        ("sync.nodes", "-1", "-1 given; input should be greater than or equal to 0"),
+        ("sync.chunk_bytes", "4095", "4095 given; input should be greater than or equal to 4096"),
+        ("sync.link_bytes_per_second", "0", "0 given; input should be greater than 0"),
+        ("sync.timeout_seconds", "0", "0 given; input should be greater than 0"),
+        ("network.bind", "5", "5 given; input should be a valid string"),
+    ],
+)
+def test_wrong_value(refusal: Refusal, key: str, given: str, said: str) -> None:
+    section, name = key.split(".")[:2]
+    assert refusal(DATA, f"{section}.{name}={given}").startswith(f"{key}: {said}")
+    if section != "data":
+        assert refusal(f"{DATA}[{section}]\n{name} = {given}\n").startswith(f"{key}: {said}")
+
+
+@pytest.mark.parametrize("given", ["0", '"many"', "[1, 0]", '["a", 1]', "true", "1.5"])
+def test_table_rows_are_explained_once(refusal: Refusal, given: str) -> None:
+    """The schema takes a number or a list; only what was written is spoken of."""
+    assert refusal(DATA, f"model.table_rows={given}").count("given") == 1
+
+
+def test_number_of_tables(refusal: Refusal, load: Callable[..., Job]) -> None:
+    sections = "[model]\ntable_rows = [4, 5]\n"
+    assert refusal(DATA + sections) == (
+        "model.table_rows: 2 numbers given; give one number, or one for each of the 26 tables "
+        "(data.categorical_features)"
+    )
+    assert load(sections, "data.categorical_features=2").table_rows == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "[data]: is missing; add it"),
+        ('[data]\nformat = "parquet"\n', "data.path: is missing; give it a value"),
+        ('[data]\npath = "x"\n', "data.format: is missing; give it a value"),
+        ('[data]\nformat = "parquet"\npath = []\n', "data.path: [] given; list should have at least 1 item"),
+        (
+            '[data]\nformat = "parquet"\npath = ["x", 1]\n',
+            "data.path.1: 1 given; input should be a valid str",
+        ),
+        ('[data]\nformat = "parquet"\npath = 7\n', "data.path: 7 given; input should be a valid list"),
+        ('[data]\nformat = "csv"\npath = "x"\n', "data.format: 'csv' given; input should be 'criteo_tsv' or"),
+        ("data = 5", "data: 5 given; it is a section, write [data] and its keys below"),
+        (f"run = 5\n{DATA}", "run: 5 given; it is a section, write [run] and its keys below"),
+        ("[data\n", "is no valid TOML (Expected ']'"),
+        ("[data]\n[data]\n", "is no valid TOML ("),
+    ],
+)
+def test_wrong_file(refusal: Refusal, text: str, said: str) -> None:
+    assert refusal(text).startswith(said)
+
+
+def test_several_errors_in_one_line(refusal: Refusal) -> None:
+    keys = ["workers", "count", "batch", "credit", "lr"]
+    sections = "[trainer]\n" + "".join(f"{key} = 0\n" for key in keys)
+    said = refusal(DATA + sections)
+    assert all(f"trainer.{key}: 0 given" in said for key in keys)
+    assert "more" not in said
+    said = refusal(DATA + sections + "[sync]\nevery = 0\nduty = 0\n")
+    assert said.count("given") == 5
+    assert said.endswith("; and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("absent.toml", "no such job file; give the path of a TOML file"),
+        (".", "cannot be read (Is a directory); give the path of a TOML file"),
+        ("binary.toml", "is no valid TOML ('utf-8' codec"),
+    ],
+)
+def test_no_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(JobFileError) as caught:
+        load_job(name)
+    assert str(caught.value).startswith(f"{name}: {said}")

@@ -1,0 +1,77 @@
+"""Sending from a loop without waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+import zmq
+import zmq.asyncio
+from shadowsync.pipeline.wire.aio import send_now
+from shadowsync.pipeline.wire.sockets import prepare
+
+Work = Callable[[zmq.asyncio.Socket, zmq.asyncio.Socket], Awaitable[None]]
+
+
+def with_sockets(work: Work) -> None:
+    """Runs `work` with a bound ROUTER and a DEALER that is not connected, and closes both."""
+
+    async def main() -> None:
+        context = zmq.asyncio.Context(io_threads=1)
+        router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        for socket in (router, dealer):
+            prepare(socket)
+            socket.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.bind("tcp://127.0.0.1:*")
+        dealer.setsockopt_string(zmq.IDENTITY, "node")
+        try:
+            await asyncio.wait_for(work(router, dealer), 20)
+        finally:
+            router.close()
+            dealer.close()
+            context.term()
+
+    asyncio.run(main())
+
+
+def test_a_message_is_queued_and_arrives() -> None:
+    async def work(router: zmq.asyncio.Socket, dealer: zmq.asyncio.Socket) -> None:
+        dealer.connect(router.getsockopt_string(zmq.LAST_ENDPOINT))
+        assert send_now(dealer, [b"one", b"two"])
+        assert await router.recv_multipart() == [b"node", b"one", b"two"]
+        assert send_now(router, [b"node", b"back"])
+        assert await dealer.recv_multipart() == [b"back"]
+
+    with_sockets(work)
+
+
+def test_to_a_stranger_nothing_is_sent_and_nothing_raised(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(router: zmq.asyncio.Socket, dealer: zmq.asyncio.Socket) -> None:  # noqa: ARG001
+        assert not send_now(router, [b"stranger", b"one"])
+
+    with caplog.at_level(logging.WARNING):
+        with_sockets(work)
+    assert "could not be queued" in caplog.text
+
+
+def test_a_full_queue_takes_nothing_and_does_not_wait() -> None:
+    async def work(router: zmq.asyncio.Socket, dealer: zmq.asyncio.Socket) -> None:
+        dealer.setsockopt(zmq.SNDHWM, 3)
+        endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        router.close()
+        dealer.connect(endpoint)
+        assert [send_now(dealer, [b"x"]) for _ in range(5)] == [True, True, True, False, False]
+
+    with_sockets(work)
+
+
+def test_another_error_is_raised() -> None:
+    async def work(router: zmq.asyncio.Socket, dealer: zmq.asyncio.Socket) -> None:  # noqa: ARG001
+        dealer.close()
+        with pytest.raises(zmq.ZMQError):
+            send_now(dealer, [b"x"])
+
+    with_sockets(work)

@@ -1,0 +1,55 @@
+"""Where a node listens, and what it tells the others."""
+
+from __future__ import annotations
+
+import pytest
+from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.wire.endpoints import advertised, listen_address
+
+
+@pytest.mark.parametrize(
+    ("bind", "address"),
+    [
+        ("127.0.0.1", "tcp://127.0.0.1:*"),
+        ("127.0.0.1:5000", "tcp://127.0.0.1:5000"),
+        ("127.0.0.1:*", "tcp://127.0.0.1:*"),
+        ("tcp://127.0.0.1:5000", "tcp://127.0.0.1:5000"),
+        ("eth0", "tcp://eth0:*"),
+        ("0.0.0.0", "tcp://0.0.0.0:*"),
+        ("*", "tcp://*:*"),
+        ("[::1]", "tcp://[::1]:*"),
+        ("[::1]:5000", "tcp://[::1]:5000"),
+    ],
+)
+def test_the_port_is_any_unless_given(bind: str, address: str) -> None:
+    assert listen_address(bind) == address
+
+
+def test_a_given_port_is_for_hosts_without_their_own() -> None:
+    assert listen_address("127.0.0.1", 7000) == "tcp://127.0.0.1:7000"
+    assert listen_address("127.0.0.1:5000", 7000) == "tcp://127.0.0.1:5000"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "bind", "advertise", "told"),
+    [
+        ("tcp://127.0.0.1:5555", "127.0.0.1", "", "tcp://127.0.0.1:5555"),
+        ("tcp://10.0.0.7:5555", "eth0", "", "tcp://10.0.0.7:5555"),
+        ("tcp://0.0.0.0:5555", "0.0.0.0", "trainer.example", "tcp://trainer.example:5555"),
+        ("tcp://127.0.0.1:5555", "127.0.0.1", "10.0.0.7", "tcp://10.0.0.7:5555"),
+        ("tcp://[::1]:5555", "[::1]", "", "tcp://[::1]:5555"),
+        # Behind a mapped port, or written as a whole address.
+        ("tcp://0.0.0.0:5555", "0.0.0.0", "trainer.example:7000", "tcp://trainer.example:7000"),
+        ("tcp://0.0.0.0:5555", "0.0.0.0", "tcp://trainer.example:7000", "tcp://trainer.example:7000"),
+        ("tcp://0.0.0.0:5555", "0.0.0.0", "tcp://trainer.example", "tcp://trainer.example:5555"),
+    ],
+)
+def test_others_are_told_what_they_can_reach(endpoint: str, bind: str, advertise: str, told: str) -> None:
+    assert advertised(endpoint, bind, advertise) == told
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0", "*", "0.0.0.0:5555", "*:5555", "tcp://0.0.0.0:5555", "[::]"])
+def test_all_addresses_are_none_to_tell(bind: str) -> None:
+    with pytest.raises(ClusterError, match="listens on all addresses.*--advertise"):
+        advertised("tcp://0.0.0.0:5555", bind, "")
+    assert advertised("tcp://0.0.0.0:5555", bind, "10.0.0.7") == "tcp://10.0.0.7:5555"

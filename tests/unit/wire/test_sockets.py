@@ -1,0 +1,225 @@
+"""The blocking sockets over loopback."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import zmq
+from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.wire.messages import Failure, Lookup, Pushed, Vectors
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection, Listener
+
+Context = zmq.Context[zmq.Socket[bytes]]
+WAIT_SECONDS = 10.0
+
+
+@pytest.fixture
+def listener(context: Context) -> Iterator[Listener]:
+    made = Listener(context, "tcp://127.0.0.1:0")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connect(context: Context, listener: Listener) -> Iterator[Callable[[str], Connection]]:
+    made: list[Connection] = []
+
+    def one(identity: str) -> Connection:
+        made.append(Connection(context, listener.endpoint, identity))
+        return made[-1]
+
+    yield one
+    for connection in made:
+        connection.close()
+
+
+def arrived(connection: Connection) -> Message:
+    assert connection.socket.poll(int(WAIT_SECONDS * 1000)), "nothing came"
+    message = connection.receive()
+    assert message is not None
+    return message
+
+
+def heard(listener: Listener) -> tuple[bytes, Message]:
+    assert listener.socket.poll(int(WAIT_SECONDS * 1000)), "nothing came"
+    received = listener.receive()
+    assert received is not None
+    return received
+
+
+def introduce(listener: Listener, connection: Connection) -> bytes:
+    connection.send(Lookup(1, np.zeros(1, np.int32)))
+    return heard(listener)[0]
+
+
+def test_messages_go_both_ways(listener: Listener, connect: Callable[[str], Connection]) -> None:
+    connection = connect("t/0")
+    assert connection.receive() is None
+    assert listener.receive() is None
+    connection.send(Lookup(7, np.arange(5, dtype=np.int32)))
+    identity, question = heard(listener)
+    assert identity == b"t/0"
+    assert isinstance(question, Lookup)
+    assert question.rows.tolist() == [0, 1, 2, 3, 4]
+    values = np.arange(200_000, dtype=np.float32).reshape(5, 40_000)
+    trackers = listener.send(identity, Vectors(7, 3, values))
+    answer = arrived(connection)
+    assert isinstance(answer, Vectors)
+    np.testing.assert_array_equal(answer.values, values)
+    assert trackers is not None
+    for tracker in trackers:
+        tracker.wait(timeout=WAIT_SECONDS)
+    assert listener.sent_bytes == connection.received_bytes > values.nbytes
+    assert connection.sent_bytes == listener.received_bytes > 20
+
+
+def test_several_peers_are_told_apart(listener: Listener, connect: Callable[[str], Connection]) -> None:
+    connections = {f"t/{number}": connect(f"t/{number}") for number in range(3)}
+    for number, connection in enumerate(connections.values()):
+        connection.send(Pushed(number, repeated=False))
+    served: dict[bytes, Message] = {}
+    until = time.monotonic() + WAIT_SECONDS
+    while len(served) < 3 and time.monotonic() < until:
+        listener.socket.poll(100)
+        listener.serve(served.__setitem__)
+    assert served == {f"t/{number}".encode(): Pushed(number, repeated=False) for number in range(3)}
+    for name in reversed(connections):
+        assert listener.send(name.encode(), Failure(0, name)) is not None
+        assert arrived(connections[name]) == Failure(0, name)
+
+
+def test_what_cannot_be_understood_is_counted_logged_and_answered(
+    listener: Listener, connect: Callable[[str], Connection], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = connect("stranger/1")
+    with caplog.at_level(logging.ERROR):
+        for wrong in ([b"GET / HTTP/1.1"], [b""], [b"", b"x" * 100]):
+            connection.socket.send_multipart(wrong)
+        connection.send(Pushed(1, repeated=False))
+        # All four are taken in one go: what is refused does not hide what follows it.
+        assert heard(listener) == (b"stranger/1", Pushed(1, repeated=False))
+    assert listener.refused_messages == 3
+    assert caplog.text.count("stranger/1") == 3
+    for _ in range(3):
+        answer = arrived(connection)
+        assert isinstance(answer, Failure)
+        assert answer.request == 0
+        assert answer.what
+    assert connection.receive() is None
+
+
+def test_a_hostile_message_of_any_size_is_answered(
+    listener: Listener, connect: Callable[[str], Connection], header: Callable[[object], bytes]
+) -> None:
+    connection = connect("stranger/1")
+    connection.socket.send_multipart([header([1, "push", [1, "\0" * 3_000_000, 0], [[0], [0, 4]]]), b"", b""])
+    connection.send(Pushed(1, repeated=False))
+    assert heard(listener) == (b"stranger/1", Pushed(1, repeated=False))
+    answer = arrived(connection)
+    assert isinstance(answer, Failure)
+    assert "batch id" in answer.what
+
+
+def test_a_connection_counts_what_it_cannot_understand(
+    listener: Listener, connect: Callable[[str], Connection]
+) -> None:
+    connection = connect("t/0")
+    identity = introduce(listener, connection)
+    listener.socket.send_multipart([identity, b"nonsense"])
+    listener.send(identity, Pushed(1, repeated=True))
+    assert arrived(connection) == Pushed(1, repeated=True)
+    assert connection.refused_messages == 1
+
+
+def test_a_peer_that_never_was_is_counted_not_raised(listener: Listener) -> None:
+    assert listener.send(b"nobody", Pushed(1, repeated=False)) is None
+    assert listener.unreachable_messages == 1
+    assert listener.sent_bytes == 0
+
+
+def test_a_peer_that_left_is_counted_not_raised(
+    listener: Listener, connect: Callable[[str], Connection]
+) -> None:
+    leaving, staying = connect("leaving"), connect("staying")
+    identities = [introduce(listener, leaving), introduce(listener, staying)]
+    assert listener.send(identities[0], Pushed(1, repeated=False)) is not None
+    assert arrived(leaving) == Pushed(1, repeated=False)
+    leaving.close()
+    until = time.monotonic() + WAIT_SECONDS
+    while (queued := listener.send(identities[0], Pushed(2, repeated=False))) is not None:
+        assert time.monotonic() < until, "a peer that left is still written to"
+        listener.socket.poll(20)
+    assert queued is None
+    assert listener.unreachable_messages == 1
+    # The others are answered as before.
+    assert listener.send(identities[1], Pushed(3, repeated=False)) is not None
+    assert arrived(staying) == Pushed(3, repeated=False)
+
+
+def test_a_node_that_comes_again_takes_over_its_identity(
+    listener: Listener, connect: Callable[[str], Connection]
+) -> None:
+    first, second = connect("t/0"), connect("t/0")
+    introduce(listener, first)
+    identity = introduce(listener, second)
+    assert listener.send(identity, Pushed(5, repeated=False)) is not None
+    assert arrived(second) == Pushed(5, repeated=False)
+    assert first.receive() is None
+
+
+def test_a_full_queue_is_counted_not_raised(context: Context) -> None:
+    unbound = Listener(context, "tcp://127.0.0.1:0")
+    endpoint = unbound.endpoint
+    unbound.close()
+    connection = Connection(context, endpoint, "t/0")
+    try:
+        for _ in range(10_000):
+            assert connection.send(Pushed(1, repeated=False)) == []
+            if connection.unsent_messages:
+                break
+        sent = connection.sent_bytes
+        assert connection.unsent_messages == 1
+        connection.send(Pushed(1, repeated=False))
+        assert connection.unsent_messages == 2
+        assert connection.sent_bytes == sent > 0
+    finally:
+        connection.close()
+
+
+def test_what_nobody_takes_does_not_keep_a_process_alive() -> None:
+    context: Context = zmq.Context(io_threads=1)
+    connection = Connection(context, "tcp://127.0.0.1:9", "t/0")
+    connection.send(Pushed(1, repeated=False))
+    connection.close()
+    ending = threading.Thread(target=context.term, daemon=True)
+    ending.start()
+    ending.join(WAIT_SECONDS)
+    assert not ending.is_alive()
+
+
+@pytest.mark.parametrize("address", ["tcp://203.0.113.1:0", "tcp://127.0.0.1:99999", "tcp://", "nonsense"])
+def test_an_address_that_is_none_of_ours_is_refused_by_name(context: Context, address: str) -> None:
+    with pytest.raises(ClusterError, match=r"cannot listen there .*--bind") as refused:
+        Listener(context, address)
+    assert str(refused.value).startswith(address)
+
+
+def test_a_port_in_use_is_refused_by_name(context: Context, listener: Listener) -> None:
+    with pytest.raises(ClusterError, match=r"cannot listen there \(Address already in use\)"):
+        Listener(context, listener.endpoint)
+
+
+def test_any_free_port_is_taken_and_told(context: Context, listener: Listener) -> None:
+    other = Listener(context, "tcp://127.0.0.1:*")
+    try:
+        ports = {int(one.endpoint.rpartition(":")[2]) for one in (listener, other)}
+        assert len(ports) == 2
+        assert 0 not in ports
+    finally:
+        other.close()
