@@ -20,7 +20,7 @@ from ..pipeline.data.batch import BatchId
 from ..pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Refused
-from ..pipeline.wire.endpoints import advertised, listen_address
+from ..pipeline.wire.endpoints import advertised
 from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.messages import Ask, Failure, Pulse
 from ..pipeline.wire.schema import Message
@@ -78,7 +78,7 @@ class Coordinator:
 
     def listen(self) -> str:
         """Binds, and gives the endpoint that nodes join at; raises ClusterError."""
-        bound = bind(self._socket, listen_address(self.settings.bind))
+        bound = bind(self._socket, self.settings.listen_at())
         self.endpoint = advertised(bound, self.settings.bind, self.settings.advertise)
         return self.endpoint
 

@@ -19,7 +19,7 @@ import zmq.asyncio
 from ..pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Refused
-from ..pipeline.wire.endpoints import advertised, listen_address
+from ..pipeline.wire.endpoints import advertised
 from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.messages import Failure, Pulse
 from ..pipeline.wire.schema import Message
@@ -36,9 +36,17 @@ log = logging.getLogger(__name__)
 
 def process_metrics() -> dict[str, Any]:
     """CPU seconds and peak memory of this process, all threads."""
-    scale = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-    return {"cpu_seconds": time.process_time(), "peak_memory_bytes": peak}
+    return {"cpu_seconds": time.process_time(), "peak_memory_bytes": _peak_memory_bytes()}
+
+
+def _peak_memory_bytes() -> int:
+    if sys.platform == "linux":
+        # `ru_maxrss` survives exec: a small process that a large one started would show the large one's.
+        with open("/proc/self/status", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class Node:
@@ -107,7 +115,7 @@ class Node:
 
     async def _work(self) -> None:
         settings, job = self.settings, self.settings.job
-        endpoint = self.role.listen(self._context, listen_address(settings.bind))
+        endpoint = self.role.listen(self._context, settings.listen_at())
         hello = {
             "role": self.role.name,
             "token": settings.token,
@@ -152,14 +160,16 @@ class Node:
             try:
                 message = decode([part.buffer for part in parts])
             except ProtocolError as error:
-                log.error("refused a message from the coordinator: %s", error)
-                if not self._joined:
-                    self._end(error.exit_code, str(error))
+                if self._joined:
+                    log.error("refused a message from the coordinator: %s", error)
+                else:
+                    self._end(error.exit_code, f"{self.settings.join}: {error}")
                 continue
             self._heard_at = self._loop.time()
             if isinstance(message, Failure):
-                log.error("the coordinator refused a message: %s", message.what)
-                if not self._joined:
+                if self._joined:
+                    log.error("the coordinator refused a message: %s", message.what)
+                else:
                     self._end(ExitCode.CLUSTER, f"{self.settings.join}: refused: {message.what}")
             elif not isinstance(message, Pulse):
                 self._talk.receive(message)

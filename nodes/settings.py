@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from ..pipeline.config.job import Job
+from ..pipeline.wire.endpoints import listen_address, local_address, use_ipc
 
 
 @dataclass(frozen=True)
@@ -32,3 +33,9 @@ class NodeSettings:
     folder: Path | None = None
     announce: Path | None = None
     supervised: bool = False
+
+    def listen_at(self) -> str:
+        """The address to listen on; raises JobFileError for a transport that this machine lacks."""
+        if use_ipc(self.job.network.transport, self.bind, one_machine=self.supervised):
+            return local_address(self.token)
+        return listen_address(self.bind)

@@ -84,7 +84,7 @@ class SyncSection(Section):
     algorithm: str = "easgd"
     mode: Literal["shadow", "fixed"] = "shadow"
     every: Positive = 30
-    duty: Fraction = 0.1
+    duty: Fraction = 0.02
     nodes: Annotated[int, Field(ge=0)] = 1
     chunk_bytes: Annotated[int, Field(ge=1 << 12, le=64 << 20)] = 1 << 20
     link_bytes_per_second: Rate | None = None
@@ -93,8 +93,13 @@ class SyncSection(Section):
 
 
 class NetworkSection(Section):
-    """The defaults of `--bind` and `--advertise`, which differ from host to host."""
+    """The defaults of `--bind` and `--advertise`, which differ from host to host, and the transport.
 
+    `transport`: "ipc" costs a third less CPU than loopback TCP and stays on one Linux machine. "auto" takes
+    it for the nodes of `shadowsync run` while `bind` is the loopback address, and TCP otherwise.
+    """
+
+    transport: Literal["auto", "tcp", "ipc"] = "auto"
     bind: str = "127.0.0.1"
     advertise: str = ""
 

@@ -2,26 +2,69 @@
 
 from __future__ import annotations
 
-from ..errors import ClusterError
+import sys
+
+from ..errors import ClusterError, JobFileError
 
 WILDCARDS = ("0.0.0.0", "*", "::", "[::]")
+MAX_PORT = 65_535
 
 
 def listen_address(bind: str, port: int | str = "*") -> str:
-    """`tcp://BIND:PORT`; `bind` may have a port of its own."""
-    if bind.startswith("tcp://"):
-        bind = bind.removeprefix("tcp://")
-    return f"tcp://{bind}" if _has_port(bind) else f"tcp://{bind}:{port}"
+    """`tcp://BIND:PORT`; `bind` may have a port of its own.
+
+    Raises:
+        ClusterError: no such port can be.
+    """
+    bind = bind.removeprefix("tcp://")
+    if not _has_port(bind):
+        return f"tcp://{bind}:{port}"
+    own = bind.rpartition(":")[2]
+    # ZeroMQ would listen on whatever its last 16 bits say.
+    if own != "*" and int(own) > MAX_PORT:
+        raise ClusterError(
+            f"there is no port {own:.20}", where=bind, remedy=f"give one up to {MAX_PORT} with --bind"
+        )
+    return f"tcp://{bind}"
+
+
+def local_address(token: str) -> str:
+    """An `ipc` address in Linux's abstract namespace: it has no file that could be left behind."""
+    return f"ipc://@shadowsync-{token}"
+
+
+def use_ipc(transport: str, bind: str, *, one_machine: bool) -> bool:
+    """Whether a node listens on `ipc`.
+
+    Args:
+        transport: `network.transport`.
+        bind: where the node would listen on TCP.
+        one_machine: whether all nodes are children of one supervisor.
+
+    Raises:
+        JobFileError: "ipc" is demanded and this is not Linux.
+    """
+    linux = sys.platform == "linux"
+    if transport == "ipc" and not linux:
+        raise JobFileError('network.transport: "ipc" given; it needs Linux, use "tcp" here')
+    return transport == "ipc" or (transport == "auto" and one_machine and linux and bind == "127.0.0.1")
 
 
 def advertised(endpoint: str, bind: str, advertise: str) -> str:
     """The endpoint that others connect to: the bound one with the host that they can reach.
 
+    `advertise` is that host; it may have a port of its own, where a port is mapped to another.
+
     Raises:
         ClusterError: the node listens on all addresses and no `advertise` says which to tell.
     """
+    if endpoint.startswith("ipc://"):
+        return endpoint
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if advertise:
+        advertise = advertise.removeprefix("tcp://")
+        if _has_port(advertise):
+            return f"tcp://{advertise}"
         host = advertise
     elif bind.rpartition(":")[0] in WILDCARDS or bind in WILDCARDS or host in WILDCARDS:
         raise ClusterError(

@@ -73,6 +73,12 @@ def test_report_measures_the_run(finished: RunFolder) -> None:
     assert {"torch", "python"} <= set(report.versions)
 
 
+def test_peak_memory_is_each_node_s_own(finished: RunFolder) -> None:
+    peaks = {node.name: node.peak_memory_bytes or 0 for node in finished.report.nodes}
+    # A reader imports no torch; whoever started it did.
+    assert 20e6 < peaks["reader-0"] < 0.7 * peaks["trainer-0"]
+
+
 def test_bytes_of_synchronization_are_those_of_its_rounds(finished: RunFolder) -> None:
     sync = finished.report.sync
     folder, manifest = open_checkpoint(finished.folder)

@@ -44,6 +44,8 @@ def become(start: dict[str, Any]) -> None:
     for given in (nothing, log):
         os.close(given)
     os.environ.update(start["environment"])
+    # The interpreter read the variable when the server started.
+    sys.path[:0] = start["environment"].get("PYTHONPATH", "").split(os.pathsep)
     os.chdir(start["folder"])
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - lives as long as the process
     sys.argv = [start["script"] or "shadowsync", *start["arguments"]]

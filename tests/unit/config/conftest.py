@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.load import load_job
-from shadowsync.pipeline.errors import ExitCode, JobFileError
+from shadowsync.pipeline.errors import JobFileError
 
 DATA = '[data]\nformat = "parquet"\npath = "train-*.parquet"\n'
 
@@ -48,7 +48,7 @@ def refusal(write_job: Callable[[str], Path]) -> Callable[..., str]:
             load_job(file, overrides)
         said = str(caught.value)
         assert "\n" not in said
-            assert int(caught.value.exit_code) == ExitCode.USAGE
+        assert int(caught.value.exit_code) == 2
         return said.removeprefix(str(file)).removeprefix(" and --set").removeprefix(": ")
 
     return refusal

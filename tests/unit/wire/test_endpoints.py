@@ -30,6 +30,13 @@ def test_a_given_port_is_for_hosts_without_their_own() -> None:
     assert listen_address("127.0.0.1:5000", 7000) == "tcp://127.0.0.1:5000"
 
 
+@pytest.mark.parametrize("bind", ["127.0.0.1:65536", "tcp://*:99999", "[::1]:123456789012"])
+def test_a_port_that_cannot_be_is_refused(bind: str) -> None:
+    with pytest.raises(ClusterError, match=r"there is no port \d+; give one up to 65535 with --bind"):
+        listen_address(bind)
+    assert listen_address("127.0.0.1:65535") == "tcp://127.0.0.1:65535"
+
+
 @pytest.mark.parametrize(
     ("endpoint", "bind", "advertise", "told"),
     [
@@ -50,6 +57,6 @@ def test_others_are_told_what_they_can_reach(endpoint: str, bind: str, advertise
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "*", "0.0.0.0:5555", "*:5555", "tcp://0.0.0.0:5555", "[::]"])
 def test_all_addresses_are_none_to_tell(bind: str) -> None:
-    with pytest.raises(ClusterError, match="listens on all addresses.*--advertise"):
+    with pytest.raises(ClusterError, match=r"listens on all addresses.*--advertise"):
         advertised("tcp://0.0.0.0:5555", bind, "")
     assert advertised("tcp://0.0.0.0:5555", bind, "10.0.0.7") == "tcp://10.0.0.7:5555"

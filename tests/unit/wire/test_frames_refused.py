@@ -169,7 +169,8 @@ def test_a_deep_nesting_is_refused(checksummed: Callable[[bytes], bytes], depth:
 
 
 @pytest.mark.parametrize(
-    "wrong", [[1, 2, 3], [1, 2, 3, -1], [1, 2, 3, True], [1, 2, 3, 2**63], [0.0] * 4, "abcd", "x" * 500_000, {}]
+    "wrong",
+    [[1, 2, 3], [1, 2, 3, -1], [1, 2, 3, True], [1, 2, 3, 2**63], [0.0] * 4, "abcd", "x" * 500_000, {}],
 )
 def test_a_wrong_batch_id_is_refused_in_few_words(header: Header, wrong: Any) -> None:
     frames = [header([V, "push", [1, wrong, 0], [[0], [0, 4]]]), b"", b""]

@@ -162,17 +162,6 @@ def test_a_peer_that_left_is_counted_not_raised(
     assert arrived(staying) == Pushed(3, repeated=False)
 
 
-def test_a_node_that_comes_again_takes_over_its_identity(
-    listener: Listener, connect: Callable[[str], Connection]
-) -> None:
-    first, second = connect("t/0"), connect("t/0")
-    introduce(listener, first)
-    identity = introduce(listener, second)
-    assert listener.send(identity, Pushed(5, repeated=False)) is not None
-    assert arrived(second) == Pushed(5, repeated=False)
-    assert first.receive() is None
-
-
 def test_a_full_queue_is_counted_not_raised(context: Context) -> None:
     unbound = Listener(context, "tcp://127.0.0.1:0")
     endpoint = unbound.endpoint
@@ -203,7 +192,7 @@ def test_what_nobody_takes_does_not_keep_a_process_alive() -> None:
     assert not ending.is_alive()
 
 
-@pytest.mark.parametrize("address", ["tcp://203.0.113.1:0", "tcp://127.0.0.1:99999", "tcp://", "nonsense"])
+@pytest.mark.parametrize("address", ["tcp://203.0.113.1:0", "tcp://", "nonsense"])
 def test_an_address_that_is_none_of_ours_is_refused_by_name(context: Context, address: str) -> None:
     with pytest.raises(ClusterError, match=r"cannot listen there .*--bind") as refused:
         Listener(context, address)

@@ -1,0 +1,128 @@
+"""Other layouts of the same job: more nodes of each kind, other modes and algorithms, other input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.pipeline.data.generator import generate_log
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.runs import EXAMPLES
+
+MODEL = '''
+import torch
+from torch import nn
+
+
+class OwnModel(nn.Module):
+    """A logistic regression on the sum of all embeddings and the dense features."""
+
+    def __init__(self, dense_features, embedding_dims, scale=1.0):
+        super().__init__()
+        self.scale = scale
+        self.own_layer = nn.Linear(dense_features + embedding_dims[0], 1)
+
+    def forward(self, dense, embeddings):
+        joined = torch.cat([dense, torch.stack(embeddings).sum(0)], 1)
+        return self.own_layer(joined).squeeze(1) * self.scale
+'''
+
+
+def test_several_of_everything(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    """Two readers, two workers in each of two trainers, two embedding nodes with split tables, two sync nodes,
+    two epochs of compressed text in three files."""
+    log = tmp_path / "log"
+    generate_log(
+        log, examples=6000, eval_examples=1000, seed=3, data_format="criteo_tsv", files=3, compression="gz"
+    )
+    text = {"format": "criteo_tsv", "path": str(log / "train-*.tsv.gz"), "eval_path": str(log / "eval-*.gz")}
+    own = cluster(
+        {
+            "data": text | {"epochs": 2, "readers": 2},
+            "trainer": {"workers": 2},
+            "embedding": {"nodes": 2},
+            "sync": {"nodes": 2},
+        }
+    ).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.examples.trained == report.examples.distinct == 2 * 6000
+    assert report.ledger.adds_up
+    assert report.elp == 128 * 2 * 2
+    assert report.eval is not None
+    assert report.eval.examples == 1000
+    assert set(report.ledger.shard_applied) == {"embedding-0", "embedding-1"}
+    assert set(report.ledger.shard_applied.values()) == {own.run.batches()}
+    # Both readers worked, and each of the three files was read once in either epoch.
+    spans = own.run.query("SELECT epoch, path, reader, examples FROM spans")
+    assert {reader for _, _, reader, _ in spans} == {"reader-0", "reader-1"}
+    assert len({(epoch, path) for epoch, path, _, _ in spans}) == len(spans) == 6
+    folder, manifest = open_checkpoint(own.run.folder, verify=True)
+    rows, elements = 0, 0
+    for node in range(2):
+        part = TensorReader(folder, [e for e in manifest.files if e.role == f"embedding-{node}"])
+        rows += part.shape("weights")[0]
+        center = TensorReader(folder, [e for e in manifest.files if e.role == f"sync-{node}"])
+        elements += center.shape("center")[0]
+    assert rows == 26 * 2000
+    replica = TensorReader(folder, [e for e in manifest.files if e.role == "trainer-1"])
+    assert replica.shape("replica") == (elements,)
+    dense = TensorReader(folder, [e for e in manifest.files if e.role == "dense"])
+    assert dense.names
+
+
+def test_fixed_rate_runs_a_round_after_every_k_iterations(cluster: Callable[..., Cluster]) -> None:
+    own = cluster({"sync": {"mode": "fixed", "every": 5}}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.sync.mode == "fixed"
+    iterations = own.run.query("SELECT trainer, count(*) FROM batches GROUP BY trainer")
+    # And the closing round of each trainer.
+    assert report.sync.rounds == sum(count // 5 + 1 for _, count in iterations)
+    assert report.sync.gap_max == 5
+    assert report.ledger.adds_up
+
+
+def test_without_synchronization_the_score_is_the_mean_of_the_replicas(
+    cluster: Callable[..., Cluster],
+) -> None:
+    own = cluster({"sync": {"algorithm": "none"}}).start()
+    assert set(own.nodes) == {"coordinator", "reader", "trainer", "embedding"}
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.sync.rounds == 0
+    assert report.sync.bytes == 0
+    assert report.sync.gap_max is None
+    assert report.eval is not None
+    assert report.eval.model == "the mean of the 2 replicas' own scores (none)"
+    assert report.model_saved == "the replica of trainer-0 (none)"
+    # The replica of trainer 0 is what was saved: its own score differs from the mean.
+    process = own.starter.fork("eval", str(own.run.folder), "--data", *own.job.data.eval_path, "--json")
+    assert process.wait() == 0, process.text()
+    scores = json.loads(process.text().splitlines()[-1])
+    assert scores["ne"] != pytest.approx(report.eval.ne, abs=1e-7)
+    assert scores["ne"] == pytest.approx(report.eval.ne, abs=0.1)
+    assert report.replicas.divergence is not None
+    assert report.replicas.divergence > 0.001
+
+
+def test_symmetric_easgd_with_an_own_model(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    (tmp_path / "own_models.py").write_text(MODEL)
+    changes = {
+        "model": {"name": "own_models:OwnModel", "options": {"scale": 0.5}},
+        "sync": {"algorithm": "easgd_symmetric", "options": {"alpha": 0.3}},
+        "trainer": {"optimizer": "adam", "lr": 0.003},
+    }
+    own = cluster(changes, environment={"PYTHONPATH": str(tmp_path)}).start()
+    assert own.wait() == 0, own.coordinator.text() + own.nodes["trainer"][0].text()
+    report = own.run.report
+    assert report.model_saved == "the center (easgd_symmetric)"
+    assert report.examples.trained == EXAMPLES
+    folder, manifest = open_checkpoint(own.run.folder, verify=True)
+    dense = TensorReader(folder, [e for e in manifest.files if e.role == "dense"])
+    assert dense.names == ["own_layer.bias", "own_layer.weight"]
+    assert dense.shape("own_layer.weight") == (1, 13 + 8)

@@ -1,0 +1,133 @@
+"""The shared optimizers against closed forms in float64, with two workers on one state."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from shadowsync.pipeline.config.job import TrainerSection
+from shadowsync.pipeline.models.optimizers import SharedOptimizer
+
+Name = Literal["sgd", "adagrad", "adam"]
+Float64Array = NDArray[np.float64]
+NAMES: tuple[Name, ...] = ("sgd", "adagrad", "adam")
+SIZE, STEPS, LR = 50, 8, 0.05
+STATE = {"sgd": set(), "adagrad": {"sum", "step"}, "adam": {"exp_avg", "exp_avg_sq", "step"}}
+
+
+def _start() -> tuple[torch.Tensor, list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    flat = torch.randn(SIZE, generator=generator)
+    scale = torch.logspace(-4, 2, SIZE)
+    return flat, [torch.randn(SIZE, generator=generator) * scale for _ in range(STEPS)]
+
+
+def _closed_form(name: Name, flat: torch.Tensor, gradients: list[torch.Tensor]) -> Float64Array:
+    w = flat.numpy().astype(np.float64)
+    total, first, second = np.zeros(SIZE), np.zeros(SIZE), np.zeros(SIZE)
+    for t, gradient in enumerate(gradients, start=1):
+        g = gradient.numpy().astype(np.float64)
+        if name == "sgd":
+            w = w - LR * g
+        elif name == "adagrad":
+            total = total + g * g
+            w = w - LR * g / (np.sqrt(total) + 1e-10)
+        else:
+            first = 0.9 * first + 0.1 * g
+            second = 0.999 * second + 0.001 * g * g
+            w = w - LR * (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.999**t)) + 1e-8)
+    return w
+
+
+def _run(shared: SharedOptimizer, gradients: list[torch.Tensor], workers: int) -> None:
+    """The gradients in order, each by the next worker in turn."""
+    buffers = [torch.zeros(SIZE) for _ in range(workers)]
+    steppers = [shared.for_worker(buffer) for buffer in buffers]
+    for at, gradient in enumerate(gradients):
+        buffers[at % workers].copy_(gradient)
+        steppers[at % workers].step()
+
+
+def _make(name: Name, flat: torch.Tensor) -> SharedOptimizer:
+    return SharedOptimizer(TrainerSection(optimizer=name, lr=LR), flat)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_closed_form(name: Name, workers: int) -> None:
+    flat, gradients = _start()
+    expected = _closed_form(name, flat, gradients)
+    shared = _make(name, flat)
+    _run(shared, gradients, workers)
+    np.testing.assert_allclose(flat.numpy(), expected, rtol=2e-5, atol=2e-6)
+    moved = np.abs(expected - _start()[0].numpy()).max()
+    assert moved > 1e-2, "the control: the steps went somewhere"
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam"])
+def test_states_of_their_own_would_differ(name: Name) -> None:
+    """The control of sharing: two workers with a state each end elsewhere."""
+    flat, gradients = _start()
+    expected = _closed_form(name, flat, gradients)
+    apart = [_make(name, flat), _make(name, flat)]
+    buffers = [torch.zeros(SIZE) for _ in apart]
+    steppers = [shared.for_worker(buffer) for shared, buffer in zip(apart, buffers, strict=True)]
+    for at, gradient in enumerate(gradients):
+        buffers[at % 2].copy_(gradient)
+        steppers[at % 2].step()
+    assert np.abs(flat.numpy() - expected).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_is_one_and_visible(name: Name) -> None:
+    """What a checkpoint reads is what the workers write, in place."""
+    flat, gradients = _start()
+    shared = _make(name, flat)
+    assert set(shared.state) == STATE[name]
+    held = dict(shared.state)
+    before = {key: value.clone() for key, value in held.items()}
+    _run(shared, gradients, workers=2)
+    assert all(shared.state[key] is value for key, value in held.items())
+    assert all(not torch.equal(value, before[key]) for key, value in held.items())
+    for key, value in held.items():
+        assert value.dtype == torch.float32
+        assert value.shape == (() if key == "step" else (SIZE,))
+    assert float(held.get("step", torch.tensor(STEPS))) == STEPS
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam"])
+def test_state_can_be_put_back(name: Name) -> None:
+    """As a checkpoint or a joining node does: copied into place; the control keeps a fresh state."""
+    flat, gradients = _start()
+    expected = _closed_form(name, flat, gradients)
+    first = _make(name, flat)
+    _run(first, gradients[:4], workers=1)
+    again, fresh = flat.clone(), flat.clone()
+    second = _make(name, again)
+    for key, value in first.state.items():
+        second.state[key].copy_(value)
+    _run(second, gradients[4:], workers=2)
+    _run(_make(name, fresh), gradients[4:], workers=2)
+    np.testing.assert_allclose(again.numpy(), expected, rtol=2e-5, atol=2e-6)
+    assert np.abs(fresh.numpy() - expected).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_making_one_and_a_zero_gradient_move_nothing(name: Name) -> None:
+    """So the gaps between parameters stay zero."""
+    flat, _ = _start()
+    flat[10:16] = 0.0
+    before = flat.clone()
+    stepper = _make(name, flat).for_worker(torch.zeros(SIZE))
+    assert torch.equal(flat, before)
+    for _ in range(3):
+        stepper.step()
+    assert torch.equal(flat, before)
+    gradient = torch.ones(SIZE)
+    gradient[10:16] = 0.0
+    _run(_make(name, flat), [gradient] * 3, workers=2)
+    assert not flat[10:16].any()
+    assert (flat != before).sum() == SIZE - 6
