@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-from shadowsync.pipeline.errors import ClusterError
-from shadowsync.pipeline.wire.endpoints import advertised, listen_address
+from shadowsync.pipeline.errors import ClusterError, JobFileError
+from shadowsync.pipeline.wire.endpoints import advertised, listen_address, local_address, use_ipc
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,35 @@ def test_all_addresses_are_none_to_tell(bind: str) -> None:
     with pytest.raises(ClusterError, match=r"listens on all addresses.*--advertise"):
         advertised("tcp://0.0.0.0:5555", bind, "")
     assert advertised("tcp://0.0.0.0:5555", bind, "10.0.0.7") == "tcp://10.0.0.7:5555"
+
+
+@pytest.mark.parametrize(
+    ("transport", "bind", "one_machine", "ipc"),
+    [
+        ("auto", "127.0.0.1", True, True),
+        # Nodes that others join by TCP, or whose user chose an address.
+        ("auto", "127.0.0.1", False, False),
+        ("auto", "10.0.0.7", True, False),
+        ("auto", "127.0.0.1:5000", True, False),
+        ("tcp", "127.0.0.1", True, False),
+        ("ipc", "127.0.0.1", False, True),
+    ],
+)
+def test_ipc_is_for_one_linux_machine(
+    monkeypatch: pytest.MonkeyPatch, transport: str, bind: str, one_machine: bool, ipc: bool
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert use_ipc(transport, bind, one_machine=one_machine) is ipc
+    monkeypatch.setattr(sys, "platform", "darwin")
+    if transport == "ipc":
+        with pytest.raises(JobFileError, match="it needs Linux"):
+            use_ipc(transport, bind, one_machine=one_machine)
+    else:
+        assert not use_ipc(transport, bind, one_machine=one_machine)
+
+
+def test_an_ipc_address_is_told_as_it_is() -> None:
+    assert local_address("a1") != local_address("a2")
+    # A file of that name would stay behind after a kill.
+    assert local_address("a1").startswith("ipc://@")
+    assert advertised(local_address("a1"), "127.0.0.1", "10.0.0.7") == local_address("a1")

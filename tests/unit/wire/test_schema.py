@@ -23,8 +23,8 @@ class Everything(Message):
     table: dict[str, Any]
     id: BatchId
     maybe: int | None
-    one: NDArray[np.float32] = tensor("float32", 1)
-    two: NDArray[np.int64] = tensor("int64", 2)
+    one: NDArray[np.float32] = tensor("float32", 1)  # noqa: RUF009
+    two: NDArray[np.int64] = tensor("int64", 2)  # noqa: RUF009
 
 
 @dataclass(frozen=True, slots=True)
