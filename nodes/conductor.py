@@ -184,6 +184,12 @@ class Conductor:
             await self._c.ask(trainer, "settle", {}, self._job.sync.timeout_seconds + 5.0)
         syncs = self._c.members.alive("sync")
         self._outcome.syncs = await self._c.ask_all(syncs, "hold", {}, HOLD_SECONDS)
+        for name, answer in self._outcome.syncs.items():
+            if orphaned := int(answer.get("orphaned_slices", 0)):
+                # Contract 9: nobody knows whether the trainer had the answer before it died.
+                self._outcome.notes.append(
+                    f"{name} moved its slice at most {orphaned} times for exchanges that died with a trainer"
+                )
 
     async def _measure_divergence(self) -> None:
         trainers = self._c.members.alive("trainer")

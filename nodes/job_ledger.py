@@ -7,6 +7,7 @@ from typing import Any
 
 from ..pipeline.report.model import Examples, Identity, Ledger
 from .coordinator import Coordinator
+from .membership_state import Member
 from .outcome import Outcome
 
 
@@ -24,7 +25,8 @@ def examples_of(c: Coordinator, outcome: Outcome) -> Examples:
     if dropped > 0:
         reasons["returned by a dead trainer, and the job stopped before they were trained again"] = dropped
     return Examples(
-        read=total(outcome.readers, "read_examples"),
+        read=total(outcome.readers, "read_examples")
+        + sum(int(member.metrics.get("read_examples", 0)) for member in _dead(c, "reader")),
         distinct=totals.distinct_examples,
         trained=totals.trained_examples,
         replayed=totals.replayed_examples,
@@ -39,16 +41,21 @@ def examples_of(c: Coordinator, outcome: Outcome) -> Examples:
 def ledger_of(c: Coordinator, outcome: Outcome, examples: Examples) -> Ledger:
     """The identities of the design's section 3, and whether they hold."""
     totals = c.ledger.totals
-    dead = [member.info.name for member in c.members.everyone("trainer") if not member.alive]
+    dead = [member.info.name for member in _dead(c, "trainer")]
     counted = total(outcome.trainers, "confirmed_examples")
     counted += sum(c.ledger.trained_examples_of.get(name, 0) for name in dead)
     sums = c.store.sums()
-    identities = [
-        Identity.of(
-            "read by the readers = trained + returned + in flight",
-            examples.read,
-            examples.trained + examples.returned + examples.in_flight,
-        ),
+    identities = []
+    if not _dead(c, "reader"):
+        # A dead reader's last deliveries are known to nobody: its count is that of its last heartbeat.
+        identities.append(
+            Identity.of(
+                "read by the readers = trained + returned + in flight",
+                examples.read,
+                examples.trained + examples.returned + examples.in_flight,
+            )
+        )
+    identities += [
         Identity.of(
             "confirmed at the trainers = distinct + replayed", counted, examples.distinct + examples.replayed
         ),
@@ -73,3 +80,7 @@ def ledger_of(c: Coordinator, outcome: Outcome, examples: Examples) -> Ledger:
             for name, applied in sorted(shard_applied.items())
         ]
     return Ledger.of(identities, c.lost_dense_updates, shard_applied)
+
+
+def _dead(c: Coordinator, role: str) -> list[Member]:
+    return [member for member in c.members.everyone(role) if not member.alive]

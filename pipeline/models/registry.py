@@ -97,7 +97,11 @@ def _check_contract(job: Job, module: nn.Module) -> None:
         raise JobFileError(f"{job.model.name} has no parameters", where="model.name")
     wrong = [name for name, parameter in module.named_parameters() if parameter.dtype != torch.float32]
     if wrong:
-        raise JobFileError(f"parameter {wrong[0]} is not float32", where=job.model.name)
+        raise JobFileError(
+            f"{job.model.name} has a parameter {wrong[0]} of {module.get_parameter(wrong[0]).dtype}",
+            where="model.name",
+            remedy="make it float32",
+        )
     dense = torch.zeros(2, job.data.dense_features)
     shape = (2, job.model.embedding_dim)
     embeddings = [torch.zeros(shape) for _ in range(job.data.categorical_features)]
@@ -111,8 +115,10 @@ def _check_contract(job: Job, module: nn.Module) -> None:
             remedy="forward(dense [B, D], embeddings: list of T [B, K]) gives logits [B]",
         ) from error
     if not isinstance(logits, torch.Tensor) or logits.shape != (2,) or logits.dtype != torch.float32:
+        tensor = isinstance(logits, torch.Tensor)
+        given = f"{logits.dtype} {list(logits.shape)}" if tensor else type(logits).__name__
         raise JobFileError(
-            f"{job.model.name}.forward gave {getattr(logits, 'shape', type(logits).__name__)}",
+            f"{job.model.name}.forward gave {given} for a batch of 2",
             where="model.name",
             remedy="give float32 logits [B]",
         )

@@ -165,9 +165,9 @@ def test_own_module_without_the_model(
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ("Column", ".forward gave torch.Size([2, 1]); give float32 logits [B]"),
-        ("Nothing", ".forward gave NoneType; give float32 logits [B]"),
-        ("Double", ".forward gave torch.float64 [2]; give float32 logits [B]"),
+        ("Column", ".forward gave torch.float32 [2, 1] for a batch of 2; give float32 logits [B]"),
+        ("Nothing", ".forward gave NoneType for a batch of 2; give float32 logits [B]"),
+        ("Double", ".forward gave torch.float64 [2] for a batch of 2; give float32 logits [B]"),
         ("Raises", ".forward failed on a batch of 2 zeros: KeyError: 'no key'; forward(dense [B, D], "),
         ("Broken", " cannot be made: KeyError: 'no such\\nthing'"),
         ("Empty", " has no parameters"),
