@@ -28,8 +28,24 @@ def click_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starting]:
-    """A context for a folder: gives its Starter, checks for leaks at the end, and kills what is left."""
+def text_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generated log in compressed text: 6,000 examples in three files to train on, 1,000 held out."""
+    folder = tmp_path_factory.mktemp("text-log")
+    generate_log(
+        folder, examples=6000, eval_examples=1000, seed=3, data_format="criteo_tsv", files=3, compression="gz"
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def starting(
+    tmp_path_factory: pytest.TempPathFactory, click_log: Path, text_log: Path
+) -> Iterator[Starting]:
+    """A context for a folder: gives its Starter, checks for leaks at the end, and kills what is left.
+
+    The logs are generated before, since the libraries that write them keep descriptors of their own.
+    """
+    del click_log, text_log
     temporary = tmp_path_factory.mktemp("tmp")
     marker = uuid4().hex
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}

@@ -3,8 +3,7 @@
     logit = bias + scale * (0.6 main + 0.7 interaction + 0.35 curvature)
 
 Each id has a latent vector of two normal values, a hash of (seed, column, id), centred by popularity.
-- main: one component of each id, the second in columns of the right side, otherwise the first; and three
-  counts. A linear model finds this.
+- main: the sum of the first components over all columns, and three counts. A linear model finds this.
 - interaction: the dot product of L and R, the sums of the vectors of the columns of either side. Each column
   of one side meets each of the other, and with centred vectors no weight on a single id says any of it.
 - curvature: the product of two counts, the square of another, and two more times a component of L and of R.
@@ -35,9 +34,6 @@ MEAN_LABEL: Final = 0.25
 EXPECTED_NE: Final = 0.74
 _RARE_RANK: Final = 100.0
 _WEIGHTS: Final = (0.6, 0.7, 0.35)
-# Each side shows in its main effect the component that the other does not: a model that has learned one finds
-# its partner in the products along a plain slope, where otherwise it leaves a saddle at a moment of chance.
-_MAIN_COMPONENT: Final = {"": 0, "left": 0, "right": 1}
 _CALIBRATION_BLOCKS: Final = 4
 _HALVINGS: Final = 16
 _NEWTON_STEPS: Final = 5
@@ -86,11 +82,11 @@ class Teacher:
         for column, latents, rank in zip(ID_COLUMNS, self._latents, ranks, strict=True):
             # The vector of a missing id, rank -1, is the last one: zeros.
             vectors = latents[:, rank]
-            main += vectors[_MAIN_COMPONENT[column.side]]
+            main += vectors[0]
             sums[column.side] += vectors
         left, right = sums["left"], sums["right"]
         curvature = number[1] * number[5] + 0.7 * (number[8] ** 2 - 1.0)
-        curvature += 0.5 * (left[1] * number[6] + right[0] * number[10])
+        curvature += 0.5 * (left[0] * number[6] + right[0] * number[10])
         return np.stack([main, (left * right).sum(axis=0), curvature])
 
 

@@ -48,7 +48,8 @@ class Conversation:
         self._handle = handle
         self._next_number = 1
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._answers: OrderedDict[int, Answer | None] = OrderedDict()
+        self._working: set[int] = set()
+        self._answers: OrderedDict[int, Answer] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = ""
 
@@ -104,14 +105,12 @@ class Conversation:
             log.error("refused a %s from %s on the control link", message.KIND, self.peer)
 
     def _receive_ask(self, ask: Ask) -> None:
-        if ask.number in self._answers:
-            remembered = self._answers[ask.number]
-            if remembered is not None:
-                self._send(remembered)
+        if ask.number in self._working:
             return
-        self._answers[ask.number] = None
-        while len(self._answers) > REMEMBERED_ANSWERS:
-            self._answers.popitem(last=False)
+        if ask.number in self._answers:
+            self._send(self._answers[ask.number])
+            return
+        self._working.add(ask.number)
         task = asyncio.get_running_loop().create_task(self._answer(ask))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -127,7 +126,10 @@ class Conversation:
             log.exception("%s asked %r and it failed", self.peer, ask.verb)
             refusal = {"what": f"{ask.verb!r} failed: {type(error).__name__}: {error}"}
             answer = Answer(number=ask.number, ok=False, body=refusal)
+        self._working.discard(ask.number)
         self._answers[ask.number] = answer
+        while len(self._answers) > REMEMBERED_ANSWERS:
+            self._answers.popitem(last=False)
         self._send(answer)
 
     def close(self, why: str) -> None:

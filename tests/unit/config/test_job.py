@@ -60,10 +60,11 @@ OTHER: dict[str, Any] = {
     "sync.link_bytes_per_second": 1e6,
     "sync.timeout_seconds": 11.0,
     "sync.options": {"elastic_rate": 0.1},
+    "network.transport": "tcp",
     "network.bind": "0.0.0.0",
     "network.advertise": "host",
 }
-LOCAL = {"run.directory", "network.bind", "network.advertise"}
+LOCAL = {"run.directory", "network.transport", "network.bind", "network.advertise"}
 
 
 def _settings() -> set[str]:

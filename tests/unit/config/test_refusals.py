@@ -23,7 +23,7 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         ("[trainr]\nworkers = 2", "trainr: unknown key; did you mean 'trainer'?"),
         (
             "[network]\nspeed = 2",
-            "network.speed: unknown key; known here: advertise, bind",
+            "network.speed: unknown key; known here: advertise, bind, transport",
         ),
         (
             "[qqq]\nx = 2",
@@ -96,6 +96,7 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("sync.link_bytes_per_second", "0", "0 given; input should be greater than 0"),
         ("sync.timeout_seconds", "0", "0 given; input should be greater than 0"),
         ("network.bind", "5", "5 given; input should be a valid string"),
+        ("network.transport", '"udp"', "'udp' given; input should be 'auto', 'tcp' or 'ipc'"),
     ],
 )
 def test_wrong_value(refusal: Refusal, key: str, given: str, said: str) -> None:

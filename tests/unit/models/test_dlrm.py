@@ -86,12 +86,13 @@ def test_logits(dense: int, tables: int, dim: int, widths: dict[str, Any]) -> No
     np.testing.assert_allclose(_double(logits), _plain(model, *inputs), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("switch", [{"bottom_relu": False}, {"by_columns": True}])
-def test_another_model_is_told_apart(switch: dict[str, bool]) -> None:
+@pytest.mark.parametrize(("bottom_relu", "by_columns"), [(False, False), (True, True)])
+def test_another_model_is_told_apart(bottom_relu: bool, by_columns: bool) -> None:
     """The control of the comparison: no ReLU after the bottom MLP, or the pairs in another order."""
     model = _make(3, 4, 2)
     inputs = _inputs(3, 4, 2)
-    assert np.abs(_plain(model, *inputs, **switch) - _plain(model, *inputs)).max() > 1e-3
+    other = _plain(model, *inputs, bottom_relu=bottom_relu, by_columns=by_columns)
+    assert np.abs(other - _plain(model, *inputs)).max() > 1e-3
 
 
 def test_gradients_of_the_embeddings() -> None:

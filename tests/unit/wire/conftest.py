@@ -1,4 +1,4 @@
-"""A ZeroMQ context whose end is bounded, and headers as a stranger could write them."""
+"""A ZeroMQ context whose end is bounded, headers as a stranger could write them, impatient questions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 import zmq
+from shadowsync.pipeline.wire import conversation
 
 END_SECONDS = 10.0
 
@@ -43,3 +44,9 @@ def header(checksummed: Callable[[bytes], bytes]) -> Callable[[Any], bytes]:
         return checksummed(msgpack.packb(parts, use_bin_type=True))
 
     return make
+
+
+@pytest.fixture
+def resend_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions are asked again after 10 ms instead of a second."""
+    monkeypatch.setattr(conversation, "RESEND_SECONDS", 0.01)

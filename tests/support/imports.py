@@ -1,0 +1,80 @@
+"""Reading which module imports which, without importing any."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "shadowsync"
+FOLDERS = ("nodes", "pipeline", "sync_algos")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's target, by its whole name, wherever in the file it stands."""
+
+    module: str
+    target: str
+    relative: bool
+    line: int
+
+    @property
+    def top(self) -> str:
+        """The first part of the target: a package's name, or "shadowsync"."""
+        return self.target.partition(".")[0]
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+def package_files(root: Path) -> dict[str, Path]:
+    """The package's own modules by their names; not its tests or benchmarks."""
+    files = [*root.glob("*.py"), *(file for name in FOLDERS for file in (root / name).rglob("*.py"))]
+    names = {}
+    for file in files:
+        parts = file.relative_to(root).with_suffix("").parts
+        names[".".join((PACKAGE, *(part for part in parts if part != "__init__")))] = file
+    return dict(sorted(names.items()))
+
+
+def imports_of(files: dict[str, Path], name: str) -> Iterator[Import]:
+    """Every import in a module, in functions and under TYPE_CHECKING too."""
+    base = name.split(".") if files[name].name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(files[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(name, alias.name, False, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            start = base[: len(base) - node.level + 1] if node.level else []
+            stem = ".".join([*start, *([node.module] if node.module else [])])
+            for alias in node.names:
+                # `from .wire import frames` imports a module; `from .frames import decode` a name in one.
+                whole = f"{stem}.{alias.name}"
+                yield Import(name, whole if whole in files else stem, node.level > 0, node.lineno)
+
+
+def all_imports(root: Path) -> list[Import]:
+    """Every import of the package."""
+    files = package_files(root)
+    return [found for name in files for found in imports_of(files, name)]
+
+
+def reachable(root: Path, start: str) -> dict[str, str]:
+    """What a module may ever import, directly or not, ours and others', and the module that does."""
+    files = package_files(root)
+    seen = {start: ""}
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        for found in imports_of(files, name):
+            parts = found.target.split(".")
+            # Importing a.b.c runs a and a.b first.
+            for length in range(1, len(parts) + 1):
+                target = ".".join(parts[:length])
+                if target not in seen:
+                    seen[target] = name
+                    if target in files:
+                        waiting.append(target)
+    return seen

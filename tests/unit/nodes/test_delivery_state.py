@@ -1,0 +1,210 @@
+"""A reader's deliveries: credit, repeats, passes, and what a dead trainer held."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from shadowsync.nodes.delivery_state import RESEND_SECONDS, TRAINING, DeliveryState, size_of, token_of
+from shadowsync.pipeline.wire.messages import Credit, Delivery
+from shadowsync.tests.support.batches import batch_id, make_batch
+
+PLENTY = 1 << 30
+A, A1, B = b"a/0", b"a/1", b"b/0"
+
+
+def state_with(*batches: int, retain_bytes: int = PLENTY, pass_number: int = TRAINING) -> DeliveryState:
+    state = DeliveryState(retain_bytes)
+    for number in batches:
+        state.offer(pass_number, make_batch(number))
+    return state
+
+
+def credit(limit: int, received: int = 0, done: int = 0) -> Credit:
+    return Credit(limit=limit, received=received, done=done)
+
+
+def numbers(out: list[tuple[bytes, Delivery]]) -> list[tuple[bytes, int, int]]:
+    return [(identity, delivery.sequence, delivery.id.number) for identity, delivery in out]
+
+
+def test_nothing_is_sent_without_credit() -> None:
+    state = state_with(0, 1, 2)
+    assert state.deliveries(0.0) == []
+    state.credit(A, credit(2))
+    assert numbers(state.deliveries(0.0)) == [(A, 1, 0), (A, 2, 1)]
+    assert state.deliveries(0.0) == []
+    state.credit(A, credit(3))
+    assert numbers(state.deliveries(0.0)) == [(A, 3, 2)]
+
+
+def test_a_delivery_is_the_batch() -> None:
+    state = DeliveryState(PLENTY)
+    batch = make_batch(5, examples=4)
+    state.offer(TRAINING, batch)
+    state.credit(A, credit(1))
+    ((identity, delivery),) = state.deliveries(0.0)
+    assert identity == A
+    assert (delivery.sequence, delivery.pass_number, delivery.id) == (1, TRAINING, batch.id)
+    for sent, given in ((delivery.labels, batch.labels), (delivery.dense, batch.dense)):
+        np.testing.assert_array_equal(sent, given)
+    np.testing.assert_array_equal(delivery.rows, batch.rows)
+
+
+def test_workers_are_served_in_turn() -> None:
+    state = state_with(*range(5))
+    state.credit(A, credit(5))
+    state.credit(B, credit(2))
+    assert numbers(state.deliveries(0.0)) == [(A, 1, 0), (B, 1, 1), (A, 2, 2), (B, 2, 3), (A, 3, 4)]
+
+
+def test_an_older_credit_changes_nothing() -> None:
+    state = state_with(*range(6))
+    state.credit(A, credit(4))
+    state.deliveries(0.0)
+    state.credit(A, credit(5, received=4, done=3))
+    kept = state.kept_bytes
+    state.credit(A, credit(2, received=1, done=0))
+    assert state.kept_bytes == kept
+    assert numbers(state.deliveries(0.0)) == [(A, 5, 4)]
+    assert numbers(state.overdue(RESEND_SECONDS + 1)) == [(A, 5, 4)]
+
+
+def test_a_credit_beyond_what_was_sent_is_no_promise() -> None:
+    state = state_with(*range(4))
+    state.credit(A, credit(2, received=99, done=99))
+    state.deliveries(0.0)
+    # What is sent after it is not done, though the claim covered it.
+    assert state.outstanding(TRAINING) == 4
+    assert len(state.overdue(RESEND_SECONDS + 1)) == 2
+    assert [item[0].number for item in state.lose("a")] == [0, 1]
+
+
+def test_what_is_done_is_forgotten_in_order() -> None:
+    state = state_with(*range(4))
+    state.credit(A, credit(4))
+    state.deliveries(0.0)
+    assert state.kept_bytes == 4 * size_of(make_batch(0))
+    state.credit(A, credit(4, received=4, done=3))
+    assert state.kept_bytes == size_of(make_batch(0))
+    assert state.outstanding(TRAINING) == 1
+    assert [item[0].number for item in state.lose("a")] == [3]
+
+
+def test_only_what_did_not_arrive_is_sent_again() -> None:
+    state = state_with(*range(3))
+    state.credit(A, credit(3))
+    state.deliveries(100.0)
+    state.credit(A, credit(3, received=1))
+    assert state.overdue(100.0 + RESEND_SECONDS) == []
+    assert numbers(state.overdue(100.1 + RESEND_SECONDS)) == [(A, 2, 1), (A, 3, 2)]
+    assert state.overdue(100.2 + RESEND_SECONDS) == []
+    state.credit(A, credit(3, received=2))
+    assert numbers(state.overdue(100.2 + 2 * RESEND_SECONDS)) == [(A, 3, 2)]
+    assert state.resent_batches == 3
+    # A repeat is no further delivery.
+    assert (state.read_batches, state.read_examples) == (3, 6)
+
+
+def test_a_dead_trainers_batches_wait_for_the_verdict() -> None:
+    state = state_with(*range(5))
+    state.credit(A, credit(1))
+    state.credit(A1, credit(1))
+    state.credit(B, credit(1))
+    state.deliveries(0.0)
+    assert state.lose("a") == [(batch_id(0), 2), (batch_id(1), 2)]
+    assert state.outstanding(TRAINING) == 5
+    assert state.queued == 2
+    state.settle("a", [batch_id(1)])
+    assert state.outstanding(TRAINING) == 4
+    assert state.kept_bytes == 4 * size_of(make_batch(0))
+    state.credit(B, credit(9))
+    # What was returned goes first: it is the oldest.
+    assert numbers(state.deliveries(0.0)) == [(B, 2, 1), (B, 3, 3), (B, 4, 4)]
+
+
+def test_the_dead_are_not_served_again() -> None:
+    state = state_with(0)
+    state.lose("a")
+    state.credit(A, credit(5))
+    assert state.deliveries(0.0) == []
+    assert state.lose("a") == []
+    state.credit(b"ab/0", credit(5))
+    assert numbers(state.deliveries(0.0)) == [(b"ab/0", 1, 0)]
+
+
+def test_a_verdict_is_for_one_trainer() -> None:
+    state = state_with(0, 1)
+    state.credit(A, credit(1))
+    state.credit(B, credit(1))
+    state.deliveries(0.0)
+    state.lose("a")
+    state.lose("b")
+    state.settle("a", [batch_id(0), batch_id(1)])
+    assert state.queued == 1
+    state.settle("b", [])
+    assert state.queued == 1
+    assert state.outstanding(TRAINING) == 1
+
+
+def test_holding_stops_training_and_tells_each_workers_last_sequence() -> None:
+    state = state_with(*range(4))
+    state.credit(A, credit(2))
+    state.credit(B, credit(1))
+    state.deliveries(0.0)
+    assert state.hold() == {"a/0": 2, "b/0": 1}
+    state.credit(A, credit(9))
+    assert state.deliveries(0.0) == []
+    state.open_pass(1, ["a"])
+    state.offer(1, make_batch(50))
+    assert numbers(state.deliveries(0.0)) == [(A, 3, 50)]
+
+
+def test_a_pass_goes_to_its_trainers_and_drops_the_older() -> None:
+    state = DeliveryState(PLENTY)
+    state.credit(A, credit(9))
+    state.open_pass(1, ["b"])
+    state.offer(1, make_batch(10))
+    assert state.deliveries(0.0) == []
+    state.open_pass(2, ["a"])
+    state.offer(2, make_batch(20))
+    state.offer(TRAINING, make_batch(0))
+    assert numbers(state.deliveries(0.0)) == [(A, 1, 20), (A, 2, 0)]
+    assert [state.outstanding(number) for number in (0, 1, 2)] == [1, 0, 1]
+    # Evaluation is not counted as read.
+    assert (state.read_batches, state.kept_bytes) == (1, 2 * size_of(make_batch(0)))
+
+
+def test_a_dead_trainers_evaluation_goes_on_elsewhere_at_once() -> None:
+    state = DeliveryState(PLENTY)
+    state.credit(A, credit(9))
+    state.credit(B, credit(9))
+    state.open_pass(1, ["a", "b"])
+    state.offer(1, make_batch(10))
+    assert numbers(state.deliveries(0.0)) == [(A, 1, 10)]
+    assert state.lose("a") == []
+    assert numbers(state.deliveries(0.0)) == [(B, 1, 10)]
+    assert state.outstanding(1) == 1
+
+
+def test_the_parser_goes_on_while_few_wait_and_memory_is_left() -> None:
+    size = size_of(make_batch(0))
+    state = state_with(retain_bytes=3 * size)
+    for number in range(3):
+        assert state.hungry(9)
+        state.offer(TRAINING, make_batch(number))
+    assert not state.hungry(9)
+    state.credit(A, credit(3))
+    state.deliveries(0.0)
+    # What was sent still takes memory, until it is done.
+    assert not state.hungry(9)
+    state.credit(A, credit(3, received=3, done=1))
+    assert state.hungry(1)
+    state.offer(TRAINING, make_batch(3))
+    assert not state.hungry(1)
+
+
+@pytest.mark.parametrize(
+    ("identity", "token"), [(b"abc/0", "abc"), (b"abc/12", "abc"), (b"abc", "abc"), (b"\xff/0", "\ufffd")]
+)
+def test_a_workers_identity_begins_with_its_trainers_token(identity: bytes, token: str) -> None:
+    assert token_of(identity) == token

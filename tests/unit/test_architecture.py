@@ -1,0 +1,177 @@
+"""The directions of imports, and other promises that a reader of the code may rely on."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import shadowsync
+from shadowsync.tests.support.imports import Import, all_imports, package_files, reachable
+
+ROOT = Path(shadowsync.__file__).resolve().parent
+
+# cli -> nodes -> {pipeline, sync_algos}: what each part may import of the package.
+ALLOWED = {
+    "shadowsync": {"shadowsync"},
+    "cli": {"shadowsync", "nodes", "pipeline", "sync_algos"},
+    "nodes": {"shadowsync", "nodes", "pipeline", "sync_algos"},
+    "pipeline": {"shadowsync", "pipeline"},
+    "sync_algos": {"sync_algos"},
+}
+# Contract 8: an algorithm opens no socket, reads no clock, starts no thread.
+NOT_FOR_ALGORITHMS = {
+    *("socket", "select", "selectors", "ssl", "http", "urllib", "time", "datetime", "threading", "queue"),
+    *("multiprocessing", "subprocess", "concurrent", "signal", "os", "random", "pathlib", "io"),
+}
+PICKLING_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+PICKLING_CALLS = {
+    *("torch.load", "torch.save", "recv_pyobj", "send_pyobj", "read_pickle", "to_pickle", "allow_pickle"),
+    *("recv_serialized", "pickle"),
+}
+# Distributions whose import name is another, and what comes with one of them.
+IMPORT_NAMES = {"pyzmq": {"zmq"}, "pydantic": {"pydantic", "pydantic_core"}}
+
+
+def _part(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def wrong_directions(root: Path) -> list[str]:
+    wrong = []
+    for found in all_imports(root):
+        ours = found.top == "shadowsync"
+        if ours and not found.relative:
+            wrong.append(f"{found}, not relatively")
+        if ours and _part(found.target) not in ALLOWED[_part(found.module)]:
+            wrong.append(str(found))
+        if not ours and found.top in ALLOWED:
+            wrong.append(f"{found}, a second module")
+    return wrong
+
+
+def wrong_for_algorithms(root: Path) -> list[str]:
+    def is_wrong(found: Import) -> bool:
+        known = found.top in sys.stdlib_module_names or found.top in ("torch", "shadowsync")
+        return not known or found.top in NOT_FOR_ALGORITHMS
+
+    return [
+        str(found) for found in all_imports(root) if _part(found.module) == "sync_algos" and is_wrong(found)
+    ]
+
+
+def pickling(root: Path) -> list[str]:
+    wrong = [str(found) for found in all_imports(root) if found.top in PICKLING_MODULES]
+    for name, file in package_files(root).items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute | ast.keyword):
+                text = ast.unparse(node) if isinstance(node, ast.Attribute) else str(node.arg)
+                if text in PICKLING_CALLS or text.rpartition(".")[2] in PICKLING_CALLS:
+                    wrong.append(f"{name}: {text}")
+    return wrong
+
+
+def undeclared(root: Path) -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names: set[str] = set()
+    for line in project["dependencies"]:
+        distribution = line.split(">")[0].split("=")[0].split("<")[0].strip()
+        names |= IMPORT_NAMES.get(distribution, {distribution})
+    known = names | set(sys.stdlib_module_names) | {"shadowsync"}
+    return [str(found) for found in all_imports(root) if found.top not in known]
+
+
+@pytest.mark.parametrize("check", [wrong_directions, wrong_for_algorithms, pickling, undeclared])
+def test_the_package_keeps_its_promises(check: Callable[[Path], list[str]]) -> None:
+    assert check(ROOT) == []
+
+
+def test_the_whole_package_was_read() -> None:
+    """So that the test above does not pass on nothing."""
+    found = {str(entry) for entry in all_imports(ROOT)}
+    assert len(package_files(ROOT)) > 80
+    assert any(
+        "shadowsync.cli" in entry and "imports shadowsync.nodes.supervisor" in entry for entry in found
+    )
+    assert any("pipeline.wire.frames" in entry and "imports msgpack" in entry for entry in found)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "check"),
+    [
+        ("pipeline/wire/frames.py", "from ...nodes.settings import NodeSettings", wrong_directions),
+        ("pipeline/wire/frames.py", "from ... import nodes", wrong_directions),
+        ("pipeline/models/flat.py", "from ...sync_algos.base import Slice", wrong_directions),
+        ("pipeline/errors.py", "from .. import cli", wrong_directions),
+        ("pipeline/errors.py", "def f():\n    from ..nodes import settings", wrong_directions),
+        ("sync_algos/easgd.py", "from ..pipeline.errors import JobFileError", wrong_directions),
+        ("sync_algos/easgd.py", "from .. import PROTOCOL_VERSION", wrong_directions),
+        ("nodes/settings.py", "from ..cli import main", wrong_directions),
+        ("nodes/settings.py", "from shadowsync.pipeline.config.job import Job", wrong_directions),
+        ("nodes/settings.py", "from pipeline.config.job import Job", wrong_directions),
+        ("__init__.py", "from .cli import main", wrong_directions),
+        ("sync_algos/easgd.py", "import zmq", wrong_for_algorithms),
+        ("sync_algos/easgd.py", "import numpy as np", wrong_for_algorithms),
+        ("sync_algos/easgd.py", "from time import monotonic", wrong_for_algorithms),
+        ("sync_algos/memory.py", "import threading", wrong_for_algorithms),
+        ("nodes/settings.py", "import pickle", pickling),
+        ("nodes/settings.py", "import torch\nx = torch.load('x')", pickling),
+        ("nodes/settings.py", "import numpy\nx = numpy.load('x', allow_pickle=True)", pickling),
+        ("nodes/settings.py", "def f(s):\n    return s.recv_pyobj()", pickling),
+        ("nodes/settings.py", "import pandas", undeclared),
+    ],
+)
+def test_a_planted_wrong_line_is_found(
+    tmp_path: Path, file: str, line: str, check: Callable[[Path], list[str]]
+) -> None:
+    """The control: each check finds one wrong line in a tree that is otherwise as good as ours."""
+    for name, source in package_files(ROOT).items():
+        copy = tmp_path / source.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if copy == tmp_path / file or name.count(".") < 2 or source.name == "__init__.py":
+            copy.write_bytes(source.read_bytes())
+    assert check(tmp_path) == []
+    with (tmp_path / file).open("a", encoding="utf-8") as target:
+        target.write(f"\n{line}\n")
+    assert len(check(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("module", ["shadowsync.nodes.coordinator_main", "shadowsync.nodes.reader"])
+def test_no_torch_in_the_coordinator_and_the_readers(module: str) -> None:
+    """Not now, and not in any function that is called later."""
+    found = reachable(ROOT, module)
+    assert "torch" not in found, f"through {found['torch']}"
+    assert "zmq" in found
+    assert "torch" in reachable(ROOT, "shadowsync.nodes.trainer"), "the control"
+
+
+@pytest.mark.parametrize(
+    ("module", "wanted"),
+    [
+        ("shadowsync.nodes.coordinator_main", False),
+        ("shadowsync.nodes.reader", False),
+        ("shadowsync.nodes.supervisor", False),
+        ("shadowsync.nodes.launch", False),
+        ("shadowsync.cli", False),
+        ("shadowsync", False),
+        ("shadowsync.nodes.replica", True),
+    ],
+)
+def test_which_imports_bring_torch(module: str, wanted: bool) -> None:
+    script = f"import sys, {module}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(wanted)
+
+
+def test_packages_are_listed() -> None:
+    """A folder that pyproject.toml does not list would be missing in the wheel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = {name for name, file in package_files(ROOT).items() if file.name == "__init__.py"}
+    assert set(project["tool"]["setuptools"]["packages"]) == folders
+    holding = {file.parent for file in package_files(ROOT).values()}
+    assert all((folder / "__init__.py").exists() for folder in holding)

@@ -1,0 +1,154 @@
+"""Questions that are asked until answered, and answers that are given once, over a link that loses."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shadowsync.pipeline.wire import conversation
+from shadowsync.pipeline.wire.conversation import Conversation
+from shadowsync.pipeline.wire.messages import Answer, Ask
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.tests.support.link import ENOUGH_SECONDS, Body, Handler, Link, run
+
+pytestmark = pytest.mark.usefixtures("resend_soon")
+
+
+def dropping(kind: type[Message], times: int) -> Callable[[Message], bool]:
+    left = [times]
+
+    def lose(message: Message) -> bool:
+        if isinstance(message, kind) and left[0] > 0:
+            left[0] -= 1
+            return True
+        return False
+
+    return lose
+
+
+def test_a_question_is_answered_both_ways() -> None:
+    async def main() -> None:
+        handler = Handler()
+        link = Link(handler)
+        assert await link.asker.ask("add", {"n": 1}, timeout_seconds=ENOUGH_SECONDS) == {"n": 2}
+        assert await link.answerer.ask("plain", timeout_seconds=ENOUGH_SECONDS) == {"n": 1}
+        assert handler.calls == [("add", {"n": 1}), ("plain", {})]
+        assert len(link.sent) == 4
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [Ask, Answer])
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_is_lost_is_sent_again_and_handled_once(kind: type[Message], times: int) -> None:
+    async def main() -> None:
+        handler = Handler()
+        link = Link(handler, dropping(kind, times))
+        assert await link.asker.ask("add", {"n": 1}, timeout_seconds=ENOUGH_SECONDS) == {"n": 2}
+        assert handler.calls == [("add", {"n": 1})]
+        assert link.count(Ask) >= times + 1
+        assert link.count(Answer) >= (times + 1 if kind is Answer else 1)
+
+    run(main())
+
+
+def test_a_question_that_takes_long_is_asked_again_but_handled_once() -> None:
+    async def main() -> None:
+        calls, finish = [], asyncio.Event()
+
+        async def slow(verb: str, body: Body) -> Body:  # noqa: ARG001
+            calls.append(verb)
+            await finish.wait()
+            return {"done": True}
+
+        def finish_at_the_fourth(message: Message) -> bool:
+            if isinstance(message, Ask) and link.count(Ask) == 4:
+                finish.set()
+            return False
+
+        link = Link(slow, finish_at_the_fourth)
+        assert await link.asker.ask("work", timeout_seconds=ENOUGH_SECONDS) == {"done": True}
+        assert calls == ["work"]
+        assert link.count(Ask) >= 4
+
+    run(main())
+
+
+def test_a_repeat_is_answered_from_memory_with_the_first_answer() -> None:
+    async def main() -> None:
+        handler, answers = Handler(), asyncio.Queue[Message]()
+        answerer = Conversation("near", answers.put_nowait, handler)
+        ask = Ask(number=7, verb="add", body={"n": 1})
+        answerer.receive(ask)
+        first = await answers.get()
+        assert first == Answer(number=7, ok=True, body={"n": 2})
+        answerer.receive(ask)
+        answerer.receive(Ask(number=7, verb="other", body={"n": 5}))
+        assert [answers.get_nowait(), answers.get_nowait()] == [first, first]
+        assert len(handler.calls) == 1
+
+    run(main())
+
+
+def test_many_at_once_over_a_lossy_link_are_each_handled_once() -> None:
+    async def main() -> None:
+        handler = Handler()
+        chance = random.Random(1)
+        link = Link(handler, lambda message: chance.random() < 0.5)  # noqa: ARG005
+        answers = await asyncio.gather(
+            *(link.asker.ask("add", {"n": n}, timeout_seconds=ENOUGH_SECONDS) for n in range(200))
+        )
+        assert answers == [{"n": n + 1} for n in range(200)]
+        assert Counter(body["n"] for _, body in handler.calls) == Counter(range(200))
+        assert link.count(Ask) > 200
+
+    run(main())
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.booleans(), max_size=40), st.integers(1, 12))
+def test_whatever_is_lost_each_is_handled_once(losses: list[bool], questions: int) -> None:
+    async def main() -> None:
+        handler, plan = Handler(), iter(losses)
+        link = Link(handler, lambda message: next(plan, False))  # noqa: ARG005
+        asked = (link.asker.ask("add", {"n": n}, timeout_seconds=ENOUGH_SECONDS) for n in range(questions))
+        assert await asyncio.gather(*asked) == [{"n": n + 1} for n in range(questions)]
+        assert sorted(body["n"] for _, body in handler.calls) == list(range(questions))
+
+    run(main())
+
+
+def test_memory_is_bounded_but_keeps_what_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "REMEMBERED_ANSWERS", 4)
+
+    async def main() -> None:
+        calls, finish, answers = list[int](), asyncio.Event(), asyncio.Queue[Message]()
+
+        async def handle(verb: str, body: Body) -> Body:
+            calls.append(body["n"])
+            if verb == "slow":
+                await finish.wait()
+            return {}
+
+        answerer = Conversation("near", answers.put_nowait, handle)
+        slow = Ask(number=1, verb="slow", body={"n": 1})
+        answerer.receive(slow)
+        for number in range(2, 20):
+            answerer.receive(Ask(number=number, verb="quick", body={"n": number}))
+            assert await answers.get() == Answer(number=number, ok=True, body={})
+        answerer.receive(slow)
+        finish.set()
+        assert await answers.get() == Answer(number=1, ok=True, body={})
+        for number in (1, 17, 19):
+            answerer.receive(Ask(number=number, verb="quick", body={"n": number}))
+            assert answers.get_nowait() == Answer(number=number, ok=True, body={})
+        assert calls == list(range(1, 20))
+        assert len(answerer._answers) == 4
+        assert not answerer._working
+
+    run(main())
