@@ -69,12 +69,11 @@ class CenterState:
             if self._seed is None:
                 if not 0 <= message.slice_start < message.slice_stop:
                     raise ValueError(f"a slice from {message.slice_start} to {message.slice_stop}")
+                self._seed = _empty(message.slice_stop - message.slice_start)
                 self.start, self.stop = message.slice_start, message.slice_stop
-                self._seed = np.empty(self.stop - self.start, dtype=np.float32)
             elif (message.slice_start, message.slice_stop) != (self.start, self.stop):
                 raise ValueError(f"another slice than {self.start} to {self.stop}")
-            self._place(self._seed, message.start, message.values)
-            self._seeded[message.start] = len(message.values)
+            self._place(self._seed, self._seeded, message.start, message.values)
             if sum(self._seeded.values()) == len(self._seed):
                 self.values = torch.from_numpy(self._seed)
                 self._seeded = {}
@@ -94,12 +93,10 @@ class CenterState:
         if current.answer is not None:
             self.repeated_chunks += 1
             return [self._part(current.answer, message.start, len(message.values))]
-        if message.start in current.arrived:
-            return []
         assert current.staged is not None
-        self._place(current.staged, message.start, message.values)
-        current.arrived[message.start] = len(message.values)
-        current.arrived_elements += len(message.values)
+        current.arrived_elements += self._place(
+            current.staged, current.arrived, message.start, message.values
+        )
         if current.arrived_elements < center.numel():
             return []
         current.answer = self._rule(center, torch.from_numpy(current.staged)).numpy()
@@ -128,16 +125,31 @@ class CenterState:
             raise ValueError("the center has no first value yet")
         return self.values
 
-    def _place(self, target: Float32Array, start: int, values: Float32Array) -> None:
+    def _place(self, target: Float32Array, arrived: dict[int, int], start: int, values: Float32Array) -> int:
+        """Copies a chunk that has not arrived yet; gives how many elements are new."""
         at = start - self.start
         if at < 0 or len(values) == 0 or at + len(values) > len(target):
             raise ValueError(
                 f"{len(values)} elements from {start} are not of the slice {self.start} to {self.stop}"
             )
+        if arrived.get(start) == len(values):
+            return 0
+        stop = start + len(values)
+        if any(other < stop and start < other + size for other, size in arrived.items()):
+            raise ValueError(f"{len(values)} elements from {start} overlap what came before")
         target[at : at + len(values)] = values
+        arrived[start] = len(values)
+        return len(values)
 
     def _part(self, answer: Float32Array, start: int, size: int) -> tuple[int, Float32Array]:
         at = start - self.start
         if at < 0 or at + size > len(answer):
             raise ValueError(f"{size} elements from {start} are not of the slice")
         return start, answer[at : at + size]
+
+
+def _empty(elements: int) -> Float32Array:
+    try:
+        return np.empty(elements, dtype=np.float32)
+    except (MemoryError, ValueError) as error:
+        raise ValueError(f"a slice of {elements} elements does not fit into memory") from error

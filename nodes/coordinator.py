@@ -27,6 +27,7 @@ from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import bind, prepare
 from .ledger_state import LedgerState
 from .ledger_store import LedgerStore
+from .lost_batches import lost_batches
 from .membership_state import Member, Membership
 from .orphan import watch_supervisor
 from .settings import NodeSettings
@@ -225,6 +226,10 @@ class Coordinator:
             for member in self.members.alive():
                 if member.ready and now - self._heard.get(member.info.token, now) > limit:
                     self.lose(member.info.token, f"was silent for {limit:g} s")
+            if self.phase == "training" and (lost := lost_batches(self.ledger, self.members.alive("reader"))):
+                count = f"{lost} batches were delivered and are" if lost > 1 else "1 batch was delivered and is"
+                text = f"{count} neither trained nor on its way; report.md has the books"
+                self.request_stop(Stop("failed", text, ExitCode.LEDGER))
 
     async def _handle(self, token: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         if verb == "hello":

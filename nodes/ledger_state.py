@@ -86,6 +86,11 @@ class LedgerState:
         span = self._require(epoch, number)
         if span.batches is not None:
             raise ValueError(f"span {number} of epoch {epoch} was read before")
+        last = max(span.done, default=-1)
+        if last >= batches:
+            raise ValueError(
+                f"batch {last} of span {number} of epoch {epoch} was trained, and it has {batches}"
+            )
         span.batches, span.examples = batches, examples
         self.totals.parsed_examples += examples
         self.totals.bad_rows += bad_rows
@@ -127,6 +132,17 @@ class LedgerState:
                 self.totals.returned_examples += examples
                 self.totals.returned_batches += 1
         return again
+
+    def missing_batches(self) -> int | None:
+        """Batches that are not trained, of all spans of all epochs; None while some are still to be read."""
+        if self._next is not None:
+            return None
+        missing = 0
+        for span in self._open.values():
+            if span.batches is None:
+                return None
+            missing += span.batches - len(span.done)
+        return missing
 
     def misread_spans(self) -> list[str]:
         """Complete spans whose batches do not hold the examples that their reader counted; in words."""

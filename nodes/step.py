@@ -12,14 +12,16 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ..pipeline.data.batch import Float32Array
 from ..pipeline.embedding.lookup import LookupPlan
-from ..pipeline.errors import ShadowSyncError
+from ..pipeline.errors import ExitCode, ShadowSyncError
 from ..pipeline.metrics.quality import QualitySums
 from ..pipeline.wire.messages import Delivery
 from .replica import Shared
 
 
 class Diverged(ShadowSyncError):
-    """The loss of a batch is not a finite number."""
+    """The loss of a batch is not a finite number; settings of the job file must change."""
+
+    exit_code = ExitCode.USAGE
 
 
 class Stepper:

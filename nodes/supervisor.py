@@ -61,6 +61,8 @@ class Supervisor:
         try:
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
             coordinator = await self._spawn("coordinator", 0, ["--announce", str(self._announce)])
+            if self._interrupts:
+                coordinator.signal(signal.SIGTERM)
             endpoint = await self._endpoint(coordinator)
             if endpoint is None:
                 return self._verdict(coordinator)
@@ -188,12 +190,14 @@ class Supervisor:
         if self.folder is not None and (self.folder / "report.json").exists():
             report = read_report(self.folder / "report.json")
         if coordinator.code is not None and coordinator.code < 0:
-            text = f"the coordinator died ({words_of(coordinator.code)})"
+            text, code = f"the coordinator died ({words_of(coordinator.code)})", ExitCode.STOPPED_BY_DEATH
+            if self._interrupts:
+                text, code = "interrupted", ExitCode.INTERRUPTED
             if self.folder is not None:
                 text += (
                     f"; no checkpoint was written; what was trained is noted in {self.folder}/ledger.sqlite"
                 )
-            return ExitCode.STOPPED_BY_DEATH, text, None
+            return code, text, None
         return coordinator.exit_code, coordinator.last_line(), report
 
 

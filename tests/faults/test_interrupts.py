@@ -1,0 +1,96 @@
+"""Ctrl-C and SIGTERM: everything stops within 10 s, and what was trained is in a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import RunFolder
+from shadowsync.tests.support.supervised import Supervised
+
+STOP_SECONDS = 10.0
+
+
+def check_interrupted(run: RunFolder) -> None:
+    """The books of an interrupted run: everything that was read is trained or in flight, and saved."""
+    report = run.report
+    assert report.outcome == "interrupted"
+    assert report.exit_code == 130
+    counted = report.examples
+    assert counted.trained == counted.distinct > 0
+    # Readers run ahead of trainers by their credit, so something always is on its way.
+    assert counted.in_flight > 0
+    assert counted.read == counted.trained + counted.in_flight
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.eval is None
+    _, manifest = open_checkpoint(run.folder, verify=True)
+    assert manifest.examples_trained == counted.distinct
+    assert {entry.role.partition("-")[0] for entry in manifest.files} >= {"dense", "embedding", "trainer"}
+
+
+def test_ctrl_c_in_training(supervise: Callable[..., Supervised]) -> None:
+    job = supervise()
+    job.wait_for_batches(30)
+    job.process.signal(signal.SIGINT)
+    took = wait_until(lambda: job.process.poll() is not None, "the job stops", STOP_SECONDS)
+    assert job.process.code == 130, job.process.text()
+    assert took < STOP_SECONDS
+    assert job.last_line() == "shadowsync run: interrupted"
+    check_interrupted(job.run)
+
+
+def test_ctrl_c_twice_stops_at_once(supervise: Callable[..., Supervised]) -> None:
+    job = supervise()
+    job.wait_for_batches(5)
+    # A coordinator that hangs: the first interrupt does nothing to it.
+    (coordinator,) = job.nodes("coordinator")
+    coordinator.suspend()
+    job.process.signal(signal.SIGINT)
+    job.process.signal(signal.SIGINT)
+    wait_until(lambda: job.process.poll() is not None, "the job stops", 5.0)
+    assert job.process.code == 130, job.process.text()
+    assert "no checkpoint was written" in job.last_line()
+    assert "Traceback" not in job.process.text()
+
+
+def test_sigterm_before_training(supervise: Callable[..., Supervised]) -> None:
+    job = supervise()
+    wait_until(lambda: job.nodes("coordinator"), "the coordinator is started")
+    job.process.signal(signal.SIGTERM)
+    wait_until(lambda: job.process.poll() is not None, "the job stops", STOP_SECONDS)
+    assert job.process.code == 130, job.process.text()
+    assert "interrupted" in job.last_line()
+    assert "Traceback" not in job.process.text()
+
+
+def test_sigterm_while_nodes_are_starting(supervise: Callable[..., Supervised]) -> None:
+    job = supervise()
+    wait_until(lambda: job.run.logged("reader-0 joined"), "the reader joins")
+    job.process.signal(signal.SIGTERM)
+    wait_until(lambda: job.process.poll() is not None, "the job stops", STOP_SECONDS)
+    assert job.process.code == 130, job.process.text()
+    assert "interrupted" in job.last_line()
+    assert "Traceback" not in job.process.text()
+
+
+def test_sigterm_of_the_coordinator_in_training(cluster: Callable[..., Cluster]) -> None:
+    own = cluster({"data": {"epochs": 10_000}}).start()
+    own.wait_for_batches(30)
+    own.coordinator.signal(signal.SIGTERM)
+    assert own.wait(STOP_SECONDS) == 130, own.coordinator.text()
+    check_interrupted(own.run)
+    assert own.run.report.model_saved == "the center (easgd)"
+    for process in own.everyone():
+        assert process.code == 130
+
+
+def test_sigterm_of_one_node_stops_the_job_and_says_which(cluster: Callable[..., Cluster]) -> None:
+    own = cluster({"data": {"epochs": 10_000}}).start()
+    own.wait_for_batches(30)
+    own.nodes["embedding"][0].signal(signal.SIGTERM)
+    assert own.wait(STOP_SECONDS) == 130, own.coordinator.text()
+    check_interrupted(own.run)
+    assert own.run.logged("embedding-0 was asked to stop")

@@ -1,0 +1,70 @@
+"""A node that the job cannot do without is killed: the job ends within seconds, says what was lost, and
+leaves no process behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.supervised import Supervised
+
+SECONDS = 12.0
+
+
+def test_an_embedding_node(supervise: Callable[..., Supervised]) -> None:
+    job = supervise()
+    job.wait_for_batches(20)
+    job.node("embedding").kill()
+    assert job.process.wait(SECONDS) == 6, job.process.text()
+    assert "embedding-0 died and its 52,000 rows with it" in job.last_line()
+    report = job.run.report
+    assert report.model_saved is None
+    assert any("rows are lost" in event.what for event in report.events)
+    assert not (job.run.folder / "checkpoint").exists()
+    assert report.examples.read == report.examples.trained + report.examples.in_flight
+    assert report.ledger.adds_up, report.ledger.identities
+
+
+def test_a_reader(supervise: Callable[..., Supervised]) -> None:
+    job = supervise()
+    job.wait_for_batches(20)
+    job.node("reader").kill()
+    assert job.process.wait(SECONDS) == 6, job.process.text()
+    assert "reader-0 died; what it had not delivered is untrained" in job.last_line()
+    assert job.run.report.exit_code == 6
+
+
+def test_the_coordinator(supervise: Callable[..., Supervised]) -> None:
+    job = supervise()
+    job.wait_for_batches(20)
+    trained = job.run.batches()
+    job.node("coordinator").kill()
+    assert job.process.wait(SECONDS) == 6, job.process.text()
+    assert "the coordinator died (killed by SIGKILL); no checkpoint was written" in job.last_line()
+    assert str(job.run.folder.resolve()) in job.last_line()
+    # The ledger outlives it.
+    assert job.run.batches() >= trained
+
+
+def test_the_supervisor(supervise: Callable[..., Supervised]) -> None:
+    """Nobody is left to end the others: each notices by itself. The leak check finds any that does not."""
+    job = supervise()
+    job.wait_for_batches(20)
+    children = [node for role in ("coordinator", "reader", "trainer", "embedding") for node in job.nodes(role)]
+    assert len(children) == 4
+    job.process.signal(signal.SIGKILL)
+    job.process.wait()
+    wait_until(lambda: not any(child.is_running() for child in children), "all its children end", 15.0)
+    assert job.run.report.outcome == "interrupted"
+    assert job.run.report.ledger.adds_up
+
+
+def test_the_coordinator_of_separate_processes(cluster: Callable[..., Cluster]) -> None:
+    own = cluster({"run": {"node_timeout_seconds": 1.0}, "data": {"epochs": 10_000}}).start()
+    own.wait_for_batches(20)
+    own.coordinator.signal(signal.SIGKILL)
+    for process in own.everyone()[1:]:
+        assert process.wait(SECONDS) == 6, process.text()
+        assert "the coordinator was silent for 2 s" in process.text()

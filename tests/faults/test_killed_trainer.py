@@ -1,0 +1,125 @@
+"""A trainer is killed: what it had not confirmed goes to the other, once, and the books say so."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
+from shadowsync.tests.support.supervised import Supervised
+
+EPOCHS = 4
+
+
+@pytest.fixture
+def wounded(cluster: Callable[..., Cluster]) -> Callable[..., Cluster]:
+    """A cluster in mid-training, one of whose trainers has been stopped, so that deliveries pile up, and then
+    killed; nothing but its silence tells of that."""
+
+    def start(changes: dict[str, dict[str, object]] | None = None) -> Cluster:
+        base: dict[str, dict[str, object]] = {
+            "run": {"node_timeout_seconds": 3.0},
+            "data": {"epochs": EPOCHS},
+            "trainer": {"credit": 16},
+        }
+        own = cluster(base | (changes or {})).start()
+        own.wait_for_batches(40)
+        victim = own.nodes["trainer"][1]
+        victim.signal(signal.SIGSTOP)
+        victim.signal(signal.SIGKILL)
+        return own
+
+    return start
+
+
+def test_the_other_trainer_gets_its_batches(wounded: Callable[..., Cluster]) -> None:
+    own = wounded()
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    assert report.outcome == "finished although a node died"
+    counted = report.examples
+    assert counted.distinct == EPOCHS * EXAMPLES
+    assert counted.returned > 0
+    assert counted.read == counted.trained + counted.returned
+    assert counted.in_flight == counted.dropped == 0
+    assert report.ledger.adds_up, report.ledger.identities
+    # Each shard changed once for each batch, also for those that the dead trainer had pushed before it died.
+    assert report.ledger.shard_applied == {"embedding-0": own.run.batches()}
+    ((returned,),) = own.run.query("SELECT sum(examples) FROM returned")
+    assert returned == counted.returned
+    # What was returned was trained by the other.
+    dead = {trainer for (trainer,) in own.run.query("SELECT DISTINCT trainer FROM returned")}
+    assert len(dead) == 1
+    again = "SELECT DISTINCT b.trainer FROM returned r JOIN batches b USING (epoch, span, number)"
+    (living,) = {trainer for (trainer,) in own.run.query(again)}
+    assert {living} == {"trainer-0", "trainer-1"} - dead
+
+
+def test_the_report_says_what_died_with_it(wounded: Callable[..., Cluster]) -> None:
+    own = wounded({"sync": {"algorithm": "none"}})
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    (event,) = [event for event in report.events if event.node.startswith("trainer")]
+    assert event.what == "was silent for 3 s"
+    # Without synchronization all dense updates of the dead replica are lost.
+    ((trained,),) = own.run.query(f"SELECT count(*) FROM batches WHERE trainer = '{event.node}'")
+    assert report.ledger.lost_dense_updates == trained > 0
+    assert {node.name: node.exit for node in report.nodes}[event.node] == event.what
+    assert report.eval is not None
+    assert report.eval.model == "the replica (none)"
+    assert report.eval.examples == EVAL_EXAMPLES
+    open_checkpoint(own.run.folder, verify=True)
+
+
+def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., Cluster]) -> None:
+    """The control of the test above: the center has what rounds brought it."""
+    own = wounded()
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    (event,) = [event for event in report.events if event.node.startswith("trainer")]
+    ((trained,),) = own.run.query(f"SELECT count(*) FROM batches WHERE trainer = '{event.node}'")
+    assert report.ledger.lost_dense_updates < trained
+    assert report.eval is not None
+    assert report.eval.model == "the center (easgd)"
+
+
+def test_the_last_trainer(cluster: Callable[..., Cluster]) -> None:
+    changes = {
+        "run": {"node_timeout_seconds": 2.0},
+        "data": {"epochs": 10_000},
+        "trainer": {"count": 1},
+    }
+    own = cluster(changes).start()
+    own.wait_for_batches(20)
+    own.nodes["trainer"][0].signal(signal.SIGKILL)
+    assert own.wait(20.0) == 6, own.coordinator.text()
+    report = own.run.report
+    assert report.outcome == "stopped: the last trainer died"
+    assert report.model_saved is None
+    assert report.examples.read == report.examples.trained + report.examples.returned
+    assert report.examples.dropped == report.examples.returned > 0
+    assert report.ledger.adds_up, report.ledger.identities
+
+
+def test_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
+    """The supervisor sees a death at once, long before the heartbeats would tell."""
+    changes = {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 20}}
+    job = supervise(changes)
+    job.wait_for_batches(40)
+    victim = job.node("trainer")
+    victim.suspend()
+    victim.kill()
+    wait_until(lambda: job.run.logged("died (killed by SIGKILL)"), "the coordinator hears of it", 5.0)
+    before = job.run.batches()
+    job.wait_for_batches(before + 20)
+    assert job.process.wait() == 5, job.process.text()
+    report = job.run.report
+    assert report.examples.distinct == 20 * EXAMPLES
+    assert report.examples.returned > 0
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.ledger.shard_applied == {"embedding-0": job.run.batches()}
+    assert "finished although a node died" in job.process.text()

@@ -1,0 +1,102 @@
+"""One message too few or too many, made on purpose: the books must not add up, and the run must say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from shadowsync.pipeline.report.model import Identity, Report
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.runs import EXAMPLES
+
+BATCH = 128
+READ = "read by the readers = trained + returned + in flight"
+
+
+def broken(report: Report) -> dict[str, Identity]:
+    """The identities that do not hold, by name."""
+    return {identity.name: identity for identity in report.ledger.identities if not identity.holds}
+
+
+@pytest.fixture
+def faulty_run(cluster: Callable[..., Cluster]) -> Callable[..., Cluster]:
+    """Runs the small job with a fault to its end."""
+
+    def run(role: str, fault: str) -> Cluster:
+        own = cluster(faults={role: fault}).start()
+        own.wait()
+        happened = [line["text"] for line in own.run.log(f"{role}-0") if line["text"].startswith("fault: ")]
+        assert happened or role == "trainer", "the fault did not happen"
+        return own
+
+    return run
+
+
+def fault_happened(own: Cluster, text: str) -> bool:
+    """Whether one of the trainers says so (the faulty one may have joined as either)."""
+    return own.run.logged(text, ["trainer-0", "trainer-1"])
+
+
+def test_an_unharmed_run_is_green(cluster: Callable[..., Cluster]) -> None:
+    own = cluster().start()
+    assert own.wait() == 0, own.coordinator.text()
+    assert not broken(own.run.report)
+
+
+def test_a_batch_discarded_by_a_trainer(faulty_run: Callable[..., Cluster]) -> None:
+    own = faulty_run("trainer", "discard")
+    assert fault_happened(own, "a batch was discarded")
+    assert own.coordinator.code == 7, own.coordinator.text()
+    assert "1 batch was delivered and is neither trained nor on its way" in own.coordinator.text()
+    report = own.run.report
+    assert not report.ledger.adds_up
+    assert report.exit_code == 7
+    counted = report.examples
+    assert counted.read == EXAMPLES
+    assert EXAMPLES - BATCH <= counted.trained < EXAMPLES
+    assert set(broken(report)) == {READ}
+    assert own.run.batches() * BATCH < EXAMPLES + 2 * BATCH
+
+
+def test_a_batch_trained_and_acknowledged_twice(faulty_run: Callable[..., Cluster]) -> None:
+    own = faulty_run("trainer", "double")
+    assert fault_happened(own, "a batch was trained twice")
+    assert own.coordinator.code == 7, own.coordinator.text()
+    report = own.run.report
+    counted = report.examples
+    assert counted.replayed > 0
+    assert counted.trained == counted.distinct + counted.replayed
+    assert counted.distinct == EXAMPLES
+    assert set(broken(report)) == {READ}
+    # The shard recognised the second push: its rows changed once.
+    assert report.ledger.shard_applied["embedding-0"] == own.run.batches()
+    ((repeated,),) = own.run.query("SELECT repeated FROM shards")
+    assert repeated == 1
+
+
+def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., Cluster]) -> None:
+    own = faulty_run("reader", "miscount")
+    assert own.coordinator.code == 7, own.coordinator.text()
+    assert "ledger does not add up" in own.coordinator.text()
+    report = own.run.report
+    assert report.examples.trained == EXAMPLES
+    assert EXAMPLES - BATCH <= report.examples.read < EXAMPLES
+    assert set(broken(report)) == {READ}
+    for process in own.everyone():
+        assert process.code == 7
+
+
+def test_messages_lost_on_their_way_are_sent_again(cluster: Callable[..., Cluster]) -> None:
+    own = cluster(faults={"trainer": "drop", "reader": "drop", "embedding": "drop"}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    nodes = ["trainer-0", "trainer-1", "reader-0", "embedding-0"]
+    for kind in ("push", "credit", "delivery", "pushed", "vectors", "report of trained batches"):
+        assert own.run.logged(f"a {kind} was lost", nodes), kind
+    report = own.run.report
+    assert not broken(report)
+    assert report.examples.trained == EXAMPLES
+    assert report.examples.replayed == 0
+    assert report.ledger.shard_applied["embedding-0"] == own.run.batches()
+    # A lost answer to a push makes the worker push again, and the shard must know it.
+    ((repeated,),) = own.run.query("SELECT repeated FROM shards")
+    assert repeated >= 1

@@ -1,0 +1,32 @@
+"""A connection that only notes what is sent."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from shadowsync.pipeline.wire.frames import encode
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection
+
+
+class Outbox:
+    """Stands for a `Connection` in tests of what is above it; whatever is sent must be encodable."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+
+    def send(self, message: Message) -> list[object]:
+        """Notes a message."""
+        encode(message)
+        self.sent.append(message)
+        return []
+
+    def take(self) -> list[Message]:
+        """What was sent since the last call."""
+        taken, self.sent = self.sent, []
+        return taken
+
+    @property
+    def connection(self) -> Connection:
+        """Itself, as what the code under test takes."""
+        return cast("Connection", self)

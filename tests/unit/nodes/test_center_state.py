@@ -1,0 +1,274 @@
+"""A slice of the center: exactly once, whole or not at all, whatever the order of the chunks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from shadowsync.nodes.center_state import CenterState
+from shadowsync.pipeline.data.batch import Float32Array
+from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
+from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
+
+A, B = b"a/shadow", b"b/shadow"
+START = 100
+
+
+def seeded(values: Float32Array, alpha: float = 0.5) -> CenterState:
+    state = CenterState(EASGD(ElasticOptions(alpha)).center_rule)
+    state.seed(CenterSeed(1, START, START + len(values), START, values))
+    return state
+
+
+def whole(state: CenterState) -> Float32Array:
+    return state.read(CenterRead(1, state.start, state.stop))[1]
+
+
+def chunks(values: Float32Array, size: int) -> list[tuple[int, Float32Array]]:
+    return [(START + at, values[at : at + size]) for at in range(0, len(values), size)]
+
+
+def exchange(state: CenterState, client: bytes, request: int, values: Float32Array) -> Float32Array:
+    """All in one chunk; gives the delta."""
+    ((start, delta),) = state.exchange(client, CenterExchange(request, START, values))
+    assert start == START
+    return delta
+
+
+def floats(length: int, seed: int) -> Float32Array:
+    return np.random.default_rng(seed).normal(size=length).astype(np.float32)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 30), st.integers(1, 12), st.data())
+def test_chunks_in_any_order_and_number_are_applied_once(length: int, size: int, data: st.DataObject) -> None:
+    first, replica = floats(length, 1), floats(length, 2)
+    state = seeded(first)
+    parts = chunks(replica, size)
+    order = data.draw(st.permutations(parts))
+    repeats = data.draw(st.lists(st.sampled_from(parts), max_size=5))
+    answered: dict[int, Float32Array] = {}
+    for start, values in [*order[:-1], *repeats, order[-1], *repeats]:
+        if not answered:
+            np.testing.assert_array_equal(whole(state), first)
+        for at, delta in state.exchange(A, CenterExchange(1, start, values)):
+            answered[at] = delta
+    delta = (replica - first) * np.float32(0.5)
+    np.testing.assert_array_equal(np.concatenate([answered[at] for at in sorted(answered)]), delta)
+    np.testing.assert_array_equal(whole(state), first + delta)
+    assert state.applied_slices == 1
+
+
+def test_nothing_is_applied_before_the_slice_is_whole() -> None:
+    first, replica = floats(10, 1), floats(10, 2)
+    state = seeded(first)
+    *most, (last, values) = chunks(replica, 3)
+    for start, part in most:
+        assert state.exchange(A, CenterExchange(1, start, part)) == []
+    np.testing.assert_array_equal(whole(state), first)
+    assert state.applied_slices == 0
+    answers = state.exchange(A, CenterExchange(1, last, values))
+    assert [(start, len(delta)) for start, delta in answers] == [(100, 3), (103, 3), (106, 3), (109, 1)]
+    assert state.applied_slices == 1
+
+
+def test_a_repeat_is_answered_from_memory_and_changes_nothing() -> None:
+    state = seeded(floats(6, 1))
+    delta = exchange(state, A, 1, floats(6, 2))
+    after = whole(state)
+    # Meanwhile another client moved the center; the repeat's answer is still the old one.
+    exchange(state, B, 1, floats(6, 3))
+    moved = whole(state)
+    assert not np.array_equal(after, moved)
+    np.testing.assert_array_equal(exchange(state, A, 1, floats(6, 2)), delta)
+    ((start, part),) = state.exchange(A, CenterExchange(1, START + 2, floats(3, 9)))
+    assert start == START + 2
+    np.testing.assert_array_equal(part, delta[2:5])
+    np.testing.assert_array_equal(whole(state), moved)
+    assert (state.applied_slices, state.repeated_chunks) == (2, 2)
+
+
+def test_the_remembered_answer_does_not_move_with_the_center() -> None:
+    state = seeded(floats(6, 1))
+    delta = exchange(state, A, 1, floats(6, 2))
+    before = delta.copy()
+    exchange(state, A, 2, floats(6, 4))
+    np.testing.assert_array_equal(delta, before)
+
+
+def test_a_new_request_abandons_the_staged_one() -> None:
+    first, replica = floats(6, 1), floats(6, 2)
+    state = seeded(first)
+    assert state.exchange(A, CenterExchange(1, START, floats(3, 8))) == []
+    exchange(state, A, 2, replica)
+    np.testing.assert_array_equal(whole(state), first + (replica - first) * np.float32(0.5))
+    assert state.abandoned_exchanges == 1
+    # What is left of the first comes late, and completes nothing.
+    assert state.exchange(A, CenterExchange(1, START + 3, floats(3, 8))) == []
+    assert state.applied_slices == 1
+    exchange(state, A, 3, replica)
+    assert state.abandoned_exchanges == 1
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.sampled_from([A, B]), min_size=1, max_size=12),
+    st.sampled_from([0.1, 0.5, 1.0]),
+    st.integers(1, 9),
+)
+def test_interleaved_clients_equal_the_sequential_closed_form(
+    rounds: list[bytes], alpha: float, size: int
+) -> None:
+    # Both clients' chunks come by turns; what counts is which slice becomes whole first.
+    length = 9
+    first = floats(length, 0)
+    state = seeded(first, alpha)
+    center: NDArray[np.float64] = first.astype(np.float64)
+    for number, last in enumerate(rounds, start=1):
+        sent = {client: floats(length, 10 * number + place) for place, client in enumerate((A, B))}
+        order = [B, A] if last == A else [A, B]
+        parts = {client: chunks(sent[client], size) for client in order}
+        for at in range(len(parts[A])):
+            for client in order:
+                start, values = parts[client][at]
+                state.exchange(client, CenterExchange(number, start, values))
+        for client in order:
+            center = (1 - alpha) * center + alpha * sent[client].astype(np.float64)
+    np.testing.assert_allclose(whole(state), center, rtol=1e-5, atol=1e-6)
+    assert state.applied_slices == 2 * len(rounds)
+    # The control: one exchange more or less would show.
+    wrong = (1 - alpha) * center + alpha * sent[A].astype(np.float64)
+    if rounds[-1] != A or alpha < 1.0:
+        assert not np.allclose(whole(state), wrong, rtol=1e-5, atol=1e-6)
+
+
+def test_chunks_that_do_not_make_up_the_slice_are_refused() -> None:
+    first = floats(8, 1)
+    state = seeded(first)
+    assert state.exchange(A, CenterExchange(1, START, floats(4, 2))) == []
+    # As many elements as are missing, but not those that are: applied, it would be half garbage.
+    with pytest.raises(ValueError, match="4 elements from 102 overlap"):
+        state.exchange(A, CenterExchange(1, START + 2, floats(4, 2)))
+    with pytest.raises(ValueError, match="3 elements from 100 overlap"):
+        state.exchange(A, CenterExchange(1, START, floats(3, 2)))
+    np.testing.assert_array_equal(whole(state), first)
+    assert state.applied_slices == 0
+    assert len(state.exchange(A, CenterExchange(1, START + 4, floats(4, 2)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "length"), [(99, 2), (99, 1), (105, 2), (106, 1), (100, 7), (100, 0), (0, 6)]
+)
+def test_a_chunk_of_another_slice_is_refused(start: int, length: int) -> None:
+    state = seeded(floats(6, 1))
+    with pytest.raises(ValueError, match="are not of the slice 100 to 106"):
+        state.exchange(A, CenterExchange(1, start, floats(length, 2)))
+    exchange(state, A, 2, floats(6, 2))
+    if length:
+        with pytest.raises(ValueError, match="are not of the slice"):
+            state.exchange(A, CenterExchange(2, start, floats(length, 2)))
+    assert state.applied_slices == 1
+
+
+@pytest.mark.parametrize(("start", "stop"), [(99, 103), (103, 107), (103, 103), (104, 103), (0, 2**62)])
+def test_what_is_not_of_the_slice_cannot_be_read(start: int, stop: int) -> None:
+    state = seeded(floats(6, 1))
+    with pytest.raises(ValueError, match="are not of 100 to 106"):
+        state.read(CenterRead(1, start, stop))
+
+
+def test_reading_gives_a_copy_of_a_part() -> None:
+    first = floats(6, 1)
+    state = seeded(first)
+    start, part = state.read(CenterRead(1, 102, 105))
+    assert start == 102
+    np.testing.assert_array_equal(part, first[2:5])
+    exchange(state, A, 1, floats(6, 2))
+    np.testing.assert_array_equal(part, first[2:5])
+
+
+def test_before_its_first_value_there_is_no_center() -> None:
+    state = CenterState(EASGD(ElasticOptions()).center_rule)
+    assert not state.ready
+    for ask in (
+        lambda: state.read(CenterRead(1, 0, 4)),
+        lambda: state.exchange(A, CenterExchange(1, 0, floats(4, 1))),
+    ):
+        with pytest.raises(ValueError, match="no first value yet"):
+            ask()
+
+
+def test_the_first_value_comes_in_chunks_and_only_once() -> None:
+    state, first = CenterState(EASGD(ElasticOptions()).center_rule), floats(7, 1)
+    stop = START + 7
+    for start, part in chunks(first, 3)[::-1]:
+        assert not state.ready
+        answer = state.seed(CenterSeed(5, START, stop, start, part))
+        assert (answer.request, answer.start, len(answer.values)) == (5, start, 0)
+    assert state.ready
+    np.testing.assert_array_equal(whole(state), first)
+    # A second trainer's seed, or a late repeat.
+    state.seed(CenterSeed(6, START, stop, START, floats(7, 9)))
+    np.testing.assert_array_equal(whole(state), first)
+
+
+def test_a_repeated_first_chunk_does_not_stand_for_another() -> None:
+    state, first = CenterState(EASGD(ElasticOptions()).center_rule), floats(6, 1)
+    for _ in range(3):
+        state.seed(CenterSeed(1, START, START + 6, START, first[:3]))
+        assert not state.ready
+    with pytest.raises(ValueError, match="3 elements from 102 overlap"):
+        state.seed(CenterSeed(1, START, START + 6, START + 2, first[2:5]))
+    assert not state.ready
+    state.seed(CenterSeed(1, START, START + 6, START + 3, first[3:]))
+    np.testing.assert_array_equal(whole(state), first)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(5, 5), (6, 5), (-1, 5)])
+def test_a_slice_that_is_none_is_refused(start: int, stop: int) -> None:
+    state = CenterState(EASGD(ElasticOptions()).center_rule)
+    with pytest.raises(ValueError, match="a slice from"):
+        state.seed(CenterSeed(1, start, stop, start, floats(1, 1)))
+
+
+def test_a_slice_that_does_not_fit_into_memory_is_refused() -> None:
+    state = CenterState(EASGD(ElasticOptions()).center_rule)
+    for stop in (2**50, 2**62):
+        with pytest.raises(ValueError, match=f"a slice of {stop} elements does not fit into memory"):
+            state.seed(CenterSeed(1, 0, stop, 0, floats(1, 1)))
+    state.seed(CenterSeed(1, 0, 4, 0, floats(4, 1)))
+    assert state.ready
+
+
+def test_another_slice_than_the_first_is_refused() -> None:
+    state = CenterState(EASGD(ElasticOptions()).center_rule)
+    state.seed(CenterSeed(1, 0, 6, 0, floats(3, 1)))
+    with pytest.raises(ValueError, match="another slice than 0 to 6"):
+        state.seed(CenterSeed(1, 0, 7, 3, floats(3, 1)))
+
+
+def test_a_dead_trainer_is_forgotten_and_its_unanswered_slices_counted() -> None:
+    state = seeded(floats(6, 1))
+    exchange(state, b"dead/shadow", 1, floats(6, 2))
+    exchange(state, b"dead/0", 1, floats(6, 2))
+    state.exchange(b"dead/1", CenterExchange(1, START, floats(3, 2)))
+    exchange(state, b"deadly/shadow", 1, floats(6, 2))
+    memory = state.memory_bytes
+    assert state.forget("dead") == 2
+    assert state.memory_bytes == memory - 3 * 6 * 4
+    assert state.forget("dead") == 0
+    assert state.forget("deadly") == 1
+
+
+def test_the_algorithm_decides_what_happens() -> None:
+    def take_it(center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        center.copy_(values)
+        return torch.full_like(values, 7.0)
+
+    state = CenterState(take_it)
+    state.seed(CenterSeed(1, START, START + 4, START, floats(4, 1)))
+    np.testing.assert_array_equal(exchange(state, A, 1, floats(4, 2)), np.full(4, 7.0))
+    np.testing.assert_array_equal(whole(state), floats(4, 2))

@@ -1,0 +1,119 @@
+"""The ledger on disk: the same sums as in memory, also for whoever opens it after a kill."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shadowsync.nodes.ledger_state import Acknowledged, LedgerState
+from shadowsync.nodes.ledger_store import LedgerStore
+from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.errors import ResourceError
+from shadowsync.tests.support.batches import batch_id
+
+SPAN = Span(0, "part.tsv", "bytes", 0, 100)
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from shadowsync.nodes.ledger_state import Acknowledged
+from shadowsync.nodes.ledger_store import LedgerStore
+from shadowsync.pipeline.data.batch import BatchId
+store = LedgerStore(Path(sys.argv[1]))
+store.acknowledge([Acknowledged(BatchId(0, 0, n, 1), 10, "trainer-0", False) for n in range(3)])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
+    database = sqlite3.connect(path)
+    try:
+        return database.execute(statement).fetchall()
+    finally:
+        database.close()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=6), st.sets(st.integers(0, 7)))
+def test_the_file_has_the_sums_of_the_memory(
+    tmp_path_factory: pytest.TempPathFactory, tellings: list[list[int]], lost: set[int]
+) -> None:
+    store = LedgerStore(tmp_path_factory.mktemp("ledger") / "ledger.sqlite")
+    state = LedgerState([SPAN], epochs=1, seed=1, shuffled=False)
+    state.grant("reader-0")
+    store.grant(0, SPAN, "reader-0")
+    for numbers in tellings:
+        # Batch n has 10 + n examples, so that a mix-up shows.
+        store.acknowledge([state.acknowledge("trainer-0", batch_id(n), 10 + n) for n in numbers])
+    again = state.return_batches([(batch_id(n), 10 + n) for n in sorted(lost)])
+    store.returned((b.epoch, b.span, b.number, 10 + b.number, "trainer-0") for b in again)
+    totals = state.totals
+    assert store.sums() == {
+        "trained_examples": totals.trained_examples,
+        "distinct_examples": totals.distinct_examples,
+        "replayed_examples": totals.replayed_examples,
+        "distinct_batches": totals.distinct_batches,
+        "returned_examples": totals.returned_examples,
+    }
+    assert store.returned_and_trained_examples() == 0
+    store.acknowledge([state.acknowledge("trainer-1", batch, 10 + batch.number) for batch in again[1:]])
+    assert store.returned_and_trained_examples() == sum(10 + batch.number for batch in again[1:])
+    store.close()
+
+
+def test_what_happens_to_a_span_is_one_row(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    store = LedgerStore(path)
+    store.grant(0, SPAN, "reader-0")
+    store.grant(1, SPAN, "reader-1")
+    store.span_read(1, 0, batches=4, examples=40, bad_rows=2)
+    store.shard("embedding-0", 3, 0)
+    store.shard("embedding-0", 4, 1)
+    store.event(1.5, "trainer-1", "died")
+    store.close()
+    assert rows(path, "SELECT * FROM spans ORDER BY epoch") == [
+        (0, 0, "part.tsv", "bytes", 0, 100, "reader-0", None, None, None),
+        (1, 0, "part.tsv", "bytes", 0, 100, "reader-1", 4, 40, 2),
+    ]
+    assert rows(path, "SELECT * FROM shards") == [("embedding-0", 4, 1)]
+    assert rows(path, "SELECT * FROM events") == [(1.5, "trainer-1", "died")]
+    # Closing folds everything into the one file.
+    assert [file.name for file in tmp_path.iterdir()] == ["ledger.sqlite"]
+
+
+def test_what_was_written_outlives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], timeout=60, check=False)
+    assert ended.returncode == -9
+    assert rows(path, "SELECT count(*), sum(examples) FROM batches") == [(3, 30)]
+
+
+def test_a_telling_is_written_whole_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    store = LedgerStore(path)
+    store.acknowledge([Acknowledged(batch_id(0), 10, "trainer-0", repeated=False)])
+    other = sqlite3.connect(path)
+    other.execute(
+        "CREATE TRIGGER no BEFORE INSERT ON batches WHEN NEW.number = 7 BEGIN SELECT RAISE(ABORT, 'no'); END"
+    )
+    other.commit()
+    other.close()
+    with pytest.raises(ResourceError, match=r"the ledger cannot be written \(no\)") as refused:
+        store.acknowledge([Acknowledged(batch_id(n), 10, "trainer-0", repeated=False) for n in (6, 7)])
+    assert str(path) in str(refused.value)
+    assert store.sums()["distinct_batches"] == 1
+    store.close()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"no-such-folder.*cannot be written"):
+        LedgerStore(tmp_path / "no-such-folder" / "ledger.sqlite")
+    garbage = tmp_path / "garbage.sqlite"
+    garbage.write_bytes(b"this is no database, whatever its name says" * 100)
+    with pytest.raises(ResourceError, match="not a database"):
+        LedgerStore(garbage)

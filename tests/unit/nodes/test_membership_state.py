@@ -1,0 +1,120 @@
+"""Who is in the job, and who is refused and why."""
+
+from __future__ import annotations
+
+import pytest
+from shadowsync.nodes.membership_state import Membership
+from shadowsync.pipeline.errors import ClusterError
+
+DIGEST = "d1"
+
+
+def membership() -> Membership:
+    return Membership({"reader": 1, "trainer": 2}, DIGEST)
+
+
+def join(members: Membership, role: str, token: str) -> str:
+    return members.join(role, token, DIGEST, f"tcp://127.0.0.1:{len(token)}").info.name
+
+
+def test_nodes_are_numbered_as_they_come() -> None:
+    members = membership()
+    assert join(members, "trainer", "t1") == "trainer-0"
+    assert join(members, "reader", "r") == "reader-0"
+    assert join(members, "trainer", "t2") == "trainer-1"
+    info = members.require("t2").info
+    assert (info.role, info.index, info.token, info.endpoint) == ("trainer", 1, "t2", "tcp://127.0.0.1:2")
+    assert [member.info.name for member in members.alive()] == ["reader-0", "trainer-0", "trainer-1"]
+    assert [member.info.name for member in members.alive("trainer")] == ["trainer-0", "trainer-1"]
+
+
+def test_a_repeated_hello_is_the_same_member() -> None:
+    members = membership()
+    first = members.join("trainer", "t1", DIGEST, "")
+    assert members.join("trainer", "t1", DIGEST, "") is first
+    assert members.generation == 1
+    members.started = True
+    assert members.join("trainer", "t1", DIGEST, "") is first
+
+
+@pytest.mark.parametrize(
+    ("role", "digest", "why"),
+    [
+        ("cook", DIGEST, "this job has no role 'cook'"),
+        ("sync", DIGEST, "this job has no role 'sync'"),
+        ("trainer", "d2", "another job than the coordinator; start every node with the same job file"),
+    ],
+)
+def test_a_stranger_is_refused_and_changes_nothing(role: str, digest: str, why: str) -> None:
+    members = membership()
+    with pytest.raises(ClusterError, match=why):
+        members.join(role, "x", digest, "")
+    assert (members.generation, members.alive(), members.find("x")) == (0, [], None)
+
+
+def test_one_too_many_is_refused() -> None:
+    members = membership()
+    join(members, "reader", "r1")
+    with pytest.raises(ClusterError, match="the job has all of its 1 reader nodes"):
+        join(members, "reader", "r2")
+    assert members.missing() == {"reader": 1, "trainer": 2}
+
+
+def test_nobody_joins_a_running_job() -> None:
+    members = membership()
+    members.started = True
+    with pytest.raises(ClusterError, match="the job is running"):
+        join(members, "trainer", "t1")
+
+
+def test_the_lost_are_known_and_stay_lost() -> None:
+    members = membership()
+    join(members, "trainer", "t1")
+    lost = members.lose("t1", "was silent")
+    assert lost is not None
+    assert (lost.info.name, lost.alive, lost.lost_because) == ("trainer-0", False, "was silent")
+    assert members.generation == 2
+    assert members.lose("t1", "again") is None
+    assert members.lose("nobody", "never was") is None
+    assert (members.generation, lost.lost_because) == (2, "was silent")
+    assert members.find("t1") is lost
+    assert members.alive() == []
+    assert members.everyone("trainer") == [lost]
+    with pytest.raises(ClusterError, match=r"trainer-0 was declared dead \(was silent\)"):
+        members.require("t1")
+    with pytest.raises(ClusterError, match="trainer-0 was declared dead"):
+        join(members, "trainer", "t1")
+    with pytest.raises(ClusterError, match="was declared dead"):
+        members.ready("t1", {})
+
+
+def test_before_the_start_a_dead_nodes_place_is_free_again() -> None:
+    members = membership()
+    join(members, "trainer", "t1")
+    join(members, "trainer", "t2")
+    members.lose("t1", "died")
+    assert join(members, "trainer", "t3") == "trainer-0"
+    assert [member.info.token for member in members.everyone("trainer")] == ["t1", "t3", "t2"]
+
+
+def test_a_stranger_is_no_member() -> None:
+    members = membership()
+    for call in (lambda: members.require("x"), lambda: members.ready("x", {})):
+        with pytest.raises(ClusterError, match="not a member of this job; say hello first"):
+            call()
+
+
+def test_missing_are_those_that_are_not_ready() -> None:
+    members = membership()
+    assert members.missing() == {"reader": 1, "trainer": 2}
+    for role, token in (("trainer", "t1"), ("trainer", "t2"), ("reader", "r")):
+        join(members, role, token)
+    assert members.missing() == {"reader": 1, "trainer": 2}
+    members.ready("t1", {"dense_elements": 5})
+    members.ready("r", {})
+    assert members.missing() == {"trainer": 1}
+    assert members.require("t1").facts == {"dense_elements": 5}
+    members.ready("t2", {})
+    assert members.missing() == {}
+    members.lose("t1", "died")
+    assert members.missing() == {"trainer": 1}

@@ -1,0 +1,99 @@
+"""A worker's standing with one reader."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shadowsync.nodes.reader_line import RESTATE_SECONDS, ReaderLine
+from shadowsync.pipeline.wire.messages import Credit, Delivery
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.outbox import Outbox
+
+
+def delivery(sequence: int) -> Delivery:
+    return Delivery(
+        sequence=sequence,
+        pass_number=0,
+        id=batch_id(sequence),
+        labels=np.zeros(1, np.float32),
+        dense=np.zeros((1, 1), np.float32),
+        rows=np.zeros((1, 1), np.int32),
+    )
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox()
+
+
+@pytest.fixture
+def line(outbox: Outbox) -> ReaderLine:
+    return ReaderLine("reader-0", outbox.connection, window=4)
+
+
+def test_the_first_words_are_the_window(line: ReaderLine, outbox: Outbox) -> None:
+    line.tell(0.0)
+    assert outbox.take() == [Credit(limit=4, received=0, done=0)]
+
+
+def test_the_standing_is_told_when_it_changed_or_is_old(line: ReaderLine, outbox: Outbox) -> None:
+    line.tell(100.0)
+    outbox.take()
+    line.tell(100.0 + RESTATE_SECONDS / 2)
+    assert outbox.take() == []
+    line.arrived(delivery(1))
+    line.tell(100.0 + RESTATE_SECONDS / 2)
+    assert outbox.take() == [Credit(limit=4, received=1, done=0)]
+    line.tell(100.0 + RESTATE_SECONDS)
+    assert outbox.take() == []
+    line.tell(100.0 + RESTATE_SECONDS * 1.5)
+    assert outbox.take() == [Credit(limit=4, received=1, done=0)]
+
+
+def test_more_may_come_when_one_is_processed_and_is_forgotten_when_finished(
+    line: ReaderLine, outbox: Outbox
+) -> None:
+    for sequence in (1, 2, 3):
+        line.arrived(delivery(sequence))
+    line.processed()
+    line.processed()
+    line.finished(2)
+    line.tell(0.0)
+    # The second is confirmed before the first: the reader must keep both.
+    assert outbox.take() == [Credit(limit=6, received=3, done=0)]
+    assert line.unfinished == 2
+    line.finished(1)
+    line.tell(0.0)
+    assert outbox.take() == [Credit(limit=6, received=3, done=2)]
+    assert line.unfinished == 1
+
+
+def test_a_gap_is_not_received_until_it_is_filled(line: ReaderLine) -> None:
+    assert line.arrived(delivery(2))
+    assert line.arrived(delivery(4))
+    assert (line.received, line.unfinished) == (0, 2)
+    assert line.arrived(delivery(1))
+    assert line.received == 2
+    assert line.arrived(delivery(3))
+    assert (line.received, line.unfinished) == (4, 4)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 12), max_size=60), st.lists(st.integers(1, 12), unique=True))
+def test_each_delivery_is_taken_once(arriving: list[int], finishing: list[int]) -> None:
+    line = ReaderLine("reader-0", Outbox().connection, window=4)
+    taken: set[int] = set()
+    for sequence in arriving:
+        assert line.arrived(delivery(sequence)) is (sequence not in taken)
+        taken.add(sequence)
+    assert line.repeated_deliveries == len(arriving) - len(taken)
+    assert line.received == next(n for n in range(14) if n + 1 not in taken)
+    finished = [sequence for sequence in finishing if sequence in taken]
+    for sequence in finished:
+        line.finished(sequence)
+    assert line.unfinished == len(taken) - len(finished)
+    # Late repeats of what is done are still known.
+    for sequence in taken:
+        assert not line.arrived(delivery(sequence))

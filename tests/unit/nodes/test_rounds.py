@@ -1,0 +1,68 @@
+"""Rounds and the sync gap."""
+
+from __future__ import annotations
+
+import threading
+
+from shadowsync.nodes.rounds import RoundCounter
+
+
+def test_gaps_are_iterations_between_completed_rounds() -> None:
+    iterations = [0]
+    rounds = RoundCounter(lambda: iterations[0])
+    for now, started in ((5, 2), (25, 20), (30, 29)):
+        iterations[0] = now
+        rounds.completed(started, seconds=0.5, cpu_seconds=0.1)
+    iterations[0] = 37
+    told = rounds.metrics()
+    assert told["rounds"] == 3
+    assert told["gap_sum"] == 5 + 20 + 5
+    assert told["gap_max"] == 20
+    assert told["gap_open"] == 7
+    assert told["synced_iterations"] == 29
+    assert told["round_seconds"] == 1.5
+    assert abs(told["round_cpu_seconds"] - 0.3) < 1e-12
+
+
+def test_the_open_gap_grows_into_the_maximum_but_not_into_the_mean() -> None:
+    iterations = [10]
+    rounds = RoundCounter(lambda: iterations[0])
+    rounds.completed(10, 0.1, 0.1)
+    iterations[0] = 1000
+    told = rounds.metrics()
+    assert (told["gap_max"], told["gap_open"], told["gap_sum"]) == (990, 990, 10)
+
+
+def test_an_incomplete_round_ends_no_gap() -> None:
+    iterations = [10]
+    rounds = RoundCounter(lambda: iterations[0])
+    rounds.incomplete()
+    told = rounds.metrics()
+    assert (told["rounds"], told["incomplete_rounds"], told["gap_open"]) == (0, 1, 10)
+    assert told["synced_iterations"] == 0
+
+
+def test_what_is_synced_never_goes_back() -> None:
+    # Workers' rounds at a fixed rate overlap: one that began earlier may complete later.
+    iterations = [30]
+    rounds = RoundCounter(lambda: iterations[0])
+    rounds.completed(20, 0.1, 0.1)
+    rounds.completed(15, 0.1, 0.1)
+    assert rounds.metrics()["synced_iterations"] == 20
+
+
+def test_threads_lose_no_round() -> None:
+    rounds = RoundCounter(lambda: 1)
+
+    def many() -> None:
+        for _ in range(2000):
+            rounds.completed(1, 1.0, 0.0)
+            rounds.incomplete()
+
+    threads = [threading.Thread(target=many) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told = rounds.metrics()
+    assert (told["rounds"], told["incomplete_rounds"], told["round_seconds"]) == (8000, 8000, 8000.0)

@@ -1,0 +1,152 @@
+"""A worker's requests to the embedding nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from shadowsync.nodes.reader_line import ReaderLine
+from shadowsync.nodes.shard_line import RESEND_SECONDS, ShardLines, ShardRefused, Slot
+from shadowsync.pipeline.embedding.lookup import LookupPlan
+from shadowsync.pipeline.wire.messages import Delivery, Failure, Lookup, Push, Pushed, Vectors
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.outbox import Outbox
+
+DIM = 2
+
+
+def slot(number: int = 0, pass_number: int = 0) -> Slot:
+    nothing = np.zeros((1, 1), np.float32)
+    delivery = Delivery(
+        number + 1, pass_number, batch_id(number), nothing[0], nothing, np.zeros((1, 1), np.int32)
+    )
+    return Slot(ReaderLine("reader-0", Outbox().connection, 4), delivery)
+
+
+def plan(node: int, *rows: int) -> LookupPlan:
+    return LookupPlan(node, np.array(rows, np.int32), 1, (), (), ())
+
+
+def vectors(request: int, *values: float, version: int = 0) -> Vectors:
+    return Vectors(request, version, np.repeat(np.array(values, np.float32)[:, None], DIM, axis=1))
+
+
+@pytest.fixture
+def boxes() -> list[Outbox]:
+    return [Outbox(), Outbox(), Outbox()]
+
+
+@pytest.fixture
+def lines(boxes: list[Outbox]) -> ShardLines:
+    return ShardLines([box.connection for box in boxes], ["embedding-0", "embedding-1", "embedding-2"], DIM)
+
+
+def test_each_node_is_asked_for_its_part_and_none_for_nothing(lines: ShardLines, boxes: list[Outbox]) -> None:
+    one = slot()
+    lines.look_up(one, [plan(0, 4, 5), plan(1), plan(2, 6)], 0.0)
+    assert boxes[1].sent == []
+    for box, rows in ((boxes[0], [4, 5]), (boxes[2], [6])):
+        (asked,) = box.take()
+        assert isinstance(asked, Lookup)
+        assert asked.rows.tolist() == rows
+    assert (one.unanswered, lines.outstanding, lines.lookups) == (2, 2, 2)
+    assert lines.receive(2, vectors(2, 0.5, version=9)) is None
+    assert lines.receive(0, vectors(1, 1.5, 2.5, version=3)) is None
+    assert one.unanswered == lines.outstanding == 0
+    assert one.versions == [3, 0, 9]
+    assert [answer.tolist() for answer in one.answers] == [[[1.5] * 2, [2.5] * 2], [], [[0.5] * 2]]
+    assert one.answers[1].shape == (0, DIM)
+
+
+def test_a_push_carries_the_batch_and_the_lookups_version(lines: ShardLines, boxes: list[Outbox]) -> None:
+    one = slot(7)
+    lines.look_up(one, [plan(0, 4), plan(1), plan(2, 6)], 0.0)
+    lines.receive(0, vectors(1, 1.0, version=3))
+    lines.receive(2, vectors(2, 1.0, version=9))
+    for box in boxes:
+        box.take()
+    gradients = [np.full((count, DIM), 0.25, np.float32) for count in (1, 0, 1)]
+    lines.push(one, gradients, 0.0)
+    assert boxes[1].sent == []
+    (push,) = boxes[2].take()
+    assert isinstance(push, Push)
+    assert (push.request, push.id, push.version) == (4, batch_id(7), 9)
+    assert push.rows.tolist() == [6]
+    assert push.gradients is gradients[2]
+    # The slot is finished by the last of its answers, once.
+    assert lines.receive(2, Pushed(4, repeated=True)) is None
+    assert lines.receive(2, Pushed(4, repeated=True)) is None
+    assert lines.receive(0, Pushed(3, repeated=False)) is one
+    assert lines.receive(0, Pushed(3, repeated=False)) is None
+    assert (one.unpushed, lines.outstanding, lines.repeated_pushes) == (0, 0, 1)
+
+
+def test_an_answer_counts_once_and_from_whom_was_asked(lines: ShardLines) -> None:
+    one = slot()
+    lines.look_up(one, [plan(0, 4), plan(1, 5), plan(2)], 0.0)
+    lines.receive(1, vectors(1, 9.0))
+    lines.receive(0, vectors(99, 9.0))
+    lines.receive(0, Pushed(1, repeated=False))
+    assert (one.unanswered, one.unpushed) == (2, 0)
+    lines.receive(0, vectors(1, 1.0))
+    lines.receive(0, vectors(1, 2.0))
+    assert one.unanswered == 1
+    assert one.answers[0].tolist() == [[1.0, 1.0]]
+
+
+def test_only_what_is_overdue_is_sent_again_and_is_the_same(lines: ShardLines, boxes: list[Outbox]) -> None:
+    early, late = slot(0), slot(1)
+    lines.look_up(early, [plan(0, 4), plan(1, 5), plan(2)], 100.0)
+    lines.look_up(late, [plan(0, 6), plan(1), plan(2)], 102.0)
+    first = boxes[0].take()[0]
+    boxes[1].take()
+    lines.receive(1, vectors(2, 1.0))
+    lines.resend_overdue(100.0 + RESEND_SECONDS)
+    assert boxes[0].sent == []
+    lines.resend_overdue(100.5 + RESEND_SECONDS)
+    assert boxes[0].take() == [first]
+    assert boxes[1].take() == []
+    lines.resend_overdue(100.6 + RESEND_SECONDS)
+    assert boxes[0].take() == []
+    lines.resend_overdue(100.7 + 2 * RESEND_SECONDS)
+    assert len(boxes[0].take()) == 2
+    assert lines.resent == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (Failure(1, "row 9 is not one of node 0's 4"), "embedding-0: row 9 is not one of"),
+        (Failure(0, "a header whose checksum does not match"), "embedding-0: a header"),
+        (vectors(1, 1.0, 2.0), r"embedding-0: answered vectors \(2, 2\), not \(1, 2\)"),
+        (Vectors(1, 0, np.zeros((1, 3), np.float32)), r"answered vectors \(1, 3\), not \(1, 2\)"),
+    ],
+)
+def test_a_refusal_or_a_wrong_answer_is_an_error_by_name(
+    lines: ShardLines, message: Failure | Vectors, why: str
+) -> None:
+    lines.look_up(slot(), [plan(0, 4), plan(1), plan(2)], 0.0)
+    with pytest.raises(ShardRefused, match=why):
+        lines.receive(0, message)
+
+
+def test_forgetting_lookups_keeps_pushes(lines: ShardLines, boxes: list[Outbox]) -> None:
+    trained, waiting = slot(0), slot(1)
+    lines.look_up(trained, [plan(0, 4), plan(1), plan(2)], 0.0)
+    lines.receive(0, vectors(1, 1.0))
+    lines.push(trained, [np.zeros((1, DIM), np.float32)] + [np.zeros((0, DIM), np.float32)] * 2, 0.0)
+    lines.look_up(waiting, [plan(0, 5), plan(1), plan(2)], 0.0)
+    assert lines.outstanding == 2
+    lines.forget_lookups()
+    assert lines.outstanding == 1
+    for box in boxes:
+        box.take()
+    lines.resend_overdue(RESEND_SECONDS + 1)
+    assert [message.KIND for message in boxes[0].take()] == ["push"]
+    assert lines.receive(0, vectors(3, 1.0)) is None
+    assert waiting.unanswered == 1
+    assert lines.receive(0, Pushed(2, repeated=False)) is trained
+
+
+def test_a_slot_is_for_training_or_for_a_pass() -> None:
+    assert slot().training
+    assert not slot(pass_number=2).training

@@ -1,0 +1,122 @@
+"""The command line: help without torch; exit codes; what the commands print."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import shadowsync
+from click.testing import CliRunner
+from shadowsync.cli import main
+from shadowsync.nodes.step import Diverged
+from shadowsync.pipeline import errors
+from shadowsync.pipeline.data import generator
+from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
+
+ROOT = Path(shadowsync.__file__).resolve().parent
+COMMANDS = sorted(main.commands)
+ROLES = ["reader", "trainer", "embedding", "sync"]
+
+
+def test_commands() -> None:
+    assert sorted(["algos", "coordinator", "eval", "generate", "run", *ROLES]) == COMMANDS
+
+
+@pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)])
+def test_help_needs_no_torch(arguments: list[str]) -> None:
+    script = (
+        "import sys\nfrom shadowsync.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'torch', 'polars', 'pyarrow', 'matplotlib', 'zmq', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    command = [sys.executable, "-c", script, *arguments, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"])
+    assert result.exit_code == 0
+    command = main.commands[name]
+    assert command.help
+    for parameter in command.params:
+        hidden = isinstance(parameter, click.Option) and parameter.hidden
+        if isinstance(parameter, click.Option):
+            assert (parameter.opts[0] in result.output) is not hidden
+    assert CliRunner().invoke(main, [name, "-h"]).output == result.output
+
+
+def _told_by_help() -> list[tuple[str, str]]:
+    text = CliRunner().invoke(main, ["--help"]).output.partition("Exit codes:")[2]
+    return re.findall(r"^ *(\d+) +(.+)$", text, re.MULTILINE)
+
+
+def test_exit_codes_are_told() -> None:
+    """The help has a line for each code that there is, and no other."""
+    assert [int(code) for code, _ in _told_by_help()] == sorted(ExitCode)
+
+
+def test_readme_tells_the_exit_codes() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| (\d+) \| (.+) \|$", text, re.MULTILINE) == _told_by_help()
+
+
+def test_what_a_user_can_mend_is_no_internal_error() -> None:
+    own = {value for value in vars(errors).values() if isinstance(value, type)}
+    found = {cls for cls in own if issubclass(cls, ShadowSyncError) and cls is not ShadowSyncError}
+    assert len(found) >= 6
+    assert {cls.exit_code for cls in (found | {Diverged})} <= set(ExitCode) - {ExitCode.OK, ExitCode.INTERNAL}
+    assert ShadowSyncError.exit_code is ExitCode.INTERNAL, "the control: what a class has that names none"
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.output == f"shadowsync, version {shadowsync.__version__}\n"
+
+
+def test_algos_lists_names_options_and_models() -> None:
+    result = CliRunner().invoke(main, ["algos"])
+    assert result.exit_code == 0
+    assert re.search(
+        r"^easgd  .*\n +needs sync nodes; the model that comes out: center\n", result.output, re.M
+    )
+    assert re.search(
+        r"^none  .*\n +needs no sync node; the model that comes out: replicas\n", result.output, re.M
+    )
+    assert result.output.count("sync.options.elastic_rate = 0.5") == 2
+
+
+def test_generate_tells_what_it_wrote(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    arguments = ["generate", str(folder), "--examples", "2000", "--eval-examples", "500", "--reuse"]
+    first = CliRunner().invoke(main, arguments)
+    assert first.exit_code == 0, first.stderr
+    assert re.search(
+        r"^train: 2,000 examples, [\d,]+ distinct ids, \d+ MB, teacher's NE 0\.\d{4}$", first.output, re.M
+    )
+    assert "eval: 500 examples" in first.output
+    assert first.output.endswith(f"written: {folder}\n")
+    again = CliRunner().invoke(main, arguments)
+    assert again.output == first.output.replace("written: ", "is there already: ")
+
+
+def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a command that is no node."""
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        del arguments, options
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(generator, "generate_log", interrupted)
+    result = CliRunner().invoke(main, ["generate", "log"])
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert result.stderr == "shadowsync generate: interrupted\n"
