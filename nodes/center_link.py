@@ -113,7 +113,8 @@ class CenterLink:
 
     async def seed(self, flat: torch.Tensor) -> None:
         """Gives every sync node its slice and first value; raises PeerLost."""
-        array = flat.numpy()
+        # Frames leave without a copy, perhaps after this returned: a repeat may still be queued then.
+        array = flat.numpy().copy()
 
         async def one(line: _Line) -> None:
             def chunk(request: int, start: int, stop: int) -> Message:

@@ -138,6 +138,8 @@ class Conductor:
     async def _wind_up(self) -> None:
         stop = self._outcome.stop
         await self._hold(hurry=stop is not None)
+        if stop is None and not self._c.ledger.totals.trained_examples:
+            return
         try:
             if stop is None:
                 await self._measure_divergence()

@@ -157,7 +157,7 @@ class Coordinator:
             updates = self.ledger.trained_batches_of.get(name, 0)
             self.lost_dense_updates += max(0, updates - self._synced.get(token, 0))
         self._judge_death(member)
-        body = {"token": token, "role": role, "generation": self.members.generation}
+        body = {"token": token, "role": role, "name": name, "generation": self.members.generation}
         for other in self.members.alive():
             self.spawn(self.ask(other, "gone", body, 60.0))
         self.spawn(self.notify())
@@ -244,6 +244,9 @@ class Coordinator:
         if verb == "failed":
             code = ExitCode(int(body["exit_code"]))
             self.request_stop(Stop("failed", f"{member.info.name}: {body['what']}", code))
+            # It ends once it has the answer, so nobody should wait for it.
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.1, self.lose, token, f"failed: {body['what']}")
             return {}
         if verb == "interrupt":
             text = f"{member.info.name} was asked to stop"

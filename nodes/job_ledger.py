@@ -73,6 +73,8 @@ def ledger_of(c: Coordinator, outcome: Outcome, examples: Examples) -> Ledger:
             Identity.of("spans whose batches hold other examples = none", len(c.ledger.misread_spans()), 0)
         )
     interrupted_replay = examples.dropped > 0 or (outcome.stop is not None and examples.returned > 0)
+    # With a shard dead, the others may have applied a push that it never will.
+    interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
     shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
     if not interrupted_replay:
         identities += [

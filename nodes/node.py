@@ -30,6 +30,7 @@ from .role import NodeContext, Role
 from .settings import NodeSettings
 
 PULSE_SECONDS = 0.5
+ORPHAN_SECONDS = 9.0
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +223,9 @@ class Node:
             await self._talk.ask("interrupt", {}, timeout_seconds=5.0)
 
     def _end_as_orphan(self) -> None:
-        self._end(ExitCode.STOPPED_BY_DEATH, "the supervisor died")
+        # The coordinator notices it too, and needs its nodes for a checkpoint.
+        patience = ORPHAN_SECONDS if self._joined else 0.0
+        self._loop.call_later(patience, self._end, ExitCode.STOPPED_BY_DEATH, "the supervisor died")
 
     def _end(self, code: ExitCode, text: str) -> None:
         if not self._finished.is_set():

@@ -41,10 +41,13 @@ class Service(ABC):
         self.waker.wake()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits for the thread; whether it has returned."""
+        """Waits for the thread; whether it has returned, or never ran. Then the waker is closed."""
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self.waker.close()
+        return True
 
     @abstractmethod
     def body(self) -> None:

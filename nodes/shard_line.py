@@ -61,11 +61,17 @@ class ShardLines:
         self.lookups = 0
         self.resent = 0
         self.repeated_pushes = 0
+        self.lost = False
 
     @property
     def outstanding(self) -> int:
         """Requests that are not answered."""
         return len(self._open)
+
+    @property
+    def open_pushes(self) -> int:
+        """Pushes that are not answered."""
+        return sum(isinstance(request.message, Push) for request in self._open.values())
 
     def look_up(self, slot: Slot, requests: Sequence[LookupPlan], now: float) -> None:
         """Asks every node for its part of a batch."""
@@ -112,6 +118,15 @@ class ShardLines:
             return None
         del self._open[number]
         return slot if isinstance(message, Pushed) and slot.unpushed == 0 else None
+
+    def lose(self, shard: str) -> list[Slot]:
+        """A node is gone and its rows with it. Gives the slots whose push it has not answered: no other node's
+        answer will finish them."""
+        self.lost = True
+        at = self._names.index(shard)
+        dropped = {n: request for n, request in self._open.items() if request.shard == at}
+        self._open = {n: request for n, request in self._open.items() if n not in dropped}
+        return [request.slot for request in dropped.values() if isinstance(request.message, Push)]
 
     def forget_lookups(self) -> None:
         """Drops lookups whose answers nobody wants any more."""

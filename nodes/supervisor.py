@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -46,6 +47,7 @@ class Supervisor:
         self._progress = progress
         self._children: list[Child] = []
         self._scratch = Path(tempfile.mkdtemp(prefix="shadowsync-"))
+        # For the coordinator; the others read the copy that it puts into the run's folder.
         self._job_file = self._scratch / "job.json"
         self._announce = self._scratch / "coordinator.json"
         self._interrupts = 0
@@ -66,6 +68,8 @@ class Supervisor:
             endpoint = await self._endpoint(coordinator)
             if endpoint is None:
                 return self._verdict(coordinator)
+            # Early, so that nothing is left of it when this process is killed.
+            self._clear_scratch()
             for role, count in self._job.expected.items():
                 for index in range(count):
                     await self._spawn(role, index, ["--join", endpoint])
@@ -78,10 +82,10 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._end_all()
-            for path in (self._job_file, self._announce):
-                path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                self._scratch.rmdir()
+            self._clear_scratch()
+
+    def _clear_scratch(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def _spawn(self, role: str, index: int, extra: list[str]) -> Child:
         token = uuid4().hex
@@ -100,6 +104,7 @@ class Supervisor:
             if self._announce.exists():
                 note = json.loads(self._announce.read_text(encoding="utf-8"))
                 self.folder = Path(note["folder"])
+                self._job_file = self.folder / "job.json"
                 return str(note["endpoint"])
             if time.monotonic() > deadline:
                 raise ClusterError("the coordinator did not start", remedy="raise run.start_timeout_seconds")

@@ -159,6 +159,9 @@ class TrainerRole(Role):
                 self._shadow.lose(token)
             for fixed in self._fixed:
                 fixed.lose(token)
+        if body.get("role") == "embedding":
+            for worker in self._workers:
+                worker.lose_shard(str(body["name"]))
         return {}
 
     async def _hold(self, body: dict[str, Any]) -> dict[str, Any]:

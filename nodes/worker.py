@@ -77,6 +77,7 @@ class Worker(Service):
         self._slots: deque[Slot] = deque()
         self._held_until: Mapping[str, int] | None = None
         self._told_held: Callable[[int], None] | None = None
+        self._stranded: list[Slot] = []
         self._pass = 0
         self._sums = QualitySums()
         self._wait_seconds = 0.0
@@ -99,6 +100,11 @@ class Worker(Service):
             self._held_until, self._told_held = sequences, told
 
         self._call(command)
+
+    def lose_shard(self, name: str) -> None:
+        """An embedding node is gone: nothing is trained any more, and what was pushed to it never ends. Any
+        thread may call it."""
+        self._call(lambda: self._stranded.extend(self._shards.lose(name)))
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
         """From now on scores deliveries of this pass with these weights. Any thread may call it."""
@@ -217,12 +223,13 @@ class Worker(Service):
         if not self._slots or self._slots[0].unanswered:
             return None
         slot = self._slots[0]
-        if slot.training and (self._held_until is not None or self._pushes() >= MAX_UNANSWERED_PUSHES):
+        if slot.training and (
+            self._held_until is not None
+            or self._shards.lost
+            or self._shards.open_pushes >= MAX_UNANSWERED_PUSHES
+        ):
             return None
         return slot
-
-    def _pushes(self) -> int:
-        return self._shards.outstanding - sum(slot.unanswered for slot in self._slots)
 
     def _compute(self, slot: Slot) -> None:
         self._slots.popleft()
@@ -262,8 +269,9 @@ class Worker(Service):
         for line in self._readers.values():
             line.tell(now)
         if self._told_held is not None and self._is_held():
-            untrained = [slot for slot in (*self._slots, *self._inbox) if slot.training]
+            untrained = [slot for slot in (*self._slots, *self._inbox, *self._stranded) if slot.training]
             self._slots.clear()
+            self._stranded = []
             self._inbox = deque(slot for slot in self._inbox if not slot.training)
             self._shards.forget_lookups()
             for slot in untrained:
@@ -274,6 +282,6 @@ class Worker(Service):
     def _is_held(self) -> bool:
         assert self._held_until is not None
         arrived = all(line.received >= self._held_until.get(name, 0) for name, line in self._readers.items())
-        waiting = sum(1 for slot in (*self._slots, *self._inbox) if slot.training)
+        waiting = sum(1 for slot in (*self._slots, *self._inbox, *self._stranded) if slot.training)
         unconfirmed = sum(line.unfinished for line in self._readers.values()) - waiting
-        return arrived and self._pushes() == 0 and unconfirmed <= 0
+        return arrived and self._shards.open_pushes == 0 and unconfirmed <= 0

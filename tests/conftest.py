@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from shadowsync.pipeline.data.generator import generate_log
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.leaks import no_leaks
-from shadowsync.tests.support.processes import MARKER, THREADS, Starter, Starting, WarmServer
+from shadowsync.tests.support.processes import MARKER, THREADS, Starter, Starting, WarmServer, end_marked
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, Settings, small_job, write_job
 
 
@@ -60,6 +61,9 @@ def starting(
                 yield starter
         finally:
             starter.end_all()
+            end_marked(marker, server.pid)
+            for leftover in temporary.iterdir():
+                shutil.rmtree(leftover)
 
     try:
         yield start

@@ -1,14 +1,14 @@
 """The planted teacher of generated click logs: the true click probability of every row.
 
-    logit = bias + scale * (0.6 main + 0.7 interaction + 0.35 curvature)
+    logit = bias + scale * (0.55 main + 0.8 interaction + 0.2 curvature)
 
 Each id has a latent vector of two normal values, a hash of (seed, column, id), centred by popularity.
 - main: the sum of the first components over all columns, and three counts. A linear model finds this.
 - interaction: the dot product of L and R, the sums of the vectors of the columns of either side. Each column
   of one side meets each of the other, and with centred vectors no weight on a single id says any of it.
 - curvature: the product of two counts, the square of another, and two more times a component of L and of R.
-Each of the three is brought to mean 0 and variance 1. Vectors shrink beyond rank 100, since what is too rare
-to be learned in one pass would only lower what any model can reach.
+Each of the three is brought to mean 0 and variance 1. What one pass cannot learn would only lower what any
+model can reach: so vectors shrink beyond rank 100, and curvature, which a DLRM is slow to find, weighs little.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LATENT_DIM: Final = 2
 MEAN_LABEL: Final = 0.25
 EXPECTED_NE: Final = 0.74
 _RARE_RANK: Final = 100.0
-_WEIGHTS: Final = (0.6, 0.7, 0.35)
+_WEIGHTS: Final = (0.55, 0.8, 0.2)
 _CALIBRATION_BLOCKS: Final = 4
 _HALVINGS: Final = 16
 _NEWTON_STEPS: Final = 5

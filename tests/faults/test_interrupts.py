@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.support.cluster import Cluster
@@ -31,6 +32,13 @@ def check_interrupted(run: RunFolder) -> None:
     assert {entry.role.partition("-")[0] for entry in manifest.files} >= {"dense", "embedding", "trainer"}
 
 
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    """Whether a stopped process has been sent a signal that it has not seen."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = (line.split()[1] for line in status if line.startswith("ShdPnd:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def test_ctrl_c_in_training(supervise: Callable[..., Supervised]) -> None:
     job = supervise()
     job.wait_for_batches(30)
@@ -49,8 +57,9 @@ def test_ctrl_c_twice_stops_at_once(supervise: Callable[..., Supervised]) -> Non
     (coordinator,) = job.nodes("coordinator")
     coordinator.suspend()
     job.process.signal(signal.SIGINT)
+    wait_until(lambda: is_pending(coordinator.pid, signal.SIGTERM), "the supervisor asks it to stop")
     job.process.signal(signal.SIGINT)
-    wait_until(lambda: job.process.poll() is not None, "the job stops", 5.0)
+    wait_until(lambda: job.process.poll() is not None, "the job stops", 6.0)
     assert job.process.code == 130, job.process.text()
     assert "no checkpoint was written" in job.last_line()
     assert "Traceback" not in job.process.text()

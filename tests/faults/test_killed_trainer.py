@@ -15,6 +15,12 @@ from shadowsync.tests.support.supervised import Supervised
 EPOCHS = 4
 
 
+def busy(own: Cluster) -> bool:
+    """Whether each of the two trainers has trained some batches."""
+    counts = own.run.query("SELECT count(*) FROM batches GROUP BY trainer")
+    return len(counts) == 2 and all(count >= 20 for (count,) in counts)
+
+
 @pytest.fixture
 def wounded(cluster: Callable[..., Cluster]) -> Callable[..., Cluster]:
     """A cluster in mid-training, one of whose trainers has been stopped, so that deliveries pile up, and then
@@ -27,7 +33,7 @@ def wounded(cluster: Callable[..., Cluster]) -> Callable[..., Cluster]:
             "trainer": {"credit": 16},
         }
         own = cluster(base | (changes or {})).start()
-        own.wait_for_batches(40)
+        wait_until(lambda: busy(own), "both trainers have trained")
         victim = own.nodes["trainer"][1]
         victim.signal(signal.SIGSTOP)
         victim.signal(signal.SIGKILL)
@@ -107,7 +113,7 @@ def test_the_last_trainer(cluster: Callable[..., Cluster]) -> None:
 
 def test_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     """The supervisor sees a death at once, long before the heartbeats would tell."""
-    changes = {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 20}}
+    changes = {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 3}}
     job = supervise(changes)
     job.wait_for_batches(40)
     victim = job.node("trainer")
@@ -118,7 +124,7 @@ def test_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     job.wait_for_batches(before + 20)
     assert job.process.wait() == 5, job.process.text()
     report = job.run.report
-    assert report.examples.distinct == 20 * EXAMPLES
+    assert report.examples.distinct == 3 * EXAMPLES
     assert report.examples.returned > 0
     assert report.ledger.adds_up, report.ledger.identities
     assert report.ledger.shard_applied == {"embedding-0": job.run.batches()}

@@ -12,6 +12,8 @@ from typing import Any
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
 
+from .processes import wait_until
+
 EXAMPLES = 20_000
 EVAL_EXAMPLES = 4_000
 
@@ -70,6 +72,14 @@ class RunFolder:
     def batches(self) -> int:
         """Batches that the ledger's file has as trained; 0 before there is a file."""
         return int(self.query("SELECT count(*) FROM batches")[0][0])
+
+    def reaches(self, count: int, seconds: float) -> bool:
+        """Whether so many batches are trained within the time."""
+        try:
+            wait_until(lambda: self.batches() >= count, f"{count} batches", seconds)
+        except AssertionError:
+            return False
+        return True
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Reads the ledger's file, also while the coordinator writes it."""

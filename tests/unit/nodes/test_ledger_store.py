@@ -18,6 +18,10 @@ from shadowsync.tests.support.batches import batch_id
 
 SPAN = Span(0, "part.tsv", "bytes", 0, 100)
 
+REFUSING = """
+CREATE TRIGGER refuse BEFORE INSERT ON batches WHEN NEW.number = 7 BEGIN SELECT RAISE(ABORT, 'no'); END
+"""
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -98,9 +102,7 @@ def test_a_telling_is_written_whole_or_not(tmp_path: Path) -> None:
     store = LedgerStore(path)
     store.acknowledge([Acknowledged(batch_id(0), 10, "trainer-0", repeated=False)])
     other = sqlite3.connect(path)
-    other.execute(
-        "CREATE TRIGGER no BEFORE INSERT ON batches WHEN NEW.number = 7 BEGIN SELECT RAISE(ABORT, 'no'); END"
-    )
+    other.execute(REFUSING)
     other.commit()
     other.close()
     with pytest.raises(ResourceError, match=r"the ledger cannot be written \(no\)") as refused:

@@ -10,7 +10,9 @@ from shadowsync.nodes.tally import Tally, entropy, normalized_entropy
 LN2 = math.log(2)
 
 
-@pytest.mark.parametrize(("mean", "wanted"), [(0.5, LN2), (0.25, 0.5623351446188083), (0.0, None), (1.0, None)])
+@pytest.mark.parametrize(
+    ("mean", "wanted"), [(0.5, LN2), (0.25, 0.5623351446188083), (0.0, None), (1.0, None)]
+)
 def test_the_entropy_of_a_label(mean: float, wanted: float | None) -> None:
     found = entropy(mean)
     assert found == wanted if wanted is None else found == pytest.approx(wanted, rel=1e-12)

@@ -1,29 +1,14 @@
-"""A ZeroMQ context whose end is bounded, headers as a stranger could write them, impatient questions."""
+"""Headers as a stranger could write them, and impatient questions."""
 
 from __future__ import annotations
 
-import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
 import pytest
-import zmq
 from shadowsync.pipeline.wire import conversation
-
-END_SECONDS = 10.0
-
-
-@pytest.fixture
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    """A context; a socket that the test left open fails it here instead of hanging."""
-    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-    yield made
-    ending = threading.Thread(target=made.term, daemon=True)
-    ending.start()
-    ending.join(END_SECONDS)
-    assert not ending.is_alive(), "a socket was left open"
 
 
 @pytest.fixture

@@ -1,0 +1,96 @@
+"""Training never waits for synchronization (contract 1): not for a sync node that is stopped, nor for one that
+is gone. The gap grows, and the report shows it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.runs import EXAMPLES
+
+EPOCHS = 3
+
+
+def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., Cluster]) -> None:
+    changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": EPOCHS}}
+    control = cluster(changes).start()
+    assert control.wait() == 0, control.coordinator.text()
+    unharmed = control.run.report
+
+    own = cluster(changes).start()
+    own.wait_for_batches(40)
+    sync = own.nodes["sync"][0]
+    sync.signal(signal.SIGSTOP)
+    # A batch of each trainer may have been on its way to a round; 200 more are not.
+    own.wait_for_batches(own.run.batches() + 200)
+    sync.signal(signal.SIGCONT)
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.examples.trained == EPOCHS * EXAMPLES
+    assert report.ledger.adds_up
+    assert report.sync.gap_max is not None
+    assert unharmed.sync.gap_max is not None
+    assert report.sync.gap_max >= 100
+    assert report.sync.gap_max > 2 * unharmed.sync.gap_max
+    assert report.sync.rounds > 0
+    assert report.model_saved == "the center (easgd)"
+
+
+def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., Cluster]) -> None:
+    """The control of the test above: in the foreground the same stop does hold up training."""
+    changes = {
+        "run": {"node_timeout_seconds": 60.0},
+        "data": {"epochs": 10_000},
+        "sync": {"mode": "fixed", "every": 2},
+    }
+    own = cluster(changes).start()
+    own.wait_for_batches(40)
+    sync = own.nodes["sync"][0]
+    sync.signal(signal.SIGSTOP)
+    before = own.run.batches()
+    # Each of the two trainers may train up to its next round, and have as much on its way to the ledger.
+    assert not own.run.reaches(before + 60, seconds=2.0)
+    sync.signal(signal.SIGCONT)
+    own.wait_for_batches(before + 60)
+    own.coordinator.signal(signal.SIGTERM)
+    assert own.wait() == 130
+
+
+def test_a_killed_sync_node(cluster: Callable[..., Cluster]) -> None:
+    changes = {"run": {"node_timeout_seconds": 2.0}, "data": {"epochs": 2 * EPOCHS}}
+    own = cluster(changes).start()
+    own.wait_for_batches(40)
+    own.nodes["sync"][0].signal(signal.SIGKILL)
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    assert report.outcome == "finished although a node died"
+    assert report.examples.trained == 2 * EPOCHS * EXAMPLES
+    assert report.ledger.adds_up
+    # There is no center any more; the report says whose model it is instead.
+    assert report.model_saved == "the replica of trainer-0 (easgd)"
+    assert report.eval is not None
+    assert report.eval.model == "the mean of the 2 replicas' own scores (easgd)"
+    told = [event.what for event in report.events]
+    assert any("silent" in what for what in told)
+    assert "the center is lost; the model is trainer-0's replica" in told
+    _, manifest = open_checkpoint(own.run.folder, verify=True)
+    assert not any(entry.role.startswith("sync") for entry in manifest.files)
+
+
+def test_one_of_two_sync_nodes(cluster: Callable[..., Cluster]) -> None:
+    """Half a center is no center."""
+    changes = {
+        "run": {"node_timeout_seconds": 2.0},
+        "data": {"epochs": 2 * EPOCHS},
+        "sync": {"nodes": 2},
+    }
+    own = cluster(changes).start()
+    own.wait_for_batches(40)
+    own.nodes["sync"][1].signal(signal.SIGKILL)
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    assert report.model_saved == "the replica of trainer-0 (easgd)"
+    assert report.ledger.adds_up
+    open_checkpoint(own.run.folder, verify=True)

@@ -1,0 +1,46 @@
+"""The first rows of Criteo's own click log, raw and compressed as they came."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.tests.support.cluster import Cluster
+
+NAME = "criteo_first10k.tsv.gz"
+EPOCHS = 3
+
+pytestmark = pytest.mark.data
+
+
+@pytest.fixture
+def criteo() -> Path:
+    """The file that SHADOWSYNC_DATA has."""
+    folder = os.environ.get("SHADOWSYNC_DATA")
+    if not folder or not (Path(folder) / NAME).exists():
+        pytest.skip(f"SHADOWSYNC_DATA names no folder with {NAME}")
+    return Path(folder) / NAME
+
+
+def test_several_epochs_from_the_raw_file(cluster: Callable[..., Cluster], criteo: Path) -> None:
+    with gzip.open(criteo, "rb") as file:
+        lines = sum(1 for _ in file)
+    data = {"format": "criteo_tsv", "path": str(criteo), "eval_path": str(criteo), "epochs": EPOCHS}
+    own = cluster({"data": data, "embedding": {"nodes": 2}}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    counted = report.examples
+    assert counted.trained == counted.distinct == counted.read
+    assert counted.trained + counted.bad_rows == EPOCHS * lines
+    assert counted.bad_rows == 0
+    assert report.ledger.adds_up
+    per_epoch = own.run.query("SELECT epoch, sum(examples) FROM batches GROUP BY epoch ORDER BY epoch")
+    assert per_epoch == [(epoch, lines) for epoch in range(EPOCHS)]
+    assert report.eval is not None
+    assert report.eval.examples == lines
+    # It has learned: on rows that it has seen, it is better than their mean.
+    assert report.eval.ne is not None
+    assert report.eval.ne < 0.98

@@ -1,0 +1,61 @@
+"""The checks around every test of a cluster do find what is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shadowsync.tests.support.leaks import no_leaks
+from shadowsync.tests.support.processes import MARKER, Starting, end_marked, marked_processes, wait_until
+
+VALUE = "of-the-leak-checks"
+
+
+def test_a_process_is_found_and_ended(tmp_path: Path) -> None:
+    environment = os.environ | {MARKER: VALUE}
+    with pytest.raises(AssertionError, match="processes are left"), no_leaks(VALUE, tmp_path, 0):
+        child = subprocess.Popen(
+            [sys.executable, "-c", "input()"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        wait_until(lambda: marked_processes(VALUE), "the child runs")
+    assert child.stdin is not None
+    assert child.poll() is None
+    end_marked(VALUE, 0)
+    assert child.wait(5.0) == -9
+    child.stdin.close()
+    assert not marked_processes(VALUE)
+
+
+def test_a_descriptor_is_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="descriptors are left"), no_leaks(VALUE, tmp_path, 0):
+        kept = os.open(os.devnull, os.O_RDONLY)
+    os.close(kept)
+
+
+def test_a_temporary_folder_is_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="temporary files are left"), no_leaks(VALUE, tmp_path, 0):
+        (tmp_path / "shadowsync-left").mkdir()
+
+
+def test_shared_memory_is_found(tmp_path: Path) -> None:
+    path = Path("/dev/shm/shadowsync-of-the-leak-checks")
+    if not path.parent.is_dir():
+        pytest.skip("this system has no /dev/shm")
+    try:
+        with pytest.raises(AssertionError, match="shared memory is left"), no_leaks(VALUE, tmp_path, 0):
+            path.touch()
+    finally:
+        path.unlink()
+
+
+def test_nothing_left_is_no_failure(starting: Starting, tmp_path: Path) -> None:
+    with starting(tmp_path) as starter:
+        process = starter.fork("algos")
+        assert process.wait(20.0) == 0
+        assert "easgd" in process.text()

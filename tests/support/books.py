@@ -1,0 +1,119 @@
+"""A small job's books as its processes would have counted them, for the ledger's identities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from shadowsync.nodes.job_ledger import examples_of, ledger_of
+from shadowsync.nodes.ledger_state import LedgerState
+from shadowsync.nodes.ledger_store import LedgerStore
+from shadowsync.nodes.membership_state import Membership
+from shadowsync.nodes.outcome import Outcome
+from shadowsync.pipeline.data.batch import BatchId
+from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.report.model import Examples, Ledger
+
+if TYPE_CHECKING:
+    from shadowsync.nodes.coordinator import Coordinator
+
+BATCH = 10
+DIGEST = "d"
+
+
+@dataclass
+class Books:
+    """One reader, two trainers and two shards, each with its own count; two spans of four batches.
+
+    A test calls the events in whatever order, and leaves one out or doubles it. A trainer is named by its
+    token: "t0" is trainer-0.
+    """
+
+    folder: Path
+    read_examples: int = 0
+    confirmed: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
+    in_flight: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
+    applied: dict[str, int] = field(default_factory=lambda: {"embedding-0": 0, "embedding-1": 0})
+    lost_dense_updates: int = 0
+    outcome: Outcome = field(default_factory=Outcome)
+
+    def __post_init__(self) -> None:
+        spans = [Span(number, "part.tsv", "bytes", 0, 100) for number in range(2)]
+        self.ledger = LedgerState(spans, epochs=1, seed=1, shuffled=False)
+        self.store = LedgerStore(self.folder / "ledger.sqlite")
+        self.members = Membership({"reader": 1, "trainer": 2, "embedding": 2}, DIGEST)
+        for role, token in (("reader", "r"), ("trainer", "t0"), ("trainer", "t1")):
+            self.members.join(role, token, DIGEST, "")
+        for span in spans:
+            self.ledger.grant("reader-0")
+            self.store.grant(0, span, "reader-0")
+
+    @property
+    def batches(self) -> list[BatchId]:
+        """All of the job's."""
+        return [BatchId(0, span, number, 1) for span in range(2) for number in range(4)]
+
+    def cut(self, span: int, examples: int = 4 * BATCH) -> None:
+        """The reader has read a span of four batches."""
+        self.ledger.span_read(0, span, batches=4, examples=examples, bad_rows=0)
+        self.store.span_read(0, span, 4, examples, 0)
+
+    def deliver(self) -> None:
+        """The reader has sent a batch to a trainer."""
+        self.read_examples += BATCH
+
+    def push(self) -> None:
+        """Both shards have applied a batch."""
+        for name in self.applied:
+            self.applied[name] += 1
+
+    def acknowledge(self, token: str, batch: BatchId, examples: int = BATCH, *, stored: bool = True) -> None:
+        """The coordinator has noted a batch, in memory and in the file."""
+        row = self.ledger.acknowledge(self.members.require(token).info.name, batch, examples)
+        if stored:
+            self.store.acknowledge([row])
+
+    def confirm(self, token: str, examples: int = BATCH) -> None:
+        """The trainer has heard that a batch is noted."""
+        self.confirmed[token] += examples
+
+    def train(self, token: str, batch: BatchId) -> None:
+        """Everything that one batch is: delivered, pushed, acknowledged, confirmed."""
+        self.deliver()
+        self.push()
+        self.acknowledge(token, batch)
+        self.confirm(token)
+
+    def die(self, token: str, held: list[BatchId]) -> list[BatchId]:
+        """A trainer died, to which the reader had sent `held`; gives what is to be trained again."""
+        name = self.members.require(token).info.name
+        self.members.lose(token, "died")
+        again = self.ledger.return_batches((batch, BATCH) for batch in held)
+        self.store.returned((b.epoch, b.span, b.number, BATCH, name) for b in again)
+        return again
+
+    def close(self) -> tuple[Examples, Ledger]:
+        """The job ends: the living nodes tell their counts, and the books are closed."""
+        outcome = self.outcome
+        outcome.readers = self._living("reader", {"r": {"read_examples": self.read_examples}})
+        trainers = {
+            token: {"confirmed_examples": self.confirmed[token], "in_flight": self.in_flight[token]}
+            for token in self.confirmed
+        }
+        outcome.trainers = self._living("trainer", trainers)
+        outcome.shards = {name: {"applied_batches": count} for name, count in self.applied.items()}
+        coordinator = cast("Coordinator", SimpleNamespace(**vars(self)))
+        examples = examples_of(coordinator, outcome)
+        ledger = ledger_of(coordinator, outcome, examples)
+        self.store.close()
+        return examples, ledger
+
+    def _living(self, role: str, counts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {member.info.name: counts[member.info.token] for member in self.members.alive(role)}
+
+
+def red(ledger: Ledger) -> list[str]:
+    """The names of the identities that do not hold."""
+    return [identity.name for identity in ledger.identities if not identity.holds]

@@ -1,0 +1,78 @@
+"""A sync node on the test's own loop, whose answers the test may drop, delay or change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import zmq
+import zmq.asyncio
+from shadowsync.nodes.center_state import CenterState, Rule
+from shadowsync.nodes.role import MemberInfo
+from shadowsync.pipeline.wire.frames import decode, encode
+from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues
+from shadowsync.pipeline.wire.schema import Message
+
+Leaving = Sequence[Message | bytes]
+
+
+def as_it_is(answer: CenterValues) -> Leaving:
+    """What a sync node of ours does."""
+    return [answer]
+
+
+class FakeCenter:
+    """Serves one link from a `CenterState`; `leaving` says what leaves in the place of an answer.
+
+    Bytes leave as they are, as a header.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        rule: Rule,
+        leaving: Callable[[CenterValues], Leaving] = as_it_is,
+        index: int = 0,
+    ) -> None:
+        self.state = CenterState(rule)
+        self.heard: list[Message] = []
+        self.leaving = leaving
+        self._socket = zmq.asyncio.Context(context).socket(zmq.ROUTER)
+        self._socket.bind("tcp://127.0.0.1:*")
+        endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.member = MemberInfo(f"sync-{index}", "sync", index, f"token-{index}", endpoint)
+        self._task = asyncio.get_running_loop().create_task(self._serve())
+        self._changed = asyncio.Condition()
+
+    async def until_heard(self, count: int) -> None:
+        """Returns when so many messages came."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.heard) >= count)
+
+    async def close(self) -> None:
+        """Ends the task; an error of it is raised here."""
+        self._task.cancel()
+        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+        self._socket.close(linger=0)
+        assert isinstance(ended, asyncio.CancelledError), ended
+
+    async def _serve(self) -> None:
+        while True:
+            identity, *frames = await self._socket.recv_multipart()
+            message = decode(frames)
+            for answer in self._answers(identity, message):
+                for out in self.leaving(answer):
+                    wire = [out] if isinstance(out, bytes) else encode(out)
+                    await self._socket.send_multipart([identity, *wire])
+            async with self._changed:
+                self.heard.append(message)
+                self._changed.notify_all()
+
+    def _answers(self, identity: bytes, message: Message) -> list[CenterValues]:
+        if isinstance(message, CenterExchange):
+            parts = self.state.exchange(identity, message)
+            return [CenterValues(message.request, start, delta) for start, delta in parts]
+        if isinstance(message, CenterRead):
+            return [CenterValues(message.request, *self.state.read(message))]
+        assert isinstance(message, CenterSeed), message
+        return [self.state.seed(message)]

@@ -1,0 +1,245 @@
+"""A trainer's link to the center, with the sync nodes' own threads over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from shadowsync.nodes.center_link import CenterLink
+from shadowsync.nodes.center_service import CenterService
+from shadowsync.nodes.role import MemberInfo
+from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, Failure, Lookup
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.sync_algos.base import PeerLost
+
+Context = zmq.Context[zmq.Socket[bytes]]
+Start = Callable[[int, float], list[tuple[CenterService, MemberInfo]]]
+ENOUGH_SECONDS = 20.0
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work, ENOUGH_SECONDS)
+
+    asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def linked(
+    context: Context,
+    members: Sequence[MemberInfo],
+    numel: int,
+    identity: str = "a/shadow",
+    chunk_elements: int = 16,
+) -> AsyncIterator[CenterLink]:
+    link = CenterLink(
+        context, members, numel, identity, chunk_bytes=4 * chunk_elements, timeout_seconds=ENOUGH_SECONDS
+    )
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def exchange_all(link: CenterLink, flat: torch.Tensor) -> torch.Tensor:
+    """All slices at once, as a round does; gives the deltas as one tensor."""
+    parts = link.slices
+    deltas = await asyncio.gather(*(link.exchange(p, flat[p.start : p.stop].clone()) for p in parts))
+    return torch.cat(list(deltas))
+
+
+def vector(numel: int, seed: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=numel).astype(np.float32))
+
+
+def counts(service: CenterService) -> dict[str, Any]:
+    """The counts when the thread is done with what it was asked so far: it counts after it answers."""
+    done = threading.Event()
+    service.call(done.set)
+    assert done.wait(10.0)
+    return service.metrics()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(1, 120),
+    st.integers(1, 4),
+    st.integers(1, 50),
+    st.sampled_from([0.1, 0.5, 1.0]),
+    st.integers(1, 3),
+)
+def test_exchanges_are_the_closed_form_whatever_the_chunks_and_slices(
+    context: Context, sync_nodes: Start, numel: int, nodes: int, chunk: int, alpha: float, rounds: int
+) -> None:
+    members = [member for _, member in sync_nodes(nodes, alpha)]
+
+    async def main() -> None:
+        async with linked(context, members, numel, chunk_elements=chunk) as link:
+            first = vector(numel, 0)
+            await link.seed(first)
+            torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
+            center: NDArray[np.float64] = first.double().numpy()
+            for number in range(1, rounds + 1):
+                sent = vector(numel, number)
+                delta = await exchange_all(link, sent)
+                step = alpha * (sent.double().numpy() - center)
+                np.testing.assert_allclose(delta.numpy(), step, rtol=1e-5, atol=1e-6)
+                center = center + step
+            np.testing.assert_allclose((await link.read_all()).numpy(), center, rtol=1e-5, atol=1e-6)
+
+    run(main())
+
+
+def test_slices_are_spread_over_the_nodes_and_none_is_asked_for_nothing(
+    context: Context, sync_nodes: Start
+) -> None:
+    nodes = sync_nodes(4, 0.5)
+
+    async def main() -> None:
+        async with linked(context, [member for _, member in nodes], 3) as link:
+            assert [(part.start, part.stop) for part in link.slices] == [(0, 1), (1, 2), (2, 3)]
+            await link.seed(vector(3, 0))
+            await exchange_all(link, vector(3, 1))
+
+    run(main())
+    applied = [counts(service)["applied_slices"] for service, _ in nodes]
+    assert applied == [1, 1, 1, 0]
+
+
+def test_two_trainers_change_one_center_each_once_a_round(context: Context, sync_nodes: Start) -> None:
+    nodes, numel, rounds = sync_nodes(2, 0.5), 100, 20
+
+    async def trainer(link: CenterLink, value: float) -> None:
+        for _ in range(rounds):
+            await exchange_all(link, torch.full((numel,), value))
+
+    async def main() -> None:
+        members = [member for _, member in nodes]
+        async with (
+            linked(context, members, numel, "a/shadow") as one,
+            linked(context, members, numel, "b/shadow") as other,
+        ):
+            await one.seed(torch.zeros(numel))
+            # A second trainer's first value comes too late to count.
+            await other.seed(torch.full((numel,), 99.0))
+            await asyncio.gather(trainer(one, 1.0), trainer(other, -1.0))
+            center = await one.read_all()
+            assert torch.isfinite(center).all()
+            # Each element is ±1/2 of the last client's step from where the others left it: within (-1, 1).
+            assert center.abs().max() < 1.0
+            # A slice is applied whole: within one there is one value.
+            for part in one.slices:
+                assert len(set(center[part.start : part.stop].tolist())) == 1
+
+    run(main())
+    assert [counts(service)["applied_slices"] for service, _ in nodes] == [2 * rounds, 2 * rounds]
+
+
+def test_bytes_are_counted_both_ways(context: Context, sync_nodes: Start) -> None:
+    ((service, member),) = sync_nodes(1, 0.5)
+
+    async def main() -> None:
+        async with linked(context, [member], 1000) as link:
+            await link.seed(vector(1000, 0))
+            seeded = link.sent_bytes
+            assert 4000 < seeded < 12_000
+            await exchange_all(link, vector(1000, 1))
+            assert link.sent_bytes > seeded + 4000
+            assert link.received_bytes > 4000
+            metrics = await asyncio.to_thread(counts, service)
+            assert metrics["received_bytes"] == link.sent_bytes
+            assert metrics["sent_bytes"] == link.received_bytes
+
+    run(main())
+
+
+def test_what_was_handed_over_may_change_afterwards(context: Context, sync_nodes: Start) -> None:
+    members = [member for _, member in sync_nodes(1, 0.5)]
+
+    async def main() -> None:
+        async with linked(context, members, 200_000, chunk_elements=100_000) as link:
+            flat = vector(200_000, 0)
+            first = flat.clone()
+            seeding = asyncio.ensure_future(link.seed(flat))
+            # Workers write the replica as soon as the seeding has begun.
+            await asyncio.sleep(0)
+            flat.fill_(float("nan"))
+            await seeding
+            torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
+
+    run(main())
+
+
+def test_a_part_can_be_read_while_another_is_exchanged(context: Context, sync_nodes: Start) -> None:
+    members = [member for _, member in sync_nodes(2, 1.0)]
+
+    async def main() -> None:
+        async with linked(context, members, 40, chunk_elements=3) as link:
+            await link.seed(torch.zeros(40))
+            one, other = link.slices
+            delta, read = await asyncio.gather(link.exchange(one, torch.ones(20)), link.read(other))
+            assert delta.tolist() == [1.0] * 20
+            assert read.tolist() == [0.0] * 20
+            assert (await link.read(one)).tolist() == [1.0] * 20
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (CenterExchange(7, 90, np.zeros(20, np.float32)), "are not of the slice 0 to 100"),
+        (CenterExchange(7, 0, np.zeros(0, np.float32)), "are not of the slice 0 to 100"),
+        (CenterRead(7, 50, 101), "elements 50 to 101 are not of 0 to 100"),
+        (Lookup(7, np.zeros(1, np.int32)), "a sync node takes no lookup"),
+    ],
+)
+def test_what_cannot_be_done_is_answered_and_the_service_goes_on(
+    context: Context, sync_nodes: Start, message: Message, why: str
+) -> None:
+    ((service, member),) = sync_nodes(1, 0.5)
+
+    async def main() -> None:
+        async with linked(context, [member], 100) as link:
+            first = vector(100, 0)
+            await link.seed(first)
+            stranger = Connection(context, member.endpoint, "x/shadow")
+            try:
+                stranger.send(message)
+                assert await asyncio.to_thread(stranger.socket.poll, 10_000)
+                answer = stranger.receive()
+                assert isinstance(answer, Failure)
+                assert answer.request == 7
+                assert why in answer.what
+            finally:
+                stranger.close()
+            torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
+
+    run(main())
+    assert counts(service)["applied_slices"] == 0
+
+
+def test_before_the_first_value_nothing_is_exchanged(context: Context, sync_nodes: Start) -> None:
+    members = [member for _, member in sync_nodes(1, 0.5)]
+
+    async def main() -> None:
+        link = CenterLink(context, members, 10, "a/shadow", chunk_bytes=64, timeout_seconds=0.1)
+        try:
+            with pytest.raises(PeerLost, match=r"sync-0 did not answer within 0\.1 s"):
+                await link.read(link.slices[0])
+            assert link.refused_messages >= 1
+        finally:
+            await link.close()
+
+    run(main())

@@ -1,0 +1,234 @@
+"""The link to the center when answers are lost, late, wrong or never come."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pytest
+import torch
+import zmq
+from shadowsync.nodes.center_link import CenterLink
+from shadowsync.pipeline.wire.messages import CenterExchange, CenterValues, Failure, Pushed
+from shadowsync.sync_algos.base import PeerLost, Slice
+from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
+from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
+
+Context = zmq.Context[zmq.Socket[bytes]]
+Work = Callable[[CenterLink, list[FakeCenter]], Awaitable[None]]
+NUMEL, CHUNK = 20, 4
+ENOUGH_SECONDS = 20.0
+RULE = EASGD(ElasticOptions(0.5)).center_rule
+
+
+def with_link(context: Context, work: Work, nodes: int = 1, timeout_seconds: float = ENOUGH_SECONDS) -> None:
+    """Runs `work` with a link to fake nodes that have the first value: all zeros."""
+
+    async def main() -> None:
+        fakes = [FakeCenter(context, RULE, index=index) for index in range(nodes)]
+        members = [fake.member for fake in fakes]
+        link = CenterLink(
+            context, members, NUMEL, "a/shadow", chunk_bytes=4 * CHUNK, timeout_seconds=timeout_seconds
+        )
+        try:
+            await link.seed(torch.zeros(NUMEL))
+            for fake in fakes:
+                fake.heard.clear()
+            await asyncio.wait_for(work(link, fakes), ENOUGH_SECONDS)
+        finally:
+            await link.close()
+            for fake in fakes:
+                await fake.close()
+
+    asyncio.run(main())
+
+
+def dropping(times: int) -> Callable[[CenterValues], Leaving]:
+    left = [times]
+
+    def leaving(answer: CenterValues) -> Leaving:
+        left[0] -= 1
+        return [] if left[0] >= 0 else [answer]
+
+    return leaving
+
+
+def silent(answer: CenterValues) -> Leaving:  # noqa: ARG001
+    return []
+
+
+async def center(link: CenterLink) -> list[float]:
+    return [float(value) for value in (await link.read_all()).tolist()]
+
+
+@pytest.mark.parametrize("lost", [1, 5])
+def test_lost_answers_are_asked_for_again_and_applied_once(context: Context, lost: int) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        (fake,) = fakes
+        fake.leaving = dropping(lost)
+        delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
+        assert delta.tolist() == [0.5] * NUMEL
+        assert fake.state.applied_slices == 1
+        # Only what was not answered was sent again.
+        assert fake.state.repeated_chunks == lost
+        assert len(fake.heard) == NUMEL // CHUNK + lost
+        assert await center(link) == [0.5] * NUMEL
+
+    with_link(context, work, timeout_seconds=2.0)
+
+
+def test_a_silent_node_is_lost_at_the_timeout_and_others_are_not(context: Context) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        fakes[0].leaving = silent
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        one, other = await asyncio.gather(
+            *(link.exchange(part, torch.ones(len(part))) for part in link.slices), return_exceptions=True
+        )
+        assert isinstance(one, PeerLost)
+        assert str(one) == "sync-0 did not answer within 0.5 s"
+        assert loop.time() - before >= 0.45
+        assert isinstance(other, torch.Tensor)
+        assert other.tolist() == [0.5] * (NUMEL // 2)
+        # Asked twice; and it had applied the slice, once.
+        assert len(fakes[0].heard) == 2 * len(fakes[1].heard)
+        assert fakes[0].state.applied_slices == 1
+        # When it speaks again, the next round is as usual.
+        fakes[0].leaving = as_it_is
+        delta = await link.exchange(link.slices[0], torch.ones(NUMEL // 2))
+        assert delta.tolist() == [0.25] * (NUMEL // 2)
+
+    with_link(context, work, nodes=2, timeout_seconds=0.5)
+
+
+def test_a_node_that_is_gone_ends_what_waits_for_it_at_once(context: Context) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        fakes[0].leaving = silent
+        waiting = [
+            asyncio.ensure_future(link.exchange(link.slices[0], torch.ones(NUMEL // 2))),
+            asyncio.ensure_future(link.read(link.slices[0])),
+        ]
+        await fakes[0].until_heard(6)
+        link.lose("another token")
+        assert not any(future.done() for future in waiting)
+        link.lose(fakes[0].member.token)
+        for ended in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(ended, PeerLost)
+            assert str(ended) == "sync-0 is gone"
+        heard = len(fakes[0].heard)
+        with pytest.raises(PeerLost, match="sync-0 is gone"):
+            await link.read_all()
+        assert len(fakes[0].heard) == heard
+        assert (await link.read(link.slices[1])).tolist() == [0.0] * (NUMEL // 2)
+
+    # The timeout is far longer than the test may take.
+    with_link(context, work, nodes=2, timeout_seconds=600.0)
+
+
+def test_an_answer_to_an_earlier_request_is_not_taken_for_a_later_one(context: Context) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        (fake,) = fakes
+        held: list[CenterValues] = []
+
+        def late(answer: CenterValues) -> Leaving:
+            held.append(answer)
+            return []
+
+        fake.leaving = late
+        with pytest.raises(PeerLost):
+            await link.exchange(link.slices[0], torch.ones(NUMEL))
+        # With the next request's answers all the old ones come, before and after them.
+        old = list(held)
+        fake.leaving = lambda answer: [*old, answer, *old]
+        delta = await link.exchange(link.slices[0], torch.full((NUMEL,), 8.5))
+        assert delta.tolist() == [4.0] * NUMEL
+        assert link.refused_messages == 0
+
+    with_link(context, work, timeout_seconds=0.6)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_an_answer_of_another_length_is_refused_and_asked_for_again(
+    context: Context, caplog: pytest.LogCaptureFixture, change: int
+) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        wrong = [True]
+
+        def leaving(answer: CenterValues) -> Leaving:
+            if wrong.pop() if wrong else False:
+                values = np.full(len(answer.values) + change, 9.0, np.float32)
+                return [CenterValues(answer.request, answer.start, values)]
+            return [answer]
+
+        fakes[0].leaving = leaving
+        delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
+        assert delta.tolist() == [0.5] * NUMEL
+        assert link.refused_messages == 1
+
+    with caplog.at_level(logging.ERROR):
+        with_link(context, work, timeout_seconds=2.0)
+    assert f"sync-0 answered {CHUNK + change} elements of {CHUNK}" in caplog.text
+
+
+def test_an_answer_that_comes_twice_or_unasked_changes_nothing(context: Context) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        def leaving(answer: CenterValues) -> Leaving:
+            foreign = np.full(CHUNK, 9.0, np.float32)
+            return [
+                CenterValues(answer.request + 7, answer.start, foreign),
+                CenterValues(answer.request, answer.start + 1, foreign),
+                answer,
+                CenterValues(answer.request, answer.start, foreign),
+            ]
+
+        fakes[0].leaving = leaving
+        delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
+        assert delta.tolist() == [0.5] * NUMEL
+
+    with_link(context, work)
+
+
+def test_what_cannot_be_understood_is_counted_with_its_sender(
+    context: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        def leaving(answer: CenterValues) -> Leaving:
+            if answer.start:
+                return [answer]
+            return [b"nonsense", Failure(answer.request, "no room"), Pushed(1, repeated=False), answer]
+
+        fakes[0].leaving = leaving
+        delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
+        assert delta.tolist() == [0.5] * NUMEL
+        assert link.refused_messages == 3
+
+    with caplog.at_level(logging.ERROR):
+        with_link(context, work)
+    for words in ("refused a message from sync-0", "sync-0 answered: no room", "sync-0 answered: a pushed"):
+        assert words in caplog.text
+
+
+def test_a_repeat_has_the_same_values(context: Context) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        (fake,) = fakes
+        fake.leaving = dropping(NUMEL // CHUNK)
+        replica = torch.arange(NUMEL, dtype=torch.float32)
+        await link.exchange(link.slices[0], replica)
+        sent: dict[int, list[bytes]] = {}
+        for message in fake.heard:
+            assert isinstance(message, CenterExchange)
+            sent.setdefault(message.start, []).append(message.values.tobytes())
+        assert sorted(sent) == list(range(0, NUMEL, CHUNK))
+        assert all(len(values) == 2 and len(set(values)) == 1 for values in sent.values())
+
+    with_link(context, work, timeout_seconds=2.0)
+
+
+def test_slices_are_those_of_the_nodes_in_order(context: Context) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        assert link.slices == (Slice(0, 6), Slice(6, 13), Slice(13, 20))
+        assert [(fake.state.start, fake.state.stop) for fake in fakes] == [(0, 6), (6, 13), (13, 20)]
+
+    with_link(context, work, nodes=3)

@@ -1,0 +1,83 @@
+"""Threads that stop when told, and whose failures are the node's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import zmq
+from shadowsync.nodes.service import Service
+
+WAIT_SECONDS = 10.0
+
+
+class Plain(Service):
+    """Runs what it is given."""
+
+    def __init__(self, body: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+        super().__init__("plain", failed)
+        self._body = body
+
+    def body(self) -> None:
+        self._body()
+
+
+def test_a_failure_is_told_on_the_thread() -> None:
+    told: list[tuple[str, BaseException]] = []
+
+    def fail() -> None:
+        raise LookupError("no such row")
+
+    service = Plain(fail, lambda error: told.append((threading.current_thread().name, error)))
+    service.start()
+    assert service.join(WAIT_SECONDS)
+    ((name, error),) = told
+    assert name == "plain"
+    assert isinstance(error, LookupError)
+
+
+def test_it_is_told_to_stop_and_woken() -> None:
+    told: list[BaseException] = []
+    began = threading.Event()
+
+    def wait() -> None:
+        poller = zmq.Poller()
+        poller.register(service.waker.fileno(), zmq.POLLIN)
+        began.set()
+        while not service.stopping:
+            assert poller.poll(int(WAIT_SECONDS * 1000)), "nobody woke it"
+            service.waker.clear()
+
+    service = Plain(wait, told.append)
+    service.start()
+    assert began.wait(WAIT_SECONDS)
+    service.stop()
+    assert service.join(WAIT_SECONDS)
+    assert told == []
+
+
+def test_joining_says_whether_it_has_ended_and_leaves_no_descriptor() -> None:
+    told: list[BaseException] = []
+    end = threading.Event()
+
+    def wait() -> None:
+        end.wait(WAIT_SECONDS)
+
+    service = Plain(wait, told.append)
+    service.start()
+    assert not service.join(0.01)
+    assert service.waker.fileno() >= 0
+    end.set()
+    assert service.join(WAIT_SECONDS)
+    assert service.waker.fileno() == -1
+    # Whoever wakes it late does no harm.
+    service.stop()
+    assert service.join(0.0)
+
+
+def test_one_that_never_ran_is_ended() -> None:
+    told: list[BaseException] = []
+    service = Plain(lambda: None, told.append)
+    service.stop()
+    assert service.join(0.0)
+    assert service.waker.fileno() == -1

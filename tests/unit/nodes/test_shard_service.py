@@ -1,0 +1,210 @@
+"""An embedding node's thread over a real socket: lookups, pushes, repeats, refusals."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+from numpy.typing import NDArray
+from shadowsync.nodes.shard_service import ShardService
+from shadowsync.pipeline.data.batch import BatchId, Float32Array
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.tests.support.batches import batch_id
+
+Context = zmq.Context[zmq.Socket[bytes]]
+ROWS, DIM, LR = 40, 4, 0.5
+
+
+@pytest.fixture
+def service(context: Context, failures: list[BaseException]) -> Iterator[tuple[ShardService, str]]:
+    """A running service with plain SGD, and its endpoint."""
+    listener = Listener(context, "tcp://127.0.0.1:0")
+    plan = TablePlan.make([ROWS], DIM, 1)
+    store = ShardStore(plan, 0, seed=5, optimizer="sgd", lr=LR, memory_fraction=0.8)
+    made = ShardService(listener, store, failures.append)
+    made.start()
+    yield made, listener.endpoint
+    made.stop()
+    assert made.join(10.0)
+
+
+@pytest.fixture
+def worker(context: Context, service: tuple[ShardService, str]) -> Iterator[Connection]:
+    connection = Connection(context, service[1], "t/0")
+    yield connection
+    connection.close()
+
+
+Answered = Callable[[Message], Message]
+
+
+@pytest.fixture
+def ask(worker: Connection) -> Answered:
+    """Sends a message and gives its answer."""
+
+    def one(message: Message) -> Message:
+        worker.send(message)
+        assert worker.socket.poll(10_000), "nothing came"
+        answer = worker.receive()
+        assert answer is not None
+        return answer
+
+    return one
+
+
+def rows(*numbers: int) -> NDArray[np.int32]:
+    return np.array(numbers, np.int32)
+
+
+def table(ask: Answered, request: int = 900) -> tuple[Float32Array, int]:
+    """All rows as they are now, and the shard's version."""
+    answer = ask(Lookup(request, rows(*range(ROWS))))
+    assert isinstance(answer, Vectors)
+    assert answer.request == request
+    return answer.values.copy(), answer.version
+
+
+def push(
+    request: int, batch: BatchId, numbers: NDArray[np.int32], value: float = 1.0, version: int = 0
+) -> Push:
+    return Push(request, batch, version, numbers, np.full((len(numbers), DIM), value, np.float32))
+
+
+def counts(service: ShardService) -> dict[str, Any]:
+    """The counts when the thread is done with what it was asked so far: it counts after it answers."""
+    done = threading.Event()
+    service.call(done.set)
+    assert done.wait(10.0)
+    return service.metrics()
+
+
+def test_a_lookup_gives_the_rows_in_the_order_asked(ask: Answered) -> None:
+    everything, version = table(ask)
+    assert version == 0
+    answer = ask(Lookup(7, rows(39, 0, 5, 5)))
+    assert isinstance(answer, Vectors)
+    assert (answer.request, answer.version) == (7, 0)
+    np.testing.assert_array_equal(answer.values, everything[[39, 0, 5, 5]])
+    empty = ask(Lookup(8, rows()))
+    assert isinstance(empty, Vectors)
+    assert empty.values.shape == (0, DIM)
+
+
+def test_a_push_changes_its_rows_and_no_others(ask: Answered) -> None:
+    before, _ = table(ask)
+    assert ask(push(1, batch_id(0), rows(3, 3, 9))) == Pushed(1, repeated=False)
+    after, version = table(ask)
+    wanted = before.copy()
+    wanted[3] -= 2 * LR
+    wanted[9] -= LR
+    np.testing.assert_allclose(after, wanted, rtol=0, atol=1e-6)
+    assert version == 1
+
+
+def test_a_repeated_push_is_answered_and_changes_nothing(
+    ask: Answered, service: tuple[ShardService, str]
+) -> None:
+    ask(push(1, batch_id(0), rows(3)))
+    after, version = table(ask)
+    # The same request again, and the same batch trained once more by another, with other gradients.
+    assert ask(push(1, batch_id(0), rows(3))) == Pushed(1, repeated=True)
+    assert ask(push(2, batch_id(0), rows(4), value=9.0)) == Pushed(2, repeated=True)
+    again, same_version = table(ask)
+    np.testing.assert_array_equal(again, after)
+    assert same_version == version == 1
+    metrics = counts(service[0])
+    assert (metrics["applied_batches"], metrics["repeated_pushes"]) == (1, 2)
+    # The control: a batch of another id is applied.
+    for number, other in enumerate((batch_id(1), batch_id(0, epoch=1), batch_id(0, span=1)), start=3):
+        assert ask(push(number, other, rows(3))) == Pushed(number, repeated=False)
+    np.testing.assert_allclose(table(ask)[0][3], after[3] - 3 * LR, rtol=0, atol=1e-6)
+    assert counts(service[0])["applied_batches"] == 4
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (Lookup(7, rows(0, ROWS)), r"row 40 \(1 in all\) is not one of node 0's 40"),
+        (Lookup(7, rows(-1)), r"row -1 \(1 in all\)"),
+        (push(7, batch_id(9), rows(1, ROWS)), "row 40"),
+        (push(7, batch_id(9), rows(-5, 1)), "row -5"),
+        (
+            Push(7, batch_id(9), 0, rows(1, 2), np.ones((1, DIM), np.float32)),
+            r"gradients \[1, 4\] for 2 rows",
+        ),
+        (
+            Push(7, batch_id(9), 0, rows(1), np.ones((1, 3), np.float32)),
+            r"gradients \[1, 3\] for 1 rows of 4",
+        ),
+        (Pushed(7, repeated=False), "an embedding node takes no pushed"),
+    ],
+)
+def test_what_cannot_be_done_is_answered_and_changes_nothing(
+    ask: Answered, service: tuple[ShardService, str], message: Message, why: str
+) -> None:
+    before, _ = table(ask)
+    answer = ask(message)
+    assert isinstance(answer, Failure)
+    assert answer.request == 7
+    assert re.search(why, answer.what)
+    after, version = table(ask)
+    np.testing.assert_array_equal(after, before)
+    assert version == 0
+    assert counts(service[0])["applied_batches"] == 0
+    # Its id is not spent: the right push of that batch is applied.
+    assert ask(push(8, batch_id(9), rows(1))) == Pushed(8, repeated=False)
+
+
+def test_staleness_is_the_pushes_between_a_lookup_and_its_push(
+    ask: Answered, service: tuple[ShardService, str]
+) -> None:
+    for number, version in enumerate((0, 1, 0, 0)):
+        ask(push(number + 1, batch_id(number), rows(1), version=version))
+    # 0, 0, 2 and 3 pushes late; a repeat is not counted.
+    ask(push(9, batch_id(0), rows(1), version=0))
+    metrics = counts(service[0])
+    assert (metrics["staleness_sum"], metrics["staleness_max"], metrics["staleness_count"]) == (5, 3, 4)
+
+
+def test_answers_that_are_under_way_do_not_share_a_buffer(worker: Connection, ask: Answered) -> None:
+    everything, _ = table(ask)
+    # Large enough to be sent without a copy, and asked for before any is taken.
+    many = [np.full(20_000, row, np.int32) for row in range(8)]
+    for request, numbers in enumerate(many):
+        worker.send(Lookup(request, numbers))
+    received: dict[int, Float32Array] = {}
+    while len(received) < len(many):
+        assert worker.socket.poll(10_000), "nothing came"
+        answer = worker.receive()
+        assert isinstance(answer, Vectors)
+        received[answer.request] = answer.values
+    for request, values in received.items():
+        np.testing.assert_array_equal(values, np.broadcast_to(everything[request], values.shape))
+
+
+def test_commands_run_on_the_thread_between_messages(
+    service: tuple[ShardService, str], ask: Answered
+) -> None:
+    told: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    ask(push(1, batch_id(0), rows(3)))
+    service[0].call(lambda: told.put((threading.current_thread().name, len(service[0].applied))))
+    assert told.get(timeout=10) == ("shard", 1)
+
+
+def test_traffic_is_counted(service: tuple[ShardService, str], worker: Connection, ask: Answered) -> None:
+    table(ask)
+    ask(push(1, batch_id(0), rows(3)))
+    metrics = counts(service[0])
+    assert (metrics["lookups"], metrics["looked_up_rows"]) == (1, ROWS)
+    assert metrics["sent_bytes"] == worker.received_bytes > ROWS * DIM * 4
+    assert metrics["received_bytes"] == worker.sent_bytes > ROWS * 4
