@@ -176,6 +176,9 @@ class CenterLink:
         try:
             await asyncio.wait({pending.done}, timeout=seconds)
             if not pending.done.done():
+                if sender.done():
+                    # Raises what kept the chunks from being sent.
+                    sender.result()
                 return False
             pending.done.result()
             return True

@@ -138,9 +138,10 @@ class Conductor:
     async def _wind_up(self) -> None:
         stop = self._outcome.stop
         await self._hold(hurry=stop is not None)
-        if stop is None and not self._c.ledger.totals.trained_examples:
-            return
         try:
+            if not self._c.ledger.totals.trained_examples:
+                self._outcome.notes.append("no checkpoint was written, since nothing was trained")
+                return
             if stop is None:
                 await self._measure_divergence()
                 await self._settle()
@@ -154,8 +155,9 @@ class Conductor:
             if stop is None:
                 self._outcome.stop = Stop("failed", str(error), error.exit_code)
             self._outcome.notes.append(str(error))
-        if self._outcome.stop is None and self._c.stop.done():
-            self._outcome.stop = self._c.stop.result()
+        finally:
+            if self._outcome.stop is None and self._c.stop.done():
+                self._outcome.stop = self._c.stop.result()
 
     async def _hold(self, *, hurry: bool) -> None:
         """Deliveries end, then training, so that every delivery is trained, returned, or in flight."""

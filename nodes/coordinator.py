@@ -143,14 +143,12 @@ class Coordinator:
 
     def lose(self, token: str, why: str) -> None:
         """A node died: its batches go back, what it alone knew is counted as lost."""
-        if self.finishing:
-            return
-        member = self.members.lose(token, why)
-        if member is None:
-            return
-        talk = self._talks.pop(token.encode(), None)
+        member = None if self.finishing else self.members.lose(token, why)
+        talk = self._talks.pop(token.encode(), None) if self.finishing or member else None
         if talk is not None:
             talk.close(why)
+        if member is None:
+            return
         name, role = member.info.name, member.info.role
         self.event(name, why)
         if role == "trainer":
@@ -227,8 +225,9 @@ class Coordinator:
                 if member.ready and now - self._heard.get(member.info.token, now) > limit:
                     self.lose(member.info.token, f"was silent for {limit:g} s")
             if self.phase == "training" and (lost := lost_batches(self.ledger, self.members.alive("reader"))):
-                count = f"{lost} batches were delivered and are" if lost > 1 else "1 batch was delivered and is"
-                text = f"{count} neither trained nor on its way; report.md has the books"
+                text = (
+                    f"batches delivered and neither trained nor on their way: {lost}; report.md has the books"
+                )
                 self.request_stop(Stop("failed", text, ExitCode.LEDGER))
 
     async def _handle(self, token: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class EmbeddingRole(Role):
             optimizer=settings.optimizer,
             lr=settings.lr,
             memory_fraction=settings.memory_fraction,
+            init_scale=settings.init_scale,
         )
         self._service = ShardService(self._listener, store, node.fail)
         self._service.start()

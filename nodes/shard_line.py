@@ -120,8 +120,7 @@ class ShardLines:
         return slot if isinstance(message, Pushed) and slot.unpushed == 0 else None
 
     def lose(self, shard: str) -> list[Slot]:
-        """A node is gone and its rows with it. Gives the slots whose push it has not answered: no other node's
-        answer will finish them."""
+        """A node is gone, its rows with it. Gives the slots whose push it has not answered and never will."""
         self.lost = True
         at = self._names.index(shard)
         dropped = {n: request for n, request in self._open.items() if request.shard == at}

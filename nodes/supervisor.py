@@ -31,7 +31,7 @@ from ..pipeline.wire.sockets import prepare
 from .child import Child, words_of
 
 STOP_SECONDS = 9.0
-PROGRESS_SECONDS = 2.0
+PROGRESS_SECONDS = 5.0
 
 Progress = Callable[[dict[str, Any]], None]
 

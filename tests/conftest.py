@@ -39,9 +39,7 @@ def text_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def starting(
-    tmp_path_factory: pytest.TempPathFactory, click_log: Path, text_log: Path
-) -> Iterator[Starting]:
+def starting(tmp_path_factory: pytest.TempPathFactory, click_log: Path, text_log: Path) -> Iterator[Starting]:
     """A context for a folder: gives its Starter, checks for leaks at the end, and kills what is left.
 
     The logs are generated before, since the libraries that write them keep descriptors of their own.

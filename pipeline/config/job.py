@@ -70,11 +70,15 @@ class TrainerSection(Section):
 
 
 class EmbeddingSection(Section):
-    """The nodes that hold the tables, and the optimizer of the rows."""
+    """The nodes that hold the tables, and the optimizer of the rows.
+
+    First values are uniform in `[-init_scale, init_scale)`.
+    """
 
     nodes: Positive = 1
     optimizer: Literal["sgd", "rowwise_adagrad"] = "rowwise_adagrad"
     lr: Rate = 0.02
+    init_scale: Rate = 0.05
     memory_fraction: Fraction = 0.8
 
 

@@ -8,7 +8,7 @@ Each id has a latent vector of two normal values, a hash of (seed, column, id), 
   of one side meets each of the other, and with centred vectors no weight on a single id says any of it.
 - curvature: the product of two counts, the square of another, and two more times a component of L and of R.
 Each of the three is brought to mean 0 and variance 1. What one pass cannot learn would only lower what any
-model can reach: so vectors shrink beyond rank 100, and curvature, which a DLRM is slow to find, weighs little.
+model can reach: so vectors shrink beyond rank 100, and curvature, which a DLRM is slow to find, is small.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from .schema import Message
 
 HIGH_WATER_MESSAGES = 4096
 LINGER_MILLISECONDS = 500
+SERVED_AT_ONCE = 256
 
 log = logging.getLogger(__name__)
 
@@ -162,8 +163,11 @@ class Listener:
                 self.send(identity, Failure(request=0, what=str(error)))
 
     def serve(self, handle: Callable[[bytes, Message], None]) -> None:
-        """Hands every message that has arrived to `handle`."""
-        while (received := self.receive()) is not None:
+        """Hands what has arrived to `handle`, and no more than SERVED_AT_ONCE, so that its thread gets to
+        other work however much comes."""
+        for _ in range(SERVED_AT_ONCE):
+            if (received := self.receive()) is None:
+                return
             handle(*received)
 
     def close(self) -> None:

@@ -52,7 +52,9 @@ def test_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     """Nobody is left to end the others: each notices by itself. The leak check finds any that does not."""
     job = supervise()
     job.wait_for_batches(20)
-    children = [node for role in ("coordinator", "reader", "trainer", "embedding") for node in job.nodes(role)]
+    children = [
+        node for role in ("coordinator", "reader", "trainer", "embedding") for node in job.nodes(role)
+    ]
     assert len(children) == 4
     job.process.signal(signal.SIGKILL)
     job.process.wait()

@@ -15,16 +15,17 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import Starter, wait_until
-from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder
+from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder, Settings
 
 STEPS = 2 * 2 * -(-EXAMPLES // 2 // 128)
 FIXED = {"sync": {"mode": "fixed", "every": 7}}
 NONE = {"sync": {"algorithm": "none"}}
 
 
-def deterministic(changes: dict[str, dict[str, object]], seed: int, name: str) -> dict[str, dict[str, object]]:
+def deterministic(changes: Settings, seed: int, name: str) -> Settings:
     """A deterministic job of STEPS steps: two epochs of two files, each cut by itself."""
-    return changes | {
+    return {
+        **changes,
         "run": {"deterministic": True, "seed": seed, "name": name},
         "trainer": {"count": 1},
         "data": {"epochs": 2},
@@ -52,20 +53,25 @@ def load() -> Iterator[None]:
             process.wait()
 
 
-def run_forked(cluster: Callable[..., Cluster], changes: dict[str, dict[str, object]]) -> RunFolder:
+def run_forked(cluster: Callable[..., Cluster], changes: Settings) -> RunFolder:
     own = cluster(changes).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
 
 
-@pytest.mark.parametrize("changes", [FIXED, NONE], ids=["fixed rate", "no synchronization"])
-def test_two_runs_are_alike_and_another_seed_is_not(
-    cluster: Callable[..., Cluster], changes: dict[str, dict[str, object]]
-) -> None:
-    first = run_forked(cluster, deterministic(changes, 1, "first"))
+def was_trained(run: RunFolder) -> bool:
+    """Whether the optimizers have seen gradients of most elements: equal bytes mean nothing without that."""
+    folder, manifest = open_checkpoint(run.folder)
+    reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "trainer-0"])
+    return bool((reader.read("optimizer.sum") > 0).mean() > 0.5)
+
+
+def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., Cluster]) -> None:
+    first = run_forked(cluster, deterministic(FIXED, 1, "first"))
     with load():
-        second = run_forked(cluster, deterministic(changes, 1, "second"))
-    other = run_forked(cluster, deterministic(changes, 2, "other"))
+        second = run_forked(cluster, deterministic(FIXED, 1, "second"))
+    other = run_forked(cluster, deterministic(FIXED, 2, "other"))
+    assert was_trained(first)
     assert first.batches() == STEPS >= 200
     assert digests(first) == digests(second)
     assert digests(first).keys() == digests(other).keys()
@@ -86,13 +92,3 @@ def test_processes_of_their_own_start_give_the_same_bytes(
     wait_until(lambda: process.poll() is not None, "the spawned job ends", 90.0)
     assert process.code == 0, process.text()
     assert digests(forked) == digests(RunFolder(tmp_path / "runs" / "spawned"))
-
-
-def test_training_changed_the_model(cluster: Callable[..., Cluster]) -> None:
-    """The control: equal bytes would mean nothing if training left the first weights as they are."""
-    run = run_forked(cluster, deterministic(FIXED, 1, "trained"))
-    folder, manifest = open_checkpoint(run.folder)
-    reader = TensorReader(folder, [e for e in manifest.files if e.role in ("trainer-0", "embedding-0")])
-    sums = [reader.read(name) for name in reader.names if name == "optimizer.sum"]
-    assert sums
-    assert all((values > 0).mean() > 0.5 for values in sums)

@@ -32,8 +32,8 @@ class OwnModel(nn.Module):
 
 
 def test_several_of_everything(cluster: Callable[..., Cluster], text_log: Path) -> None:
-    """Two readers, two workers in each of two trainers, two embedding nodes with split tables, two sync nodes,
-    two epochs of compressed text in three files."""
+    """Two readers, two workers in each of two trainers, two embedding nodes with split tables, two sync
+    nodes, two epochs of compressed text in three files."""
     text = {
         "format": "criteo_tsv",
         "path": str(text_log / "train-*.tsv.gz"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,7 @@ from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder, sm
 
 
 @pytest.fixture(scope="module")
-def finished(
-    starting: Starting, click_log: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunFolder]:
+def finished(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """The run of the small job, under the command that a user types."""
     folder = tmp_path_factory.mktemp("whole-job")
     job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), {})
@@ -27,7 +24,7 @@ def finished(
         process = starter.spawn("run", str(job))
         assert process.wait() == 0, process.text()
         assert "The ledger adds up." in process.text()
-    yield RunFolder(folder / "runs" / "small")
+    return RunFolder(folder / "runs" / "small")
 
 
 def test_report_states_every_count(finished: RunFolder) -> None:

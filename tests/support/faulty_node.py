@@ -85,7 +85,7 @@ def miscount() -> None:
             self.read_examples = read
         return delivery
 
-    DeliveryState._send = faulty  # type: ignore[method-assign]
+    DeliveryState._send = faulty  # type: ignore[assignment,method-assign]
 
 
 def drop() -> None:

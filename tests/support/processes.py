@@ -74,7 +74,9 @@ class Process(ABC):
 class Spawned(Process):
     """Started as a user would start it."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path
+    ) -> None:
         with log.open("ab") as file:
             self._popen = subprocess.Popen(
                 command,

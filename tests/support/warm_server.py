@@ -61,8 +61,8 @@ def become(start: dict[str, Any]) -> None:
 
 
 def end(start: dict[str, Any]) -> NoReturn:
-    """In the child: ends with the code of what it became. It skips the clearing of all that was imported, which
-    costs half a second of CPU a process; threads have been joined and sockets closed by then."""
+    """In the child: ends with the code of what it became. It skips the clearing of all that was imported,
+    which costs half a second of CPU a process; threads have been joined and sockets closed by then."""
     code: int | str | None = 0
     try:
         become(start)

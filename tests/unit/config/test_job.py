@@ -50,6 +50,7 @@ OTHER: dict[str, Any] = {
     "embedding.nodes": 2,
     "embedding.optimizer": "sgd",
     "embedding.lr": 0.5,
+    "embedding.init_scale": 0.1,
     "embedding.memory_fraction": 0.5,
     "sync.algorithm": "none",
     "sync.mode": "fixed",

@@ -226,6 +226,16 @@ def test_a_repeat_has_the_same_values(context: Context) -> None:
     with_link(context, work, timeout_seconds=2.0)
 
 
+def test_what_cannot_be_sent_is_no_loss_of_the_peer(context: Context) -> None:
+    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+        with pytest.raises(ValueError, match="C-contiguous float32 of rank 1 is declared"):
+            await link.exchange(link.slices[0], torch.ones(NUMEL, dtype=torch.float64))
+        assert fakes[0].heard == []
+        assert (await link.exchange(link.slices[0], torch.ones(NUMEL))).tolist() == [0.5] * NUMEL
+
+    with_link(context, work, timeout_seconds=0.5)
+
+
 def test_slices_are_those_of_the_nodes_in_order(context: Context) -> None:
     async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
         assert link.slices == (Slice(0, 6), Slice(6, 13), Slice(13, 20))

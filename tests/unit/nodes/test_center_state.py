@@ -190,66 +190,6 @@ def test_reading_gives_a_copy_of_a_part() -> None:
     np.testing.assert_array_equal(part, first[2:5])
 
 
-def test_before_its_first_value_there_is_no_center() -> None:
-    state = CenterState(EASGD(ElasticOptions()).center_rule)
-    assert not state.ready
-    for ask in (
-        lambda: state.read(CenterRead(1, 0, 4)),
-        lambda: state.exchange(A, CenterExchange(1, 0, floats(4, 1))),
-    ):
-        with pytest.raises(ValueError, match="no first value yet"):
-            ask()
-
-
-def test_the_first_value_comes_in_chunks_and_only_once() -> None:
-    state, first = CenterState(EASGD(ElasticOptions()).center_rule), floats(7, 1)
-    stop = START + 7
-    for start, part in chunks(first, 3)[::-1]:
-        assert not state.ready
-        answer = state.seed(CenterSeed(5, START, stop, start, part))
-        assert (answer.request, answer.start, len(answer.values)) == (5, start, 0)
-    assert state.ready
-    np.testing.assert_array_equal(whole(state), first)
-    # A second trainer's seed, or a late repeat.
-    state.seed(CenterSeed(6, START, stop, START, floats(7, 9)))
-    np.testing.assert_array_equal(whole(state), first)
-
-
-def test_a_repeated_first_chunk_does_not_stand_for_another() -> None:
-    state, first = CenterState(EASGD(ElasticOptions()).center_rule), floats(6, 1)
-    for _ in range(3):
-        state.seed(CenterSeed(1, START, START + 6, START, first[:3]))
-        assert not state.ready
-    with pytest.raises(ValueError, match="3 elements from 102 overlap"):
-        state.seed(CenterSeed(1, START, START + 6, START + 2, first[2:5]))
-    assert not state.ready
-    state.seed(CenterSeed(1, START, START + 6, START + 3, first[3:]))
-    np.testing.assert_array_equal(whole(state), first)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(5, 5), (6, 5), (-1, 5)])
-def test_a_slice_that_is_none_is_refused(start: int, stop: int) -> None:
-    state = CenterState(EASGD(ElasticOptions()).center_rule)
-    with pytest.raises(ValueError, match="a slice from"):
-        state.seed(CenterSeed(1, start, stop, start, floats(1, 1)))
-
-
-def test_a_slice_that_does_not_fit_into_memory_is_refused() -> None:
-    state = CenterState(EASGD(ElasticOptions()).center_rule)
-    for stop in (2**50, 2**62):
-        with pytest.raises(ValueError, match=f"a slice of {stop} elements does not fit into memory"):
-            state.seed(CenterSeed(1, 0, stop, 0, floats(1, 1)))
-    state.seed(CenterSeed(1, 0, 4, 0, floats(4, 1)))
-    assert state.ready
-
-
-def test_another_slice_than_the_first_is_refused() -> None:
-    state = CenterState(EASGD(ElasticOptions()).center_rule)
-    state.seed(CenterSeed(1, 0, 6, 0, floats(3, 1)))
-    with pytest.raises(ValueError, match="another slice than 0 to 6"):
-        state.seed(CenterSeed(1, 0, 7, 3, floats(3, 1)))
-
-
 def test_a_dead_trainer_is_forgotten_and_its_unanswered_slices_counted() -> None:
     state = seeded(floats(6, 1))
     exchange(state, b"dead/shadow", 1, floats(6, 2))

@@ -32,7 +32,9 @@ SHAPES = st.lists(st.lists(st.sampled_from([0, 1, 2, 2**31, 2**62]), max_size=3)
 PARTS = st.tuples(
     st.just(V), st.sampled_from(sorted(MESSAGES)) | PLAIN, st.lists(PLAIN, max_size=6) | PLAIN, SHAPES | PLAIN
 )
-FUZZED = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZED = settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def test_the_control_message_is_taken(header: Header) -> None:
@@ -114,6 +116,11 @@ def test_wrong_header_values_are_refused(header: Header, values: Any, why: str) 
 def test_a_shape_that_is_not_the_frames_is_refused(header: Header, shape: Any) -> None:
     with pytest.raises(ProtocolError, match=r"lookup\.rows: "):
         decode([header([V, "lookup", [1], [shape]]), ROWS])
+
+
+def test_a_flag_is_no_size(header: Header) -> None:
+    with pytest.raises(ProtocolError, match=r"lookup\.rows: the shape \[True\]"):
+        decode([header([V, "lookup", [1], [[True]]]), bytes(4)])
 
 
 @pytest.mark.parametrize("shape", [[2**31, 2**31], [2**30, 2**32], [2**16, 2**16], [2**31, 1]])

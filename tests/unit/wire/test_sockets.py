@@ -13,7 +13,7 @@ import zmq
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.pipeline.wire.sockets import SERVED_AT_ONCE, Connection, Listener
 
 Context = zmq.Context[zmq.Socket[bytes]]
 WAIT_SECONDS = 10.0
@@ -92,6 +92,28 @@ def test_several_peers_are_told_apart(listener: Listener, connect: Callable[[str
     for name in reversed(connections):
         assert listener.send(name.encode(), Failure(0, name)) is not None
         assert arrived(connections[name]) == Failure(0, name)
+
+
+def test_serving_ends_however_much_comes(listener: Listener, connect: Callable[[str], Connection]) -> None:
+    connection = connect("t/0")
+    for number in range(2 * SERVED_AT_ONCE):
+        connection.send(Pushed(number, repeated=False))
+    served: list[Message] = []
+
+    def handle(identity: bytes, message: Message) -> None:
+        assert identity == b"t/0"
+        served.append(message)
+        # Each is followed by one more.
+        connection.send(Pushed(len(served) + 2 * SERVED_AT_ONCE - 1, repeated=False))
+
+    until = time.monotonic() + WAIT_SECONDS
+    while len(served) < 4 * SERVED_AT_ONCE and time.monotonic() < until:
+        listener.socket.poll(100)
+        before = len(served)
+        listener.serve(handle)
+        assert len(served) - before <= SERVED_AT_ONCE
+    assert served == [Pushed(number, repeated=False) for number in range(len(served))]
+    assert len(served) >= 4 * SERVED_AT_ONCE
 
 
 def test_what_cannot_be_understood_is_counted_logged_and_answered(
