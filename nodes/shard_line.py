@@ -34,6 +34,7 @@ class Slot:
     unanswered: int = 0
     unpushed: int = 0
     loss: float = 0.0
+    stranded: bool = False
 
     @property
     def training(self) -> bool:
@@ -120,12 +121,17 @@ class ShardLines:
         return slot if isinstance(message, Pushed) and slot.unpushed == 0 else None
 
     def lose(self, shard: str) -> list[Slot]:
-        """A node is gone, its rows with it. Gives the slots whose push it has not answered and never will."""
+        """A node is gone, its rows with it. Gives the slots whose push it has not answered and never will,
+        but for those that another lost node stranded before."""
         self.lost = True
         at = self._names.index(shard)
         dropped = {n: request for n, request in self._open.items() if request.shard == at}
         self._open = {n: request for n, request in self._open.items() if n not in dropped}
-        return [request.slot for request in dropped.values() if isinstance(request.message, Push)]
+        pushed = [request.slot for request in dropped.values() if isinstance(request.message, Push)]
+        stranded = [slot for slot in pushed if not slot.stranded]
+        for slot in stranded:
+            slot.stranded = True
+        return stranded
 
     def forget_lookups(self) -> None:
         """Drops lookups whose answers nobody wants any more."""

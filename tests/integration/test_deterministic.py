@@ -82,6 +82,17 @@ def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., Clust
     assert first.report.train.ne_progressive == second.report.train.ne_progressive
 
 
+def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., Cluster]) -> None:
+    """To the bit: a count of what was applied would not show a push that was applied again."""
+    unharmed = run_forked(cluster, deterministic(NONE, 1, "unharmed"))
+    own = cluster(deterministic(NONE, 1, "repeated"), faults={"embedding": "drop answers"}).start()
+    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.run.logged("a pushed was lost", ["embedding-0"])
+    ((repeated,),) = own.run.query("SELECT repeated FROM shards")
+    assert repeated == 1
+    assert digests(own.run) == digests(unharmed)
+
+
 def test_processes_of_their_own_start_give_the_same_bytes(
     cluster: Callable[..., Cluster], starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:

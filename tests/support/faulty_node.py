@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from shadowsync.cli import main
@@ -88,15 +88,14 @@ def miscount() -> None:
     DeliveryState._send = faulty  # type: ignore[assignment,method-assign]
 
 
-def drop() -> None:
+def drop(kinds: Iterable[type[Message]] = (Push, Credit, Delivery, Pushed, Vectors)) -> None:
     """Below the layer that sends again: the AT-th of each kind of message is lost on its way."""
     delivery_state.RESEND_SECONDS = shard_line.RESEND_SECONDS = 0.3
-    kinds = (Push, Credit, Delivery, Pushed, Vectors)
     due = {kind: once(f"a {kind.KIND} was lost") for kind in kinds}
     due_ask = once("a report of trained batches was lost")
 
     def lost(message: Message) -> bool:
-        return type(message) in due and due[type(message)]()  # type: ignore[index]
+        return type(message) in due and due[type(message)]()
 
     connection_send, listener_send, node_send = Connection.send, Listener.send, Node._send
 
@@ -115,7 +114,18 @@ def drop() -> None:
     Node._send = from_node  # type: ignore[method-assign]
 
 
-FAULTS = {"discard": discard, "double": double, "miscount": miscount, "drop": drop}
+def drop_answers() -> None:
+    """An embedding node that applies a push and whose answer is lost, so that the push comes again."""
+    drop([Pushed])
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "discard": discard,
+    "double": double,
+    "miscount": miscount,
+    "drop": drop,
+    "drop answers": drop_answers,
+}
 
 if __name__ == "__main__":
     FAULTS[os.environ["SHADOWSYNC_TEST_FAULT"]]()

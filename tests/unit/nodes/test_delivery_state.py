@@ -74,6 +74,7 @@ def test_a_credit_beyond_what_was_sent_is_no_promise() -> None:
     state.credit(A, credit(2, received=99, done=99))
     state.deliveries(0.0)
     # What is sent after it is not done, though the claim covered it.
+    state.credit(A, credit(2))
     assert state.outstanding(TRAINING) == 4
     assert len(state.overdue(RESEND_SECONDS + 1)) == 2
     assert [item[0].number for item in state.lose("a")] == [0, 1]

@@ -1,74 +1,54 @@
-"""Noticing that batches are lost for good."""
+"""When a job can no longer end by itself: what a stale heartbeat must not make it believe."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 from shadowsync.nodes.ledger_state import LedgerState
 from shadowsync.nodes.lost_batches import lost_batches
 from shadowsync.nodes.membership_state import Member
 from shadowsync.nodes.role import MemberInfo
+from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.data.spans import Span
-from shadowsync.tests.support.batches import batch_id
 
 
-@pytest.fixture
-def ledger() -> LedgerState:
-    """Two spans of two batches of 10 examples, both handed out; three batches are trained."""
-    spans = [Span(number, "part.tsv", "bytes", 0, 100) for number in range(2)]
-    state = LedgerState(spans, epochs=1, seed=1, shuffled=False)
-    for span in range(2):
-        state.grant("reader-0")
-        state.acknowledge("trainer-0", batch_id(0, span=span), 10)
-    state.acknowledge("trainer-0", batch_id(1), 10)
-    state.span_read(0, 0, batches=2, examples=20, bad_rows=0)
+def reader(kept_bytes: int, parsed_examples: int) -> Member:
+    """A reader as its last heartbeat has it."""
+    info = MemberInfo("reader-0", "reader", 0, "token", "tcp://127.0.0.1:1")
+    return Member(info, metrics={"kept_bytes": kept_bytes, "parsed_examples": parsed_examples})
+
+
+def ledger(trained: int, *, read: bool = True) -> LedgerState:
+    """One span of three batches of ten examples, of which the first `trained` are acknowledged."""
+    state = LedgerState([Span(0, "log.tsv", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
+    state.grant("reader-0")
+    if read:
+        state.span_read(0, 0, batches=3, examples=30, bad_rows=0)
+    for number in range(trained):
+        state.acknowledge("trainer-0", BatchId(0, 0, number, 1), 10)
     return state
 
 
-def reader(**metrics: Any) -> Member:
-    return Member(MemberInfo("reader-0", "reader", 0, "r", ""), metrics=metrics)
+def test_batches_that_nobody_has_are_lost() -> None:
+    assert lost_batches(ledger(2), [reader(0, 30)]) == 1
+    assert lost_batches(ledger(0), [reader(0, 30)]) == 3
 
 
-def test_what_is_missing_is_known_when_all_is_read(ledger: LedgerState) -> None:
-    assert ledger.missing_batches() is None
-    ledger.span_read(0, 1, batches=2, examples=20, bad_rows=0)
-    assert ledger.missing_batches() == 1
-    ledger.acknowledge("trainer-0", batch_id(1, span=1), 10)
-    assert ledger.missing_batches() == 0
+def test_batches_that_a_reader_keeps_are_not() -> None:
+    assert lost_batches(ledger(2), [reader(640, 30)]) == 0
+    assert lost_batches(ledger(2), [reader(0, 15), reader(640, 15)]) == 0
 
 
-def test_what_is_not_handed_out_is_not_missing() -> None:
-    ledger = LedgerState([Span(0, "part.tsv", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
-    assert ledger.missing_batches() is None
+def test_an_old_heartbeat_tells_nothing() -> None:
+    """It says that nothing is kept, since it was sent before the span was cut."""
+    assert lost_batches(ledger(0), [reader(0, 0)]) == 0
 
 
-def test_what_no_reader_keeps_and_nobody_trained_is_lost(ledger: LedgerState) -> None:
-    ledger.span_read(0, 1, batches=2, examples=20, bad_rows=0)
-    assert lost_batches(ledger, [reader(kept_bytes=0, parsed_examples=40)]) == 1
-    two = [reader(kept_bytes=0, parsed_examples=10), reader(kept_bytes=0, parsed_examples=30)]
-    assert lost_batches(ledger, two) == 1
-    ledger.acknowledge("trainer-0", batch_id(1, span=1), 10)
-    assert lost_batches(ledger, two) == 0
+def test_a_span_that_is_being_cut_is_not_lost() -> None:
+    assert lost_batches(ledger(2, read=False), [reader(0, 0)]) == 0
 
 
-@pytest.mark.parametrize(
-    "readers",
-    [
-        pytest.param([], id="no reader"),
-        pytest.param([reader()], id="no heartbeat"),
-        pytest.param([reader(kept_bytes=88, parsed_examples=40)], id="kept"),
-        pytest.param([reader(kept_bytes=0, parsed_examples=20)], id="old heartbeat"),
-        pytest.param(
-            [reader(kept_bytes=0, parsed_examples=20), reader(kept_bytes=88, parsed_examples=20)],
-            id="kept by another",
-        ),
-    ],
-)
-def test_what_may_still_come_is_not_lost(ledger: LedgerState, readers: list[Member]) -> None:
-    ledger.span_read(0, 1, batches=2, examples=20, bad_rows=0)
-    assert lost_batches(ledger, readers) == 0
-
-
-def test_nothing_is_lost_while_a_span_is_being_read(ledger: LedgerState) -> None:
-    assert lost_batches(ledger, [reader(kept_bytes=0, parsed_examples=20)]) == 0
+def test_nothing_is_lost_of_a_whole_job_or_without_a_reader() -> None:
+    assert lost_batches(ledger(3), [reader(0, 30)]) == 0
+    assert lost_batches(ledger(2), []) == 0
+    silent = reader(0, 30)
+    silent.metrics = {}
+    assert lost_batches(ledger(2), [silent]) == 0

@@ -147,6 +147,32 @@ def test_forgetting_lookups_keeps_pushes(lines: ShardLines, boxes: list[Outbox])
     assert lines.receive(0, Pushed(2, repeated=False)) is trained
 
 
+def test_a_lost_node_strands_what_was_pushed_to_it_once(lines: ShardLines, boxes: list[Outbox]) -> None:
+    both, other, waiting = slot(0), slot(1), slot(2)
+    nothing = np.zeros((0, DIM), np.float32)
+    one = np.zeros((1, DIM), np.float32)
+    both.requests, other.requests = [plan(0, 4), plan(1, 5), plan(2)], [plan(0), plan(1, 5), plan(2, 6)]
+    both.versions = other.versions = [0, 0, 0]
+    lines.push(both, [one, one, nothing], 0.0)
+    lines.push(other, [nothing, one, one], 0.0)
+    lines.look_up(waiting, [plan(0, 4), plan(1), plan(2)], 0.0)
+    assert not lines.lost
+    assert lines.open_pushes == 4
+    assert lines.lose("embedding-0") == [both]
+    assert lines.lost
+    # The others' answers are still awaited, and finish nothing that is stranded.
+    assert lines.open_pushes == 3
+    assert lines.receive(1, Pushed(2, repeated=False)) is None
+    for box in boxes:
+        box.take()
+    lines.resend_overdue(RESEND_SECONDS + 1)
+    assert [len(box.take()) for box in boxes] == [0, 1, 1]
+    assert lines.lose("embedding-2") == [other]
+    # One that both are missing is not counted twice.
+    assert lines.lose("embedding-1") == []
+    assert lines.outstanding == 0
+
+
 def test_a_slot_is_for_training_or_for_a_pass() -> None:
     assert slot().training
     assert not slot(pass_number=2).training

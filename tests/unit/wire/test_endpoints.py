@@ -20,6 +20,7 @@ from shadowsync.pipeline.wire.endpoints import advertised, listen_address, local
         ("0.0.0.0", "tcp://0.0.0.0:*"),
         ("*", "tcp://*:*"),
         ("[::1]", "tcp://[::1]:*"),
+        ("::1", "tcp://::1:*"),
         ("[::1]:5000", "tcp://[::1]:5000"),
     ],
 )
