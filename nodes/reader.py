@@ -40,6 +40,7 @@ class ReaderRole(Role):
         self._node: NodeContext | None = None
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._returning: list[asyncio.Task[None]] = []
         self._eval_spans_left: dict[int, int] = {}
         self._eval_totals: dict[int, list[int]] = {}
         self._eval_parsed: dict[int, asyncio.Event] = {}
@@ -70,7 +71,7 @@ class ReaderRole(Role):
             self._spawn(self._take_spans())
             return {}
         if verb == "gone":
-            self._spawn(self._return_batches(str(body["token"])))
+            self._returning.append(self._spawn(self._return_batches(str(body["token"]))))
             return {}
         if verb == "hold":
             return await self._hold()
@@ -153,6 +154,8 @@ class ReaderRole(Role):
         sender = self._sender
         assert sender is not None
         self._feed.drop_training()
+        # A dead trainer's batches are on the books before the books are closed.
+        await asyncio.gather(*self._returning, return_exceptions=True)
         sequences = await self._on_sender(sender.state.hold)
         return self.metrics() | {"sequences": sequences}
 
@@ -196,10 +199,11 @@ class ReaderRole(Role):
         if self._sender is not None:
             self._sender.waker.wake()
 
-    def _spawn(self, work: Any) -> None:
-        task = self._loop.create_task(work)
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

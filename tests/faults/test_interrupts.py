@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import wait_until
@@ -56,6 +57,7 @@ def test_ctrl_c_twice_stops_at_once(supervise: Callable[..., Supervised]) -> Non
     # A coordinator that hangs: the first interrupt does nothing to it.
     (coordinator,) = job.nodes("coordinator")
     coordinator.suspend()
+    wait_until(lambda: coordinator.status() == psutil.STATUS_STOPPED, "the coordinator hangs")
     job.process.signal(signal.SIGINT)
     wait_until(lambda: is_pending(coordinator.pid, signal.SIGTERM), "the supervisor asks it to stop")
     job.process.signal(signal.SIGINT)

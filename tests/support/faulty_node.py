@@ -25,16 +25,16 @@ log = logging.getLogger("fault")
 AT = 5
 
 
-def once(what: str) -> Callable[[], bool]:
-    """True at the AT-th call and never again."""
+def once(what: str, at: int = AT) -> Callable[[], bool]:
+    """True at the call number `at` and never again."""
     calls = 0
 
     def now() -> bool:
         nonlocal calls
         calls += 1
-        if calls == AT:
+        if calls == at:
             log.warning("fault: %s", what)
-        return calls == AT
+        return calls == at
 
     return now
 
@@ -92,7 +92,7 @@ def drop(kinds: Iterable[type[Message]] = (Push, Credit, Delivery, Pushed, Vecto
     """Below the layer that sends again: the AT-th of each kind of message is lost on its way."""
     delivery_state.RESEND_SECONDS = shard_line.RESEND_SECONDS = 0.3
     due = {kind: once(f"a {kind.KIND} was lost") for kind in kinds}
-    due_ask = once("a report of trained batches was lost")
+    due_ask = once("a report of trained batches was lost", at=1)
 
     def lost(message: Message) -> bool:
         return type(message) in due and due[type(message)]()

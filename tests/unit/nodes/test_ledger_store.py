@@ -97,6 +97,22 @@ def test_what_was_written_outlives_a_kill(tmp_path: Path) -> None:
     assert rows(path, "SELECT count(*), sum(examples) FROM batches") == [(3, 30)]
 
 
+def test_whoever_reads_the_file_does_not_stop_the_coordinator(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    store = LedgerStore(path)
+    reading = sqlite3.connect(path, isolation_level=None)
+    try:
+        reading.execute("BEGIN")
+        assert reading.execute("SELECT count(*) FROM events").fetchone() == (0,)
+        store.event(1.0, "trainer-0", "died")
+        assert reading.execute("SELECT count(*) FROM events").fetchone() == (0,)
+        reading.execute("COMMIT")
+        assert reading.execute("SELECT count(*) FROM events").fetchone() == (1,)
+    finally:
+        reading.close()
+        store.close()
+
+
 def test_a_telling_is_written_whole_or_not(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     store = LedgerStore(path)

@@ -70,10 +70,12 @@ def test_more_may_come_when_one_is_processed_and_is_forgotten_when_finished(
     assert line.unfinished == 1
 
 
-def test_a_gap_is_not_received_until_it_is_filled(line: ReaderLine) -> None:
+def test_a_gap_is_not_received_until_it_is_filled(line: ReaderLine, outbox: Outbox) -> None:
     assert line.arrived(delivery(2))
     assert line.arrived(delivery(4))
     assert (line.received, line.unfinished) == (0, 2)
+    line.tell(0.0)
+    assert outbox.take() == [Credit(limit=4, received=0, done=0)]
     assert line.arrived(delivery(1))
     assert line.received == 2
     assert line.arrived(delivery(3))
