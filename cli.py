@@ -27,7 +27,7 @@ Exit codes:
   4    the nodes could not form the job
   5    finished although a node died
   6    stopped because a node died
-  7    finished, but the ledger does not add up
+  7    the ledger does not add up
   8    something did not fit: memory or disk
   130  interrupted; a checkpoint was written if training had begun
 """

@@ -1,10 +1,11 @@
 """What synchronization does to quality, on a generated log with a planted teacher.
 
-    python benchmarks/quality.py --seeds 3 --out docs/results/quality.json
+    python benchmarks/quality.py gain --out docs/results/quality_gain.json
+    python benchmarks/quality.py control --out docs/results/quality_control.json
 
-Three questions: how much of the teacher's gain one trainer gets in one pass; whether two trainers under
-shadow EASGD get as much; and, as the control that the measure has power, whether many trainers that never
-synchronize are worse than the same under EASGD.
+`gain`: how much of the teacher's gain one trainer gets in one pass, and whether two trainers under shadow
+EASGD get as much. `control`, that the measure has power: many trainers that never synchronize must be worse
+than the same under EASGD.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,19 @@ from shadowsync.benchmarks.pairs import Figures, save, table
 from shadowsync.pipeline.data.generator import generate_log
 
 
-def sections(
-    log: Path, seed: int, trainers: int, sync: dict[str, Any], rows: int
-) -> dict[str, dict[str, Any]]:
-    """The job: one pass over the log, workers of one thread each."""
+@dataclass(frozen=True)
+class Cell:
+    """One kind of run."""
+
+    trainers: int
+    batch: int
+    sync: dict[str, Any]
+
+
+def sections(log: Path, seed: int, cell: Cell, rows: int) -> dict[str, dict[str, Any]]:
+    """The job: one pass over the log, trainers of one worker each."""
     return {
+        # Oversubscribed cores start slowly.
         "run": {"seed": seed, "node_timeout_seconds": 60.0, "start_timeout_seconds": 180.0},
         "data": {
             "format": "parquet",
@@ -32,15 +42,22 @@ def sections(
             "eval_path": str(log / "eval-*.parquet"),
         },
         "model": {"table_rows": rows},
-        "trainer": {"count": trainers, "workers": 1, "batch": 512, "optimizer": "adagrad", "lr": 0.01},
+        "trainer": {
+            "count": cell.trainers,
+            "workers": 1,
+            "batch": cell.batch,
+            "optimizer": "adagrad",
+            "lr": 0.01,
+        },
         "embedding": {"nodes": 2, "optimizer": "rowwise_adagrad", "lr": 0.02},
-        "sync": sync,
+        "sync": {key: value for key, value in cell.sync.items() if key != "options"},
+        **({"sync.options": cell.sync["options"]} if "options" in cell.sync else {}),
     }
 
 
-def figures(log: Path, seed: int, trainers: int, sync: dict[str, Any], rows: int) -> Figures:
+def figures(log: Path, seed: int, cell: Cell, rows: int) -> Figures:
     """One run: NE, gain ratio and AUC of the model that comes out, and how it was synchronized."""
-    report = run_job(sections(log, seed, trainers, sync, rows))
+    report = run_job(sections(log, seed, cell, rows))
     assert report.eval is not None
     assert report.eval.ne is not None
     assert report.eval.gain_ratio is not None
@@ -54,59 +71,72 @@ def figures(log: Path, seed: int, trainers: int, sync: dict[str, Any], rows: int
     return values
 
 
+def measure(
+    cells: dict[str, Cell], seeds: int, examples: int, rows: int, data: Path
+) -> dict[str, list[Figures]]:
+    """Every cell with every seed, the cells in alternation; the seed is the log's and the job's."""
+    results: dict[str, list[Figures]] = {name: [] for name in cells}
+    for seed in range(1, seeds + 1):
+        log = data / f"log-{examples}-{seed}"
+        generate_log(
+            log, examples=examples, eval_examples=100_000, seed=seed, data_format="parquet", reuse=True
+        )
+        for name, cell in cells.items():
+            results[name].append(figures(log, seed, cell, rows))
+            print(f"seed {seed}  {name:28} {results[name][-1]}", flush=True)
+    return results
+
+
+def gain_verdict(one: list[Figures], two: list[Figures]) -> Figures:
+    """One trainer's gain ratio, and two trainers' over it, paired by seed."""
+    return {
+        "gain_ratio_1_trainer": statistics.mean(row["gain_ratio"] for row in one),
+        "gain_ratio_2_over_1": statistics.mean(
+            b["gain_ratio"] / a["gain_ratio"] for a, b in zip(one, two, strict=True)
+        ),
+    }
+
+
+def control_verdict(apart: list[Figures], together: list[Figures]) -> Figures:
+    """How much worse `none` is, and that in units of the larger spread over seeds."""
+    worse = statistics.mean(a["ne"] - b["ne"] for a, b in zip(apart, together, strict=True))
+    spread = max(statistics.stdev(row["ne"] for row in rows) for rows in (apart, together))
+    return {"ne_difference": worse, "ne_spread": spread, "difference_over_spread": worse / spread}
+
+
 def main() -> None:
-    """Runs every cell with every seed, the cells in alternation, prints and saves."""
+    """Runs, prints and saves."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("question", choices=["gain", "control"])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--examples", type=int, default=2_000_000)
-    parser.add_argument("--control-examples", type=int, default=1_000_000)
-    parser.add_argument("--control-trainers", type=int, default=8)
+    parser.add_argument("--examples", type=int, help="default: 2,000,000 for gain, 1,000,000 for control")
+    parser.add_argument("--trainers", type=int, default=8, help="of the control")
+    parser.add_argument("--batch", type=int, help="default: 512 for gain, 128 for control")
     parser.add_argument("--table-rows", type=int, default=100_000)
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "shadowsync-benchmark")
-    parser.add_argument("--out", type=Path, default=Path("quality.json"))
+    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    easgd: dict[str, Any] = {"algorithm": "easgd"}
-    many = given.control_trainers
-    cells: dict[str, tuple[int, int, dict[str, Any]]] = {
-        "1 trainer": (given.examples, 1, {"algorithm": "none"}),
-        "2 trainers, shadow easgd": (given.examples, 2, easgd),
-        f"{many} trainers, none": (given.control_examples, many, {"algorithm": "none"}),
-        f"{many} trainers, shadow easgd": (given.control_examples, many, easgd),
-    }
-    results: dict[str, list[Figures]] = {name: [] for name in cells}
-    for seed in range(1, given.seeds + 1):
-        for name, (examples, trainers, sync) in cells.items():
-            log = given.data / f"log-{examples}-{seed}"
-            generate_log(
-                log, examples=examples, eval_examples=100_000, seed=seed, data_format="parquet", reuse=True
-            )
-            results[name].append(figures(log, seed, trainers, sync, given.table_rows))
-            print(f"seed {seed}  {name:28} {results[name][-1]}", flush=True)
+    gain = given.question == "gain"
+    batch = given.batch or (512 if gain else 128)
+    examples = given.examples or (2_000_000 if gain else 1_000_000)
+    if gain:
+        cells = {
+            "1 trainer": Cell(1, batch, {"algorithm": "none"}),
+            "2 trainers, shadow easgd": Cell(2, batch, {"algorithm": "easgd"}),
+        }
+    else:
+        cells = {
+            f"{given.trainers} trainers, none": Cell(given.trainers, batch, {"algorithm": "none"}),
+            f"{given.trainers} trainers, easgd": Cell(given.trainers, batch, {"algorithm": "easgd"}),
+        }
+    results = measure(cells, given.seeds, examples, given.table_rows, given.data)
+    first, second = results.values()
+    verdict = gain_verdict(first, second) if gain else control_verdict(first, second)
     print(table(results))
-    save(given.out, "quality on the generated log", {"runs": results, "verdicts": verdicts(results, many)})
-
-
-def verdicts(results: dict[str, list[Figures]], many: int) -> dict[str, float]:
-    """The figures that the goals are about; prints them."""
-
-    def column(name: str, key: str) -> list[float]:
-        return [row[key] for row in results[name]]
-
-    one, two = column("1 trainer", "gain_ratio"), column("2 trainers, shadow easgd", "gain_ratio")
-    apart = column(f"{many} trainers, none", "ne")
-    together = column(f"{many} trainers, shadow easgd", "ne")
-    worse = [a - b for a, b in zip(apart, together, strict=True)]
-    spread = max(statistics.stdev(apart), statistics.stdev(together)) if len(apart) > 1 else 0.0
-    values = {
-        "gain_ratio_1_trainer": statistics.mean(one),
-        "gain_ratio_2_over_1": statistics.mean(b / a for a, b in zip(one, two, strict=True)),
-        "control_ne_difference": statistics.mean(worse),
-        "control_ne_spread": spread,
-        "control_difference_over_spread": statistics.mean(worse) / spread if spread else 0.0,
-    }
-    for name, value in values.items():
+    for name, value in verdict.items():
         print(f"{name}: {value:.5f}")
-    return values
+    what = f"quality on the generated log: {given.question}, {examples} examples, batch {batch}"
+    save(given.out, what, {"verdict": verdict, "runs": results})
 
 
 if __name__ == "__main__":

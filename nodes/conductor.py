@@ -185,7 +185,9 @@ class Conductor:
         """The closing round of each trainer, then the counts of synchronization."""
         trainers = self._c.members.alive("trainer")
         for trainer in trainers:
-            await self._c.ask(trainer, "settle", {}, self._job.sync.timeout_seconds + 5.0)
+            counts = await self._c.ask(trainer, "settle", {}, self._job.sync.timeout_seconds + 5.0)
+            if counts is not None and trainer.info.name in self._outcome.trainers:
+                self._outcome.trainers[trainer.info.name] |= counts
         syncs = self._c.members.alive("sync")
         self._outcome.syncs = await self._c.ask_all(syncs, "hold", {}, HOLD_SECONDS)
         for name, answer in self._outcome.syncs.items():

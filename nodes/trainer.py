@@ -191,7 +191,7 @@ class TrainerRole(Role):
         if self._shadow is not None:
             shadow = self._shadow
             complete = await shadow.call(lambda _: shadow.round())
-        return {"complete": complete}
+        return self.metrics() | {"complete": complete}
 
     async def _quiet(self) -> None:
         assert self._shadow is not None
