@@ -111,12 +111,17 @@ def test_generate_tells_what_it_wrote(tmp_path: Path) -> None:
 
 def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in a command that is no node."""
+    # A background shell starts its jobs with SIGINT ignored, and Python then leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupted(*arguments: Any, **options: Any) -> None:
         del arguments, options
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(generator, "generate_log", interrupted)
-    result = CliRunner().invoke(main, ["generate", "log"])
+    try:
+        result = CliRunner().invoke(main, ["generate", "log"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result.exit_code == ExitCode.INTERRUPTED
     assert result.stderr == "shadowsync generate: interrupted\n"
