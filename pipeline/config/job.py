@@ -88,7 +88,7 @@ class SyncSection(Section):
     algorithm: str = "easgd"
     mode: Literal["shadow", "fixed"] = "shadow"
     every: Positive = 30
-    duty: Fraction = 0.005
+    duty: Fraction = 0.01
     nodes: Annotated[int, Field(ge=0)] = 1
     chunk_bytes: Annotated[int, Field(ge=1 << 12, le=64 << 20)] = 1 << 20
     link_bytes_per_second: Rate | None = None
