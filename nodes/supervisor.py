@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import signal
 import sys
@@ -51,7 +50,6 @@ class Supervisor:
         self._job_file = self._scratch / "job.json"
         self._announce = self._scratch / "coordinator.json"
         self._interrupts = 0
-        self._stopping = asyncio.Event()
         self.folder: Path | None = None
 
     async def run(self) -> tuple[ExitCode, str, Report | None]:
@@ -208,8 +206,3 @@ class Supervisor:
 
 async def _refuse(verb: str, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001
     raise ClusterError(f"a supervisor does not know {verb!r}")
-
-
-def is_terminal() -> bool:
-    """Whether progress can be shown to somebody."""
-    return os.isatty(sys.stderr.fileno())
