@@ -23,8 +23,7 @@ def check_interrupted(run: RunFolder) -> None:
     assert report.exit_code == 130
     counted = report.examples
     assert counted.trained == counted.distinct > 0
-    # Readers run ahead of trainers by their credit, so something always is on its way.
-    assert counted.in_flight > 0
+    # Usually some batches are in flight, but not where the reader is between two spans at that moment.
     assert counted.read == counted.trained + counted.in_flight
     assert report.ledger.adds_up, report.ledger.identities
     assert report.eval is None
