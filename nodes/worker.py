@@ -242,6 +242,7 @@ class Worker(Service):
         slot.answers = []
         slot.line.processed()
         self._trained_examples += len(slot.delivery.labels)
+        self._shared.examples[self.index] = self._trained_examples
         self._shared.iterations[self.index] += 1
         if self._fixed_rate is not None:
             self._fixed_rate.after_iteration()

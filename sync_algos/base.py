@@ -2,8 +2,8 @@
 
 An algorithm is one class with one coroutine, `round`. It opens no socket, reads no clock and starts no
 thread; the same class runs over ZeroMQ and over the in-memory peers of `memory`. When a round starts, how
-often, and on which thread is decided outside: in shadow mode by the shadow thread, at a fixed rate by each
-worker after every k of its iterations.
+often, and on which thread is decided outside: in shadow mode by the shadow thread, at a fixed rate after
+every k iterations of a worker (see `needs_peers`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,26 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 import torch
 
+from .grouping import Grouping, everyone
+
 
 class ModelOrigin(Enum):
-    """Which model comes out of a job under an algorithm; `eval`, the report and the checkpoint follow it."""
+    """Which model comes out of a job under an algorithm; `eval`, the report and the checkpoint follow it.
+
+    CENTER: what the sync nodes hold. MEAN: the mean of the replicas at the end. GLOBAL: what the
+    algorithm's `global_model` gives, the same on every trainer. REPLICAS: there is no single model; the
+    quality is the mean of the replicas' own scores, and the first trainer's replica is the one saved.
+    """
 
     CENTER = "center"
+    MEAN = "mean"
+    GLOBAL = "global"
     REPLICAS = "replicas"
 
 
@@ -37,7 +46,11 @@ class Slice:
 
 
 class PeerLost(Exception):
-    """A peer died or did not answer within the bound. The slice that was exchanged with it is unchanged."""
+    """A peer died, left, or did not answer within the bound.
+
+    From a center: the slice that was exchanged is unchanged on this side. From a group: the round has ended
+    for all of its members, and none of them was given a result.
+    """
 
 
 class Replica(Protocol):
@@ -48,12 +61,27 @@ class Replica(Protocol):
         """Elements of the flat buffer."""
         ...
 
+    @property
+    def whole(self) -> Slice:
+        """All of it: `Slice(0, numel)`."""
+        ...
+
+    @property
+    def trained_examples(self) -> int:
+        """Examples that this trainer's workers have trained since the job began."""
+        ...
+
     def snapshot(self, part: Slice) -> torch.Tensor:
         """A copy of a slice as it is now, float32 [len(part)]; workers may write meanwhile."""
         ...
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
         """`w[part] += scale * delta` in place; what workers did since a snapshot stays."""
+        ...
+
+    def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
+        """`w[part] <- (1 - rate) w[part] + rate * target` in place, exact where both are equal and at rate
+        1; this also shrinks what workers did since a snapshot."""
         ...
 
 
@@ -75,6 +103,36 @@ class Center(Protocol):
         ...
 
 
+class Group(Protocol):
+    """The trainers of one round, this one among them; each member calls the same one of `mean` and
+    `exchange`, once. A group of one is its own mean and its own partner."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The members' places among all trainers, ascending; the same on every member."""
+        ...
+
+    @property
+    def round_number(self) -> int:
+        """How many rounds this set of trainers met for before; the same on every member."""
+        ...
+
+    async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
+        """The weighted mean of the members' `values`, float32 [n], bit-identical on every member.
+
+        Each member reduces one slice of it and sends that back, all slices at once, in chunks; about
+        2 (n - 1) / n of the values leave a member. Exact to float32 rounding. `weight` is not negative;
+        if all are 0, all count the same. The result is a new tensor, whole; `values` must not change
+        until then. Raises PeerLost if the round ended: then no member is given a result.
+        """
+        ...
+
+    async def exchange(self, values: torch.Tensor) -> torch.Tensor:
+        """Of a group of two: the other's `values`, float32 [n], as it gave them. Raises PeerLost, as `mean`
+        does; raises ValueError in a group of more."""
+        ...
+
+
 class Peers(Protocol):
     """The others, as an algorithm sees them."""
 
@@ -83,10 +141,39 @@ class Peers(Protocol):
         """The center; only for algorithms that declare `needs_center`."""
         ...
 
+    @property
+    def index(self) -> int:
+        """This trainer's place among all trainers, from 0."""
+        ...
+
+    async def meet(self, grouping: Grouping = everyone) -> Group:
+        """Awaits that all of the group that `grouping` puts this trainer in are ready for the round.
+
+        Every trainer that can take part is handed to `grouping` with the round's number and the job's
+        seed, so that all find the same groups without asking. Take a snapshot after this, not before: it
+        may wait as long as the slowest member's duty cycle. Members whose state lags behind (see
+        `Algorithm.state`) are given that of the one that completed most rounds before this returns.
+        Only for algorithms that declare `needs_peers`. Raises PeerLost if a member died or left meanwhile;
+        the next round meets those who are left.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class NoOptions:
     """Options of an algorithm that has none."""
+
+
+@dataclass
+class AlgorithmState:
+    """What an algorithm remembers from round to round.
+
+    `completed_rounds` orders the states of two trainers: the higher is adopted. `tensors` are float32
+    [numel], flat like the replica, so that they can be checkpointed and handed to a trainer that joins.
+    """
+
+    completed_rounds: int = 0
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 class Algorithm(ABC):
@@ -95,8 +182,11 @@ class Algorithm(ABC):
     Class attributes:
         name: what a job file calls it.
         summary: one line for `shadowsync algos`.
-        needs_center: whether there must be sync nodes.
+        needs_center: whether there must be sync nodes. At a fixed rate each worker then runs rounds of its
+            own, several at a time on one instance.
+        needs_peers: whether it calls `meet`. At a fixed rate all workers of a trainer wait for the round.
         model: which model comes out.
+        state_names: the names of the tensors of `state`; with any, one round is run at a time.
         Options: a frozen dataclass; its fields are the keys of `sync.options`. Its `__post_init__` raises
             ValueError("key: ...") for a value that cannot be used.
     """
@@ -104,18 +194,23 @@ class Algorithm(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     needs_center: ClassVar[bool] = False
+    needs_peers: ClassVar[bool] = False
     model: ClassVar[ModelOrigin] = ModelOrigin.REPLICAS
+    state_names: ClassVar[tuple[str, ...]] = ()
     Options: ClassVar[type[Any]] = NoOptions
 
     def __init__(self, options: Any) -> None:
         self.options = options
 
+    def start(self, replica: Replica) -> None:  # noqa: ARG002, B027
+        """Called once, before anything is trained: all replicas are equal now. Most need nothing."""
+
     @abstractmethod
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """One synchronization of this trainer; called by one thread at a time.
+        """One synchronization of this trainer.
 
-        Returns whether the round is complete, that is, whether all of its slices were applied. Raises
-        nothing for a lost peer: what could be applied whole is applied, the rest is left unchanged.
+        Returns whether the round is complete, that is, whether all of it was applied. Raises nothing for a
+        lost peer: what came back whole is applied, the rest is left unchanged.
         """
 
     def center_rule(self, center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
@@ -125,6 +220,19 @@ class Algorithm(ABC):
         Only algorithms with `needs_center` have one.
         """
         raise TypeError(f"{type(self).__name__} has no center")
+
+    def state(self) -> AlgorithmState:
+        """What it remembers, not copied; its tensors are those of `state_names`. Called between rounds."""
+        return AlgorithmState()
+
+    def load_state(self, state: AlgorithmState) -> None:
+        """Takes over a state that another instance gave, or that was checkpointed; owns it from then on.
+        Called between rounds and in `meet`. Only for algorithms with `state_names`."""
+        raise TypeError(f"{type(self).__name__} has no state, and was given {sorted(state.tensors)}")
+
+    def global_model(self) -> torch.Tensor:
+        """The model that comes out, float32 [numel], not copied; with `model = ModelOrigin.GLOBAL`."""
+        raise TypeError(f"{type(self).__name__} has no global model")
 
     def describe(self) -> Mapping[str, Any]:
         """The options in effect, for reports."""

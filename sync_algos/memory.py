@@ -14,11 +14,17 @@ class MemoryReplica:
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values.clone()
+        self.trained_examples = 0
 
     @property
     def numel(self) -> int:
         """Elements of the flat buffer."""
         return self.values.numel()
+
+    @property
+    def whole(self) -> Slice:
+        """All of it."""
+        return Slice(0, self.values.numel())
 
     def snapshot(self, part: Slice) -> torch.Tensor:
         """A copy of a slice."""
@@ -27,6 +33,10 @@ class MemoryReplica:
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
         """`w[part] += scale * delta`."""
         self.values[part.start : part.stop].add_(delta, alpha=scale)
+
+    def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
+        """`w[part] <- (1 - rate) w[part] + rate * target`."""
+        self.values[part.start : part.stop].lerp_(target, rate)
 
 
 class MemoryCenter:

@@ -1,0 +1,1 @@
+"""The lab: one job under several algorithms, side by side."""

@@ -1,0 +1,47 @@
+"""Who meets whom in a round: pure functions that every trainer evaluates alike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+Groups = tuple[tuple[int, ...], ...]
+
+Grouping = Callable[[Sequence[int], int, int], Groups]
+"""(members ascending, round number, seed) -> groups of members; every member is in exactly one group."""
+
+
+def everyone(members: Sequence[int], round_number: int, seed: int) -> Groups:  # noqa: ARG001
+    """One group of all."""
+    return (tuple(members),)
+
+
+def shuffled(size: int) -> Grouping:
+    """Groups of `size`, drawn anew for each round; where it does not divide, sizes differ by one at most.
+
+    With `size` 2 and an odd number of members one is alone.
+    """
+
+    def groups(members: Sequence[int], round_number: int, seed: int) -> Groups:
+        order = list(members)
+        random.Random(f"{seed}/{round_number}").shuffle(order)
+        return _cut(order, size)
+
+    return groups
+
+
+def fixed(size: int) -> Grouping:
+    """Groups of `size` that stay the same in every round."""
+
+    def groups(members: Sequence[int], round_number: int, seed: int) -> Groups:  # noqa: ARG001
+        return _cut(list(members), size)
+
+    return groups
+
+
+def _cut(order: list[int], size: int) -> Groups:
+    if size == 2:
+        return tuple(tuple(sorted(order[at : at + 2])) for at in range(0, len(order), 2))
+    count = max(1, round(len(order) / size))
+    bounds = [len(order) * part // count for part in range(count + 1)]
+    return tuple(tuple(sorted(order[a:b])) for a, b in zip(bounds, bounds[1:], strict=False) if b > a)

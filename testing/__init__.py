@@ -1,0 +1,1 @@
+"""For those who write algorithms: what every one of them must withstand."""
