@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -69,6 +69,37 @@ def job_options(command: F) -> F:
     return click.argument("job_file", metavar="JOB.toml", type=click.Path())(command)
 
 
+def network_options(command: F) -> F:
+    """The slow network of `run` and `compare`; each is a key of the job file's [network]."""
+    for option in (
+        click.option(
+            "--emulation",
+            type=click.Choice(["auto", "relay", "tc"]),
+            help="By which means. auto takes the kernel's traffic control where there is root and what it"
+            " needs, and a relay process otherwise.",
+        ),
+        click.option(
+            "--delay-links",
+            type=click.Choice(["sync", "all"]),
+            help="Which links are slow: those of synchronization (the default), or all.",
+        ),
+        click.option(
+            "--bandwidth",
+            metavar="RATE",
+            help="Emulate a slow network, for example 100mbit: of each node that listens on such a link, in"
+            " each direction, all its connections together.",
+        ),
+        click.option(
+            "--delay",
+            metavar="TIME",
+            help="Emulate a slow network, for example 50ms: one way, so a question and its answer take twice"
+            " as long. 0ms puts the emulation in place without a delay, to compare with.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def node_options(command: F) -> F:
     """What differs from process to process."""
     for option in (
@@ -83,23 +114,27 @@ def node_options(command: F) -> F:
 
 @main.command()
 @job_options
+@network_options
 @click.option("--quiet", is_flag=True, help="No progress and no report on the terminal, only errors.")
-def run(job_file: str, overrides: tuple[str, ...], quiet: bool) -> None:
+@click.option("--supervised", is_flag=True, hidden=True)
+def run(
+    job_file: str, overrides: tuple[str, ...], quiet: bool, supervised: bool, **network: str | None
+) -> None:
     """Start all roles of a job on this machine and watch them to the end."""
     from rich.console import Console
 
     from .nodes.launch import check_sync
     from .nodes.supervisor import Supervisor
-    from .pipeline.config.load import load_job
     from .pipeline.models.registry import build_model
     from .pipeline.report.terminal import print_report
 
-    job = load_job(job_file, overrides)
+    job = _load(job_file, (*overrides, *_network_overrides(network)), torch=True)
     check_sync(job)
     build_model(job)
 
     async def supervise() -> Any:
-        supervisor = Supervisor(job, _print_nothing if quiet else _print_progress)
+        progress = _print_nothing if quiet else _print_progress
+        supervisor = Supervisor(job, progress, supervised=supervised)
         return *(await supervisor.run()), supervisor.folder
 
     code, text, report, folder = asyncio.run(supervise())
@@ -109,6 +144,58 @@ def run(job_file: str, overrides: tuple[str, ...], quiet: bool) -> None:
     if text:
         click.echo(f"shadowsync run: {text}", err=True)
     sys.exit(int(code))
+
+
+@main.command()
+@click.argument("job_file", metavar="[JOB.toml]", required=False, type=click.Path())
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="For every run.")
+@click.option(
+    "--algorithms",
+    metavar="LIST",
+    help="For example none,easgd,easgd@5,easgd:elastic_rate=0.3@30: NAME is the shadow mode, NAME@K a fixed"
+    " rate of every K iterations, :KEY=VALUE an option of the algorithm.",
+)
+@click.option("--seeds", type=click.IntRange(1, 1000), help="How many, from run.seed on. [default: 3]")
+@network_options
+@click.option(
+    "--resume",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Go on with the comparison in DIR, and try again what failed; takes no other option.",
+)
+def compare(
+    job_file: str | None,
+    overrides: tuple[str, ...],
+    algorithms: str | None,
+    seeds: int | None,
+    resume: Path | None,
+    **network: str | None,
+) -> None:
+    """Run a job under several algorithms and one trainer alone, side by side, and write one page about it.
+
+    Each is run with every seed on the same data, in alternation. The folder RUN-compare beside the job's
+    runs holds compare.html, compare.json, compare.md and every run. A run that fails is shown as failed and
+    the others go on; the exit code is then 5, or 7 if a ledger does not add up.
+    """
+    from rich.console import Console
+
+    from .pipeline.errors import JobFileError
+
+    others = [job_file, algorithms, seeds, *overrides, *network.values()]
+    if resume is not None and any(value is not None for value in others):
+        raise JobFileError("--resume: the comparison has its own job and options", remedy="give DIR alone")
+    if resume is None and (job_file is None or algorithms is None):
+        raise JobFileError("a job file and --algorithms are needed", remedy="see shadowsync compare --help")
+    from .lab.compare import go_on, start
+    from .pipeline.config.load import load_job
+
+    console = Console()
+    if resume is not None:
+        sys.exit(int(go_on(resume, console, _say)))
+    assert job_file is not None
+    assert algorithms is not None
+    job = load_job(job_file, (*overrides, *_network_overrides(network)))
+    sys.exit(int(start(job, algorithms, seeds or 3, console, _say)))
 
 
 @main.command()
@@ -128,7 +215,9 @@ def coordinator(
     from .nodes.coordinator_main import run_coordinator
     from .nodes.logs import log_to_stderr
 
-    settings = _settings(job_file, overrides, bind, advertise, token, supervised, announce=announce)
+    settings = _settings(
+        job_file, overrides, bind, advertise, token, supervised, torch=False, announce=announce
+    )
     log_to_stderr()
     code, text, report = asyncio.run(run_coordinator(settings))
     if report is not None and not supervised:
@@ -158,7 +247,8 @@ def _role_command(name: str, text: str) -> None:
     ) -> None:
         from .nodes.launch import run_node, say
 
-        settings = _settings(job_file, overrides, bind, advertise, token, supervised, join=join)
+        torch = name in ("trainer", "sync")
+        settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=torch, join=join)
         code, why = run_node(name, settings)
         say(code, why, name)
         sys.exit(int(code))
@@ -216,17 +306,11 @@ def evaluate(run_folder: Path, data: tuple[str, ...], as_json: bool) -> None:
 
 @main.command()
 def algos() -> None:
-    """List the synchronization algorithms and their options."""
-    import dataclasses
+    """List the synchronization algorithms, also those of installed packages, and their options."""
+    from .sync_algos.listing import list_algorithms
 
-    from .sync_algos.registry import ALGORITHMS
-
-    for name, cls in sorted(ALGORITHMS.items()):
-        click.echo(f"{name:18} {cls.summary}")
-        needs = "sync nodes" if cls.needs_center else "no sync node"
-        click.echo(f"{'':18} needs {needs}; the model that comes out: {cls.model.value}")
-        for field in dataclasses.fields(cls.Options):
-            click.echo(f"{'':18} sync.options.{field.name} = {field.default!r}")
+    for line in list_algorithms():
+        click.echo(line)
 
 
 def _settings(
@@ -236,11 +320,20 @@ def _settings(
     advertise: str | None,
     token: str | None,
     supervised: bool,
+    *,
+    torch: bool,
     **more: Any,
 ) -> NodeSettings:
     from .nodes.settings import NodeSettings
+    from .pipeline.errors import JobFileError
 
-    job = _load(job_file, overrides)
+    job = _load(job_file, overrides, torch=torch)
+    if job.network.slow is not None and not supervised:
+        raise JobFileError(
+            "network.delay and network.bandwidth are emulated by `shadowsync run` only",
+            where=job_file,
+            remedy="leave them out for a node that is started by itself",
+        )
     given: dict[str, Any] = {"token": token} if token else {}
     return NodeSettings(
         job=job,
@@ -252,16 +345,31 @@ def _settings(
     )
 
 
-def _load(job_file: str, overrides: tuple[str, ...]) -> Job:
-    """The job of a TOML file, or of the resolved JSON that a supervisor or a run folder has."""
+def _network_overrides(given: Mapping[str, str | None]) -> list[str]:
+    """The network options as overrides of the job file, quoted, so that no value is taken for another type."""
+    import json
+
+    return [f"network.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+
+
+def _load(job_file: str, overrides: tuple[str, ...], *, torch: bool) -> Job:
+    """The job of a TOML file, or of the resolved JSON that a supervisor or a run folder has.
+
+    `torch`: whether this process will have torch anyway, and so may import an algorithm.
+    """
+    from .nodes.sync_count import with_sync_nodes
     from .pipeline.config.load import load_job, load_resolved
     from .pipeline.errors import JobFileError
 
     if not job_file.endswith(".json"):
-        return load_job(job_file, overrides)
+        return with_sync_nodes(load_job(job_file, overrides), may_import=torch)
     if overrides:
         raise JobFileError("--set cannot change a resolved job", where=job_file, remedy="give the TOML file")
     return load_resolved(job_file)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def _print_nothing(status: dict[str, Any]) -> None:

@@ -50,8 +50,9 @@ def sections(log: Path, seed: int, cell: Cell, rows: int) -> dict[str, dict[str,
             "lr": 0.01,
         },
         "embedding": {"nodes": 2, "optimizer": "rowwise_adagrad", "lr": 0.02},
-        "sync": {key: value for key, value in cell.sync.items() if key != "options"},
+        "sync": {key: value for key, value in cell.sync.items() if key not in ("options", "codecs")},
         **({"sync.options": cell.sync["options"]} if "options" in cell.sync else {}),
+        **({"codecs": cell.sync["codecs"]} if "codecs" in cell.sync else {}),
     }
 
 
@@ -66,6 +67,10 @@ def figures(log: Path, seed: int, cell: Cell, rows: int) -> Figures:
     values["examples_per_second"] = report.throughput.examples_per_second or 0.0
     if report.sync.gap_mean is not None:
         values["gap_mean"] = report.sync.gap_mean
+        values["gap_max"] = float(report.sync.gap_max or 0)
+        values["sync_bytes"] = float(report.sync.bytes)
+        values["rounds"] = float(report.sync.rounds)
+    values["cpu_seconds_per_million"] = report.throughput.cpu_seconds_per_million or 0.0
     if report.replicas.divergence is not None:
         values["divergence"] = report.replicas.divergence
     return values

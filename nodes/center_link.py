@@ -3,57 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 import zmq
 import zmq.asyncio
 
-from ..pipeline.data.batch import Float32Array
-from ..pipeline.errors import ProtocolError
-from ..pipeline.wire.frames import decode, encode
-from ..pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues, Failure
-from ..pipeline.wire.schema import Message
-from ..pipeline.wire.sockets import prepare
-from ..sync_algos.base import PeerLost, Slice
+from ..pipeline.wire.codecs.reference import Reference
+from ..pipeline.wire.codecs.registry import LinkCodecs
+from ..pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
+from ..sync_algos.base import Slice
 from ..sync_algos.memory import split_evenly
+from .center_line import CenterLine, Traffic
 from .role import MemberInfo
-
-QUEUED_CHUNKS = 64
-
-log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Pending:
-    """A request on its way: which chunks are not answered, and where answers go."""
-
-    missing: set[int]
-    target: Float32Array | None
-    origin: int
-    done: asyncio.Future[None]
-
-
-@dataclass
-class _Line:
-    """The socket to one sync node."""
-
-    member: MemberInfo
-    part: Slice
-    socket: zmq.asyncio.Socket
-    lost: bool = False
-    pending: dict[int, _Pending] = field(default_factory=dict)
 
 
 class CenterLink:
     """The center as one thread's asyncio loop sees it; implements `Center` of `sync_algos.base`.
 
     Made on that loop. Every request is sent again at half its timeout, and given up with PeerLost at the
-    timeout, or at once when the coordinator says that the node is gone.
+    timeout, or at once when the node refuses it or the coordinator says that the node is gone.
+
+    Exchanges travel by `codecs`. With a lossy one up, both ends keep the last values of each slice as the
+    reference; an exchange that fails leaves none, and the next one travels as float32. Reads and seeds are
+    float32.
     """
 
     def __init__(
@@ -65,46 +39,95 @@ class CenterLink:
         *,
         chunk_bytes: int,
         timeout_seconds: float,
+        codecs: LinkCodecs | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._chunk = max(1, chunk_bytes // 4)
-        self._timeout_seconds = timeout_seconds
+        codecs = codecs or LinkCodecs()
         self._next_request = 1
-        self.sent_bytes = 0
-        self.received_bytes = 0
-        self.refused_messages = 0
-        self._lines: list[_Line] = []
-        parts = split_evenly(numel, len(members))
+        self.traffic = Traffic()
         async_context = zmq.asyncio.Context(context)
-        for member, part in zip(members, parts, strict=False):
-            socket = async_context.socket(zmq.DEALER)
-            prepare(socket)
-            socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
-            socket.setsockopt_string(zmq.IDENTITY, identity)
-            socket.connect(member.endpoint)
-            self._lines.append(_Line(member, part, socket))
-        self._tasks = [self._loop.create_task(self._receive(line)) for line in self._lines]
+        self._lines = [
+            CenterLine.connect(
+                async_context,
+                identity,
+                member,
+                part=part,
+                chunk=max(1, chunk_bytes // 4),
+                down=codecs.down,
+                timeout_seconds=timeout_seconds,
+                traffic=self.traffic,
+            )
+            for member, part in zip(members, split_evenly(numel, len(members)), strict=False)
+        ]
+        self._references = {line.part: Reference(codecs.up, len(line.part)) for line in self._lines}
+        self._tasks = [asyncio.get_running_loop().create_task(line.receive()) for line in self._lines]
 
     @property
     def slices(self) -> tuple[Slice, ...]:
         """The slices, in order; together they are the whole flat buffer."""
         return tuple(line.part for line in self._lines)
 
+    @property
+    def sent_bytes(self) -> int:
+        """All that went into the sockets; any thread may read it."""
+        return self.traffic.sent
+
+    @property
+    def received_bytes(self) -> int:
+        """All that came out of the sockets; any thread may read it."""
+        return self.traffic.received
+
+    @property
+    def refused_messages(self) -> int:
+        """What came and could not be used, refusals of sync nodes among it."""
+        return sum(line.refused_messages for line in self._lines)
+
+    @property
+    def reference_bytes(self) -> int:
+        """Memory of the references; any thread may read it."""
+        return sum(reference.memory_bytes for reference in self._references.values())
+
+    def metrics(self) -> dict[str, int]:
+        """Counts of this link, to be summed over a trainer's links; any thread may read them."""
+        return {
+            "center_up_bytes": self.traffic.up,
+            "center_up_float32_bytes": self.traffic.up_float32,
+            "center_down_bytes": self.traffic.down,
+            "center_down_float32_bytes": self.traffic.down_float32,
+            "reference_bytes": self.reference_bytes,
+        }
+
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """See `Center.exchange`. `values` must not be changed until this returns or raises."""
+        """See `Center.exchange`. `values` must not be changed until this returns or raises; one exchange of
+        a slice at a time."""
+        line, reference = self._line(part), self._references[part]
+        if values.dtype != torch.float32 or values.shape != (len(part),) or not values.is_contiguous():
+            raise ValueError(
+                f"{values.dtype} of shape {tuple(values.shape)} given; "
+                f"contiguous float32 [{len(part)}] is sent"
+            )
         array = values.numpy()
         answer = np.empty(len(part), dtype=np.float32)
+        number = self._number()
+        ready: dict[int, CenterExchange] = {}
 
-        def chunk(request: int, start: int, stop: int) -> Message:
-            return CenterExchange(request, start, array[start - part.start : stop - part.start])
+        def chunk(start: int, stop: int) -> CenterExchange:
+            # Encoding moves the reference, so a chunk that is sent again must be the one that was encoded.
+            if start not in ready:
+                at = start - part.start
+                version, encoded = reference.encode(at, array[at : at + stop - start])
+                ready[start] = CenterExchange(number, start, stop - start, version, encoded.payload)
+            return ready[start]
 
-        await self._request(self._line(part), chunk, answer)
+        reference.begin()
+        await line.request(number, chunk, answer)
+        reference.complete(number)
         return torch.from_numpy(answer)
 
     async def read(self, part: Slice) -> torch.Tensor:
         """The center's slice as it is now, float32 [len(part)]; raises PeerLost."""
         answer = np.empty(len(part), dtype=np.float32)
-        await self._request(self._line(part), CenterRead, answer)
+        number = self._number()
+        await self._line(part).request(number, lambda a, b: CenterRead(number, a, b), answer)
         return torch.from_numpy(answer)
 
     async def read_all(self) -> torch.Tensor:
@@ -116,11 +139,13 @@ class CenterLink:
         # Frames leave without a copy, perhaps after this returned: a repeat may still be queued then.
         array = flat.numpy().copy()
 
-        async def one(line: _Line) -> None:
-            def chunk(request: int, start: int, stop: int) -> Message:
-                return CenterSeed(request, line.part.start, line.part.stop, start, array[start:stop])
+        async def one(line: CenterLine) -> None:
+            number, part = self._number(), line.part
 
-            await self._request(line, chunk, None)
+            def chunk(start: int, stop: int) -> CenterSeed:
+                return CenterSeed(number, part.start, part.stop, start, array[start:stop])
+
+            await line.request(number, chunk, None)
 
         await asyncio.gather(*(one(line) for line in self._lines))
 
@@ -128,10 +153,7 @@ class CenterLink:
         """The node with this token is gone: what waits for it ends with PeerLost, as will later requests."""
         for line in self._lines:
             if line.member.token == token:
-                line.lost = True
-                for pending in line.pending.values():
-                    if not pending.done.done():
-                        pending.done.set_exception(PeerLost(f"{line.member.name} is gone"))
+                line.lose()
 
     async def close(self) -> None:
         """Ends the receiving tasks and closes the sockets."""
@@ -141,81 +163,9 @@ class CenterLink:
         for line in self._lines:
             line.socket.close()
 
-    def _line(self, part: Slice) -> _Line:
+    def _line(self, part: Slice) -> CenterLine:
         return next(line for line in self._lines if line.part == part)
 
-    async def _request(
-        self, line: _Line, chunk: Callable[[int, int, int], Message], target: Float32Array | None
-    ) -> None:
-        if line.lost:
-            raise PeerLost(f"{line.member.name} is gone")
-        request, self._next_request = self._next_request, self._next_request + 1
-        starts = range(line.part.start, line.part.stop, self._chunk)
-        pending = _Pending(set(starts), target, line.part.start, self._loop.create_future())
-        line.pending[request] = pending
-        try:
-            for _ in range(2):
-                # The second time only what is not answered; the node recognises what it has applied.
-                sending = self._send_chunks(line, request, chunk, pending)
-                if await self._bounded(sending, pending, self._timeout_seconds / 2):
-                    return
-            raise PeerLost(f"{line.member.name} did not answer within {self._timeout_seconds:g} s")
-        finally:
-            del line.pending[request]
-
-    async def _send_chunks(
-        self, line: _Line, request: int, chunk: Callable[[int, int, int], Message], pending: _Pending
-    ) -> None:
-        for start in sorted(pending.missing):
-            frames = encode(chunk(request, start, min(start + self._chunk, line.part.stop)))
-            self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
-            await cast("Awaitable[Any]", line.socket.send_multipart(frames, copy=False))
-
-    async def _bounded(self, sending: Awaitable[None], pending: _Pending, seconds: float) -> bool:
-        sender = asyncio.ensure_future(sending)
-        try:
-            await asyncio.wait({pending.done}, timeout=seconds)
-            if not pending.done.done():
-                if sender.done():
-                    # Raises what kept the chunks from being sent.
-                    sender.result()
-                return False
-            pending.done.result()
-            return True
-        finally:
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
-
-    async def _receive(self, line: _Line) -> None:
-        while True:
-            parts = await line.socket.recv_multipart(copy=False)
-            buffers = [part.buffer for part in parts]
-            self.received_bytes += sum(buffer.nbytes for buffer in buffers)
-            try:
-                message = decode(buffers)
-            except ProtocolError as error:
-                self.refused_messages += 1
-                log.error("refused a message from %s: %s", line.member.name, error)
-                continue
-            if isinstance(message, CenterValues):
-                self._accept(line, message)
-            else:
-                self.refused_messages += 1
-                what = message.what if isinstance(message, Failure) else f"a {message.KIND}"
-                log.error("%s answered: %s", line.member.name, what)
-
-    def _accept(self, line: _Line, message: CenterValues) -> None:
-        pending = line.pending.get(message.request)
-        if pending is None or message.start not in pending.missing:
-            return
-        if pending.target is not None:
-            at = message.start - pending.origin
-            stop = min(at + self._chunk, len(pending.target))
-            if len(message.values) != stop - at:
-                self.refused_messages += 1
-                log.error("%s answered %d elements of %d", line.member.name, len(message.values), stop - at)
-                return
-            pending.target[at:stop] = message.values
-        pending.missing.discard(message.start)
-        if not pending.missing and not pending.done.done():
-            pending.done.set_result(None)
+    def _number(self) -> int:
+        number, self._next_request = self._next_request, self._next_request + 1
+        return number

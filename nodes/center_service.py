@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import zmq
 
-from ..pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues, Failure
+from ..pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, Failure
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Listener
 from .center_state import CenterState
@@ -42,6 +42,7 @@ class CenterService(Service):
         return {
             "applied_slices": self.state.applied_slices,
             "repeated_chunks": self.state.repeated_chunks,
+            "reference_bytes": self.state.reference_bytes,
             "sent_bytes": self._listener.sent_bytes,
             "received_bytes": self._listener.received_bytes,
         }
@@ -65,11 +66,10 @@ class CenterService(Service):
     def _handle(self, identity: bytes, message: Message) -> None:
         try:
             if isinstance(message, CenterExchange):
-                for start, delta in self.state.exchange(identity, message):
-                    self._listener.send(identity, CenterValues(message.request, start, delta))
+                for answer in self.state.exchange(identity, message):
+                    self.state.sent(identity, self._listener.send(identity, answer) or [])
             elif isinstance(message, CenterRead):
-                start, values = self.state.read(message)
-                self._listener.send(identity, CenterValues(message.request, start, values))
+                self._listener.send(identity, self.state.read(message))
             elif isinstance(message, CenterSeed):
                 self._listener.send(identity, self.state.seed(message))
             else:

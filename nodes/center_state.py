@@ -8,26 +8,23 @@ begins its next exchange, so that a repeated chunk is answered again and never a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import zmq
 
 from ..pipeline.data.batch import Float32Array
+from ..pipeline.wire.codecs.float32 import Float32
+from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues
+from .center_client import CenterClient
 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
+# A part of this length and the rule's own tensors fit into a core's cache.
+RULE_ELEMENTS = 1 << 15
 
-@dataclass
-class _Exchange:
-    """One exchange of one client: what has arrived, and once applied, what was answered."""
-
-    request: int
-    staged: Float32Array | None
-    arrived: dict[int, int] = field(default_factory=dict)
-    arrived_elements: int = 0
-    answer: Float32Array | None = None
+_PLAIN = Float32()
 
 
 class CenterState:
@@ -35,19 +32,26 @@ class CenterState:
 
     Args:
         rule: the algorithm's `center_rule`.
+        codecs: those of the job's link to the center.
+
+    Attributes:
+        reference_bytes: what lossy codecs need, over all clients; any thread may read it.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, codecs: LinkCodecs | None = None) -> None:
         self._rule = rule
+        self._codecs = codecs or LinkCodecs()
         self.start = 0
         self.stop = 0
         self.values: torch.Tensor | None = None
         self._seeded: dict[int, int] = {}
         self._seed: Float32Array | None = None
-        self._clients: dict[bytes, _Exchange] = {}
+        self._clients: dict[bytes, CenterClient] = {}
+        self._spare: Float32Array | None = None
         self.applied_slices = 0
         self.repeated_chunks = 0
         self.abandoned_exchanges = 0
+        self.reference_bytes = 0
 
     @property
     def ready(self) -> bool:
@@ -58,10 +62,8 @@ class CenterState:
     def memory_bytes(self) -> int:
         """Bytes of the slice, of what is staged, and of what is remembered."""
         own = self.values.numel() * 4 if self.values is not None else 0
-        for exchange in self._clients.values():
-            own += exchange.staged.nbytes if exchange.staged is not None else 0
-            own += exchange.answer.nbytes if exchange.answer is not None else 0
-        return own
+        spare = self._spare.nbytes if self._spare is not None else 0
+        return own + spare + sum(client.memory_bytes for client in self._clients.values())
 
     def seed(self, message: CenterSeed) -> CenterValues:
         """A chunk of the first value; repeats and chunks after the last change nothing."""
@@ -77,53 +79,77 @@ class CenterState:
             if sum(self._seeded.values()) == len(self._seed):
                 self.values = torch.from_numpy(self._seed)
                 self._seeded = {}
-        return CenterValues(message.request, message.start, np.empty(0, dtype=np.float32))
+        return CenterValues(message.request, message.start, 0, False, np.empty(0, dtype=np.uint8))
 
-    def exchange(self, client: bytes, message: CenterExchange) -> list[tuple[int, Float32Array]]:
-        """A chunk of a replica; gives the (start, delta) chunks to answer now, if any."""
+    def exchange(self, client: bytes, message: CenterExchange) -> list[CenterValues]:
+        """A chunk of a replica; gives the chunks to answer now, if any."""
         center = self._require_center()
         current = self._clients.get(client)
-        if current is not None and message.request < current.request:
+        if current is None:
+            current = self._clients[client] = CenterClient(self.start, center.numel(), self._codecs)
+            self.reference_bytes += current.reference_bytes
+        if message.request < current.request:
             return []
-        if current is None or message.request > current.request:
-            if current is not None and current.answer is None:
+        if message.request > current.request:
+            if current.request and not current.answered:
                 self.abandoned_exchanges += 1
-            current = _Exchange(message.request, np.empty(center.numel(), dtype=np.float32))
-            self._clients[client] = current
-        if current.answer is not None:
+            current.begin(message.request)
+        if current.answered:
             self.repeated_chunks += 1
-            return [self._part(current.answer, message.start, len(message.values))]
-        assert current.staged is not None
-        current.arrived_elements += self._place(
-            current.staged, current.arrived, message.start, message.values
-        )
-        if current.arrived_elements < center.numel():
+            return [current.repeat(message)]
+        current.place(message, self._take_spare)
+        if not current.whole:
             return []
-        current.answer = self._rule(center, torch.from_numpy(current.staged)).numpy()
-        current.staged = None
-        self.applied_slices += 1
-        return [self._part(current.answer, start, size) for start, size in sorted(current.arrived.items())]
+        answer = current.buffer(self._take_spare)
+        self._apply(center, current.values(self._take_spare), answer)
+        answers = current.answer(answer)
+        released = current.release()
+        self._spare = self._spare if released is None else released
+        return answers
 
-    def read(self, message: CenterRead) -> tuple[int, Float32Array]:
+    def sent(self, client: bytes, trackers: list[zmq.MessageTracker]) -> None:
+        """Answers to this client are on their way; see `CenterClient.sent`."""
+        if client in self._clients:
+            self._clients[client].sent(trackers)
+
+    def read(self, message: CenterRead) -> CenterValues:
         """The center's values as they are now, a copy."""
         center = self._require_center().numpy()
         if not self.start <= message.start < message.stop <= self.stop:
             raise ValueError(
                 f"elements {message.start} to {message.stop} are not of {self.start} to {self.stop}"
             )
-        return message.start, center[message.start - self.start : message.stop - self.start].copy()
+        values = center[message.start - self.start : message.stop - self.start].copy()
+        return CenterValues(message.request, message.start, len(values), False, _PLAIN.encode(values))
 
     def forget(self, token: str) -> int:
         """Forgets a dead trainer's threads; gives how many slices were applied for it without its knowing,
         at most: those whose answer nothing followed."""
         prefix = f"{token}/".encode()
-        mine = [client for client in self._clients if client.startswith(prefix)]
-        return sum(1 for client in mine if self._clients.pop(client).answer is not None)
+        mine = [self._clients.pop(client) for client in list(self._clients) if client.startswith(prefix)]
+        self.reference_bytes -= sum(client.reference_bytes for client in mine)
+        return sum(client.answered for client in mine)
 
     def _require_center(self) -> torch.Tensor:
         if self.values is None:
             raise ValueError("the center has no first value yet")
         return self.values
+
+    def _apply(self, center: torch.Tensor, values: Float32Array, answer: Float32Array) -> None:
+        """The rule over the whole slice, its answer in `answer`, which may be `values` itself.
+
+        Part by part: what is between the rule's steps stays in the cache, and nothing of the slice's length
+        is allocated, which would cost a page fault every 4 KiB.
+        """
+        given, taken = torch.from_numpy(values), torch.from_numpy(answer)
+        for at in range(0, len(values), RULE_ELEMENTS):
+            part = slice(at, at + RULE_ELEMENTS)
+            taken[part] = self._rule(center[part], given[part])
+        self.applied_slices += 1
+
+    def _take_spare(self) -> Float32Array:
+        spare, self._spare = self._spare, None
+        return spare if spare is not None else np.empty(self.stop - self.start, dtype=np.float32)
 
     def _place(self, target: Float32Array, arrived: dict[int, int], start: int, values: Float32Array) -> int:
         """Copies a chunk that has not arrived yet; gives how many elements are new."""
@@ -140,12 +166,6 @@ class CenterState:
         target[at : at + len(values)] = values
         arrived[start] = len(values)
         return len(values)
-
-    def _part(self, answer: Float32Array, start: int, size: int) -> tuple[int, Float32Array]:
-        at = start - self.start
-        if at < 0 or at + size > len(answer):
-            raise ValueError(f"{size} elements from {start} are not of the slice")
-        return start, answer[at : at + size]
 
 
 def _empty(elements: int) -> Float32Array:

@@ -9,15 +9,14 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
 import zmq
 import zmq.asyncio
 
-from ..pipeline.data.batch import BatchId
-from ..pipeline.errors import ClusterError, ExitCode, ProtocolError
+from ..pipeline.errors import ExitCode, ProtocolError
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Refused
 from ..pipeline.wire.endpoints import advertised
@@ -25,14 +24,15 @@ from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.messages import Ask, Failure, Pulse
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import bind, prepare
+from .desk import Desk
 from .ledger_state import LedgerState
 from .ledger_store import LedgerStore
 from .lost_batches import lost_batches
 from .membership_state import Member, Membership
 from .orphan import watch_supervisor
 from .settings import NodeSettings
-from .span_body import span_to_body
 from .stop import Stop
+from .sync_group import GroupView, SyncGroup
 from .tally import Tally
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ class Coordinator:
         self.ledger = ledger
         self.store = store
         self.members = Membership(self.job.expected, self.job.digest)
+        self.group = SyncGroup()
         self.tally = Tally()
         self.events: list[tuple[float, str, str]] = []
         self.stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
@@ -63,9 +64,10 @@ class Coordinator:
         self.exits: dict[str, str] = {}
         self.phase = "waiting for nodes"
         self.finishing = False
+        self._desk = Desk(self)
         self._talks: dict[bytes, Conversation] = {}
         self._heard: dict[str, float] = {}
-        self._synced: dict[str, int] = {}
+        self.synced_iterations: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -136,6 +138,21 @@ class Coordinator:
         answers = await asyncio.gather(*(self.ask(member, verb, body, seconds) for member in asked))
         return {m.info.name: a for m, a in zip(asked, answers, strict=True) if a is not None}
 
+    async def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Waits for a condition, a stop, or the timeout; whether the condition holds."""
+
+        async def wait() -> None:
+            async with self.changed:
+                await self.changed.wait_for(condition)
+
+        waiter = asyncio.ensure_future(wait())
+        try:
+            watched: set[asyncio.Future[Any]] = {waiter, self.stop}
+            await asyncio.wait(watched, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+        return condition()
+
     async def notify(self) -> None:
         """Wakes whoever waits for a change of members or ledger."""
         async with self.changed:
@@ -153,11 +170,13 @@ class Coordinator:
         self.event(name, why)
         if role == "trainer":
             updates = self.ledger.trained_batches_of.get(name, 0)
-            self.lost_dense_updates += max(0, updates - self._synced.get(token, 0))
+            self.lost_dense_updates += max(0, updates - self.synced_iterations.get(token, 0))
         self._judge_death(member)
         body = {"token": token, "role": role, "name": name, "generation": self.members.generation}
         for other in self.members.alive():
             self.spawn(self.ask(other, "gone", body, 60.0))
+        if role == "trainer":
+            self.tell_group(self.group.lose(member.info.index))
         self.spawn(self.notify())
 
     def _judge_death(self, member: Member) -> None:
@@ -201,7 +220,7 @@ class Coordinator:
 
     def _new_talk(self, identity: bytes, token: str) -> Conversation:
         async def handle(verb: str, body: dict[str, Any]) -> dict[str, Any]:
-            return await self._handle(token, verb, body)
+            return await self._desk.handle(token, verb, body)
 
         return Conversation(token, lambda message: self._send(identity, message), handle)
 
@@ -230,114 +249,11 @@ class Coordinator:
                 )
                 self.request_stop(Stop("failed", text, ExitCode.LEDGER))
 
-    async def _handle(self, token: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        if verb == "hello":
-            return self._hello(token, body)
-        if verb in ("exited", "status"):
-            return self._supervisor(verb, body)
-        member = self.members.require(token)
-        if verb == "ready":
-            self.members.ready(token, body)
-            await self.notify()
-            return {}
-        if verb == "failed":
-            code = ExitCode(int(body["exit_code"]))
-            self.request_stop(Stop("failed", f"{member.info.name}: {body['what']}", code))
-            # It ends once it has the answer, so nobody should wait for it.
-            loop = asyncio.get_running_loop()
-            loop.call_later(0.1, self.lose, token, f"failed: {body['what']}")
-            return {}
-        if verb == "interrupt":
-            text = f"{member.info.name} was asked to stop"
-            self.request_stop(Stop("interrupted", text, ExitCode.INTERRUPTED))
-            return {}
-        work = {
-            "trained": self._trained,
-            "next_span": self._next_span,
-            "span_read": self._span_read,
-            "returned": self._returned,
-        }
-        if verb not in work:
-            raise ProtocolError(f"a coordinator does not know {verb!r}")
-        try:
-            answer = work[verb](member, body)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolError(f"{verb}: {error}") from error
-        await self.notify()
-        return answer
-
-    def _hello(self, token: str, body: dict[str, Any]) -> dict[str, Any]:
-        if body.get("token") != token:
-            raise ClusterError("the token is not the connection's")
-        role = str(body.get("role"))
-        member = self.members.join(role, token, str(body.get("digest")), str(body.get("endpoint")))
-        log.info("%s joined (%s)", member.info.name, member.info.endpoint or "connects only")
-        return {"name": member.info.name, "index": member.info.index, "folder": str(self.folder.resolve())}
-
-    def _supervisor(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        if verb == "exited":
-            token, how = str(body["token"]), str(body["how"])
-            member = self.members.find(token)
-            if member is not None:
-                self.exits[member.info.name] = how
-            if member is None:
-                text = f"a {body['role']} ended before it joined ({how})"
-                self.request_stop(Stop("death", text, ExitCode(int(body["code"]))))
-            else:
-                self.lose(token, f"died ({how})")
-            return {}
-        gaps = [m.metrics for m in self.members.alive("trainer")]
-        return {
-            "phase": self.phase,
-            "seconds": self.seconds(),
-            "trained": self.tally.examples,
-            "examples_per_second": self.tally.examples_per_second(),
-            "ne": self.tally.ne_progressive,
-            "rounds": sum(int(metrics.get("rounds", 0)) for metrics in gaps),
-            "gap_open": max((int(metrics.get("gap_open", 0)) for metrics in gaps), default=0),
-        }
-
-    def _trained(self, member: Member, body: dict[str, Any]) -> dict[str, Any]:
-        name, now = member.info.name, self.seconds()
-        rows = []
-        for wire_id, examples, loss_sum, positives, age in body["batches"]:
-            batch = BatchId.from_wire(wire_id)
-            rows.append(self.ledger.acknowledge(name, batch, int(examples)))
-            self.tally.trained(name, now - float(age), int(examples), float(loss_sum), int(positives))
-        self._synced[member.info.token] = int(body["synced_iterations"])
-        self.store.acknowledge(rows)
-        return {}
-
-    def _next_span(self, member: Member, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        granted = self.ledger.grant(member.info.name)
-        if granted is None:
-            return {"span": None}
-        epoch, span = granted
-        self.store.grant(epoch, span, member.info.name)
-        return {"epoch": epoch, "span": span_to_body(span)}
-
-    def _span_read(self, member: Member, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        counts = {key: int(body[key]) for key in ("batches", "examples", "bad_rows")}
-        epoch, span = int(body["epoch"]), int(body["span"])
-        self.ledger.span_read(epoch, span, **counts)
-        self.store.span_read(epoch, span, **counts)
-        if self.ledger.totals.bad_rows > self.job.data.max_bad_rows:
-            text = (
-                f"{self.ledger.totals.bad_rows} malformed rows over all readers; the limit "
-                f"data.max_bad_rows is {self.job.data.max_bad_rows}"
-            )
-            self.request_stop(Stop("failed", text, ExitCode.DATA))
-        return {}
-
-    def _returned(self, member: Member, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        dead = self.members.find(str(body["token"]))
-        if dead is None or dead.alive:
-            raise ProtocolError("only a dead trainer's batches can be returned")
-        batches = [(BatchId.from_wire(batch), int(examples)) for batch, examples in body["batches"]]
-        again = self.ledger.return_batches(batches)
-        sizes = dict(batches)
-        self.store.returned((b.epoch, b.span, b.number, sizes[b], dead.info.name) for b in again)
-        return {"again": [list(batch) for batch in again]}
+    def tell_group(self, view: GroupView | None) -> None:
+        """A new generation, to all trainers: those that are not in it should know that too."""
+        if view is not None and self.members.started:
+            for trainer in self.members.alive("trainer"):
+                self.spawn(self.ask(trainer, "group", view.to_body(), 60.0))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Runs a coroutine beside the others; an exception of it stops the job."""

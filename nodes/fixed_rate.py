@@ -1,40 +1,86 @@
-"""Synchronization in the foreground: a worker's own round after every k of its iterations.
+"""Synchronization in the foreground: rounds after every k iterations, for which workers wait.
 
-This is what ShadowSync is compared with (the paper's FR-EASGD-k). Both modes use the same algorithm, link
-and wire; here the worker waits for the round.
+This is what ShadowSync is compared with (the paper's FR-EASGD-k, FR-MA-k, FR-BMUF-k). Both modes use the same
+algorithm, link and wire; only who waits is different.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 
-from ..sync_algos.base import Algorithm
 from .center_link import CenterLink
+from .links import Links, LinkSettings
 from .replica import Shared
+from .round_gate import RoundGate
 from .rounds import RoundCounter
-from .shadow import LinkedPeers, LinkSettings
 
 
-class FixedRate:
-    """One worker's rounds. Made by any thread, used and closed by the worker's only, but for `lose`."""
+class FixedRate(ABC):
+    """What one worker does about rounds. Called by the worker's thread, but for what says otherwise."""
 
-    def __init__(
-        self, index: int, shared: Shared, algorithm: Algorithm, links: LinkSettings, rounds: RoundCounter
-    ) -> None:
+    def before_step(self) -> None:  # noqa: B027
+        """A batch is about to be trained."""
+
+    @abstractmethod
+    def after_iteration(self) -> None:
+        """A batch was trained: waits for a round if it is time for one."""
+
+    def nothing_to_train(self) -> None:  # noqa: B027
+        """No batch has come yet."""
+
+    def lose(self, token: str) -> None:  # noqa: B027
+        """A sync node is gone; any thread may call it."""
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Bytes that this worker itself sent and received so far; any thread may read them."""
+        return 0, 0
+
+    def close(self) -> None:  # noqa: B027
+        """Closes what it holds."""
+
+
+class GatedRounds(FixedRate):
+    """All workers of the trainer wait at a gate while the shadow thread runs the round (all-reduce)."""
+
+    def __init__(self, index: int, gate: RoundGate) -> None:
+        self._index = index
+        self._gate = gate
+
+    def before_step(self) -> None:
+        """Waits for the end of a round that is under way."""
+        self._gate.work(self._index)
+
+    def after_iteration(self) -> None:
+        """Every k-th time, waits at the gate."""
+        self._gate.iterated(self._index)
+
+    def nothing_to_train(self) -> None:
+        """Rounds of the others need not wait for this worker, once this has lasted."""
+        self._gate.starve(self._index)
+
+
+class OwnRounds(FixedRate):
+    """The worker's own rounds with the center, on a loop and links of its own.
+
+    Made by any thread, used and closed by the worker's only, but for `lose`.
+    """
+
+    def __init__(self, index: int, shared: Shared, settings: LinkSettings, rounds: RoundCounter) -> None:
         self._index = index
         self._shared = shared
-        self._algorithm = algorithm
-        self._links = links
+        self._settings = settings
         self._rounds = rounds
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: CenterLink | None = None
+        self._center: CenterLink | None = None
         self._lost: set[str] = set()
 
     @property
     def bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far; any thread may read them."""
-        return (self._link.sent_bytes, self._link.received_bytes) if self._link is not None else (0, 0)
+        return (self._center.sent_bytes, self._center.received_bytes) if self._center is not None else (0, 0)
 
     def after_iteration(self) -> None:
         """Runs a round if it is time for one, and waits for its end."""
@@ -47,25 +93,26 @@ class FixedRate:
     def lose(self, token: str) -> None:
         """A sync node is gone; any thread may call it."""
         self._lost.add(token)
-        if self._loop is not None and self._link is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._link.lose, token)
+        if self._loop is not None and self._center is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._center.lose, token)
 
     def close(self) -> None:
         """Closes the sockets; on the worker's thread."""
         if self._loop is not None:
-            if self._link is not None:
-                self._loop.run_until_complete(self._link.close())
+            if self._center is not None:
+                self._loop.run_until_complete(self._center.close())
             self._loop.close()
 
     async def _round(self) -> None:
-        if self._link is None:
-            self._link = self._links.open(self._shared, f"fixed-{self._index}")
+        if self._center is None:
+            self._center = self._settings.open_center(self._shared, f"fixed-{self._index}")
+            assert self._center is not None
             for token in self._lost:
-                self._link.lose(token)
+                self._center.lose(token)
         started, cpu = time.monotonic(), time.thread_time()
         iterations = self._shared.total_iterations()
-        complete = await self._algorithm.round(self._shared.replica, LinkedPeers(self._link))
-        if complete:
+        links = Links(self._settings.index, self._center, None)
+        if await self._settings.algorithm.round(self._shared.replica, links):
             self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
         else:
             self._rounds.incomplete()

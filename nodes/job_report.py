@@ -13,6 +13,7 @@ from ..pipeline.report.model import (
     Curves,
     Evaluation,
     Event,
+    LinkTraffic,
     Node,
     Replicas,
     Report,
@@ -65,7 +66,10 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
         hardware=describe_hardware(),
         versions=versions(),
         curves=Curves(
-            ne=c.tally.ne_curve(), throughput=c.tally.throughput_curves(), sync_gap=c.tally.gap_curves()
+            ne=c.tally.ne_curve(),
+            throughput=c.tally.throughput_curves(),
+            sync_gap=c.tally.gap_curves(),
+            divergence=outcome.divergence_curve,
         ),
     )
 
@@ -144,7 +148,31 @@ def _sync(c: Coordinator, outcome: Outcome) -> Sync:
         gap_max=max(gaps) if gaps and synced else None,
         bytes=sum(int(m.get("sync_sent_bytes", 0)) + int(m.get("sync_received_bytes", 0)) for m in counts),
         seconds_mean=sum(count["round_seconds"] for count in some) / rounds if rounds else None,
+        links=_links(c, counts),
+        reference_bytes=_reference_bytes(c, counts, outcome),
     )
+
+
+def _links(c: Coordinator, counts: list[dict[str, Any]]) -> dict[str, LinkTraffic]:
+    links = {}
+    for way in ("center_up", "center_down", "peers_up", "peers_down"):
+        values = sum(int(count.get(f"{way}_float32_bytes", 0)) for count in counts)
+        if values:
+            links[way] = LinkTraffic(
+                codec=getattr(c.job.codecs, way),
+                bytes=sum(int(count.get(f"{way}_bytes", 0)) for count in counts),
+                float32_bytes=values,
+            )
+    return links
+
+
+def _reference_bytes(c: Coordinator, counts: list[dict[str, Any]], outcome: Outcome) -> dict[str, int]:
+    syncs = [outcome.syncs.get(member.info.name, member.metrics) for member in c.members.everyone("sync")]
+    held = {
+        role: sum(int(count.get("reference_bytes", 0)) for count in by_node)
+        for role, by_node in (("trainer", counts), ("sync", syncs))
+    }
+    return {role: size for role, size in held.items() if size}
 
 
 def _staleness(outcome: Outcome) -> Staleness:

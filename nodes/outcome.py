@@ -35,6 +35,7 @@ class Outcome:
     shards: Answers = field(default_factory=dict)
     syncs: Answers = field(default_factory=dict)
     divergence: float | None = None
+    divergence_curve: list[tuple[float, float]] = field(default_factory=list)
     model_saved: str | None = None
     score: Score | None = None
     cpu_seconds: dict[str, float] = field(default_factory=dict)

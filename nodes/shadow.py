@@ -5,77 +5,55 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import torch
-import zmq
 
-from ..sync_algos.base import Algorithm, Center
-from .center_link import CenterLink
+from ..sync_algos.base import Algorithm
+from .links import Links
 from .replica import Shared
-from .role import MemberInfo
+from .round_gate import RoundGate
 from .rounds import RoundCounter
 from .service import Service
 
-IDLE_SECONDS = 0.001
+# Where rounds cannot be had, because a node is gone or this trainer is out of the group.
+RETRY_SECONDS = 0.05
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class LinkedPeers:
-    """The peers over ZeroMQ; implements `Peers` of `sync_algos`."""
-
-    center: Center
-
-
-@dataclass(frozen=True)
-class LinkSettings:
-    """What a thread needs to open its own link to the sync nodes."""
-
-    context: zmq.Context[zmq.Socket[bytes]]
-    members: Sequence[MemberInfo]
-    token: str
-
-    def open(self, shared: Shared, thread: str) -> CenterLink:
-        """A link for the running loop of the calling thread."""
-        sync = shared.job.sync
-        return CenterLink(
-            self.context,
-            self.members,
-            shared.replica.numel,
-            f"{self.token}/{thread}",
-            chunk_bytes=sync.chunk_bytes,
-            timeout_seconds=sync.timeout_seconds,
-        )
-
-
 class Shadow(Service):
-    """One thread with its own asyncio loop and its own sockets to the sync nodes.
+    """One thread with its own asyncio loop and its own sockets to the sync nodes or the other trainers.
 
     In shadow mode it starts a round as often as its duty cycle allows: after a round that cost
     `t = max(CPU seconds of this thread, bytes / link rate)` the next one starts `max(t / duty, the answer's
-    time)` after it began. At a fixed rate it only does what it is asked: the closing round, reading the
-    center. Training never waits for it.
+    time)` after it began, and training never waits for it. With a `gate` it runs the rounds at a fixed rate
+    that all workers wait for. Without either it only does what it is asked: the closing round, reading the
+    center.
+
+    Args:
+        open_links: makes the links, on this thread's loop.
+        gate: where workers wait, for algorithms with peers at a fixed rate.
     """
 
     def __init__(
         self,
         shared: Shared,
         algorithm: Algorithm,
-        links: LinkSettings,
+        open_links: Callable[[], Links],
         rounds: RoundCounter,
+        gate: RoundGate | None,
         failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__("shadow", failed)
         self._shared = shared
         self._algorithm = algorithm
-        self._links = links
+        self._open_links = open_links
         self._rounds = rounds
+        self._gate = gate
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._opened: concurrent.futures.Future[CenterLink] = concurrent.futures.Future()
+        self._opened: concurrent.futures.Future[Links] = concurrent.futures.Future()
         self._running = False
         self._wake: asyncio.Event | None = None
         self._one_round = asyncio.Lock()
@@ -88,87 +66,107 @@ class Shadow(Service):
     def stop(self) -> None:
         """Ends the thread, also in the middle of a round."""
         super().stop()
-        self._poke()
+        self.poke()
 
     def begin(self) -> None:
-        """From now on rounds follow each other, in shadow mode."""
-        self._running = self._shared.job.sync.mode == "shadow"
-        self._poke()
+        """From now on rounds follow each other, in shadow mode or with a gate."""
+        self._running = self._shared.job.sync.mode == "shadow" or self._gate is not None
+        self.poke()
 
     def pause(self) -> None:
-        """No further round is started; one under way goes on."""
+        """No further round is started. One with a center goes on to its end, one with other trainers ends."""
         self._running = False
-        self._poke()
+        if self._gate is not None:
+            self._gate.open()
+        self.post(lambda links: links.peers.cancel() if links.peers is not None else None)
+        self.poke()
 
-    async def call(self, work: Callable[[CenterLink], Coroutine[Any, Any, T]]) -> T:
+    async def call(self, work: Callable[[Links], Coroutine[Any, Any, T]]) -> T:
         """Runs a coroutine on this thread's loop, from the control thread's."""
-        link = await asyncio.wrap_future(self._opened)
+        links = await asyncio.wrap_future(self._opened)
         assert self._loop is not None
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(link), self._loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(links), self._loop))
 
-    def lose(self, token: str) -> None:
-        """A sync node is gone; any thread may call it."""
-        if self._loop is not None and self._opened.done():
-            self._loop.call_soon_threadsafe(self._opened.result().lose, token)
+    def post(self, work: Callable[[Links], None]) -> None:
+        """Runs a function on this thread's loop, if it has one yet; any thread may call it."""
+        if self._loop is not None and self._opened.done() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(work, self._opened.result())
+
+    def poke(self) -> None:
+        """Something changed: looks whether a round is due; any thread may call it."""
+        if self._loop is not None and self._wake is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake.set)
 
     def bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far; any thread may read them."""
-        link = self._opened.result() if self._opened.done() else None
-        return (link.sent_bytes, link.received_bytes) if link is not None else (0, 0)
+        links = self._opened.result() if self._opened.done() else None
+        return (links.sent_bytes, links.received_bytes) if links is not None else (0, 0)
 
     async def round(self) -> bool:
         """One round now, on this thread's loop."""
         async with self._one_round:
-            return await self._round(self._opened.result())
+            links = self._opened.result()
+            started, cpu = time.monotonic(), time.thread_time()
+            iterations = self._shared.total_iterations()
+            complete = await self._algorithm.round(self._shared.replica, links)
+            if complete:
+                self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
+            else:
+                self._rounds.incomplete()
+            return complete
 
     async def quiet(self) -> None:
         """Returns when no round is under way."""
         async with self._one_round:
             return
 
-    async def _round(self, link: CenterLink) -> bool:
-        started, cpu = time.monotonic(), time.thread_time()
-        iterations = self._shared.total_iterations()
-        complete = await self._algorithm.round(self._shared.replica, LinkedPeers(link))
-        if complete:
-            self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
-        else:
-            self._rounds.incomplete()
-        return complete
-
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        link = self._links.open(self._shared, "shadow")
-        self._opened.set_result(link)
+        links = self._open_links()
+        self._opened.set_result(links)
         try:
             while not self.stopping:
                 if not self._running:
                     await self._wait(None)
-                    continue
-                round_task = asyncio.ensure_future(self._timed_round(link))
-                await self._until_stopped(round_task)
-                if round_task.done() and not round_task.cancelled():
-                    await self._wait(round_task.result())
+                elif self._gate is not None:
+                    await self._at_gate(self._gate, links)
+                else:
+                    pause = await self._until_stopped(self._timed_round(links))
+                    if pause is not None:
+                        await self._wait(pause)
         finally:
-            await link.close()
+            await links.close()
 
-    async def _timed_round(self, link: CenterLink) -> float:
+    async def _at_gate(self, gate: RoundGate, links: Links) -> None:
+        """Waits until a round is due, runs it, and lets the workers go on."""
+        wanted = links.peers is not None and links.peers.wanted
+        if not gate.enter(wanted=wanted):
+            # Whether a worker has starved is a matter of time, and nobody tells.
+            await self._wait(RETRY_SECONDS if wanted or gate.someone_waits else None)
+            return
+        try:
+            await self._until_stopped(self.round())
+        finally:
+            gate.leave()
+
+    async def _timed_round(self, links: Links) -> float:
         """One round; gives how long to wait after it."""
         sync = self._shared.job.sync
-        started, cpu, sent = time.monotonic(), time.thread_time(), link.sent_bytes + link.received_bytes
+        started, cpu, moved = time.monotonic(), time.thread_time(), links.sent_bytes + links.received_bytes
         complete = await self.round()
         elapsed = time.monotonic() - started
         cost = time.thread_time() - cpu
         if sync.link_bytes_per_second is not None:
-            moved = link.sent_bytes + link.received_bytes - sent
+            moved = links.sent_bytes + links.received_bytes - moved
             cost = max(cost, moved / sync.link_bytes_per_second)
         pause = max(cost / sync.duty, elapsed) - elapsed
-        # A node that is known to be gone fails rounds at once; they must not become a busy loop.
-        return pause if complete else max(pause, 0.05)
+        return pause if complete else max(pause, RETRY_SECONDS)
 
-    async def _until_stopped(self, task: asyncio.Task[Any]) -> None:
+    async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The coroutine's result; None if the thread was told to stop, which cancels it."""
         assert self._wake is not None
+        task = asyncio.ensure_future(work)
         while not task.done():
             self._wake.clear()
             waiter = asyncio.ensure_future(self._wake.wait())
@@ -177,15 +175,14 @@ class Shadow(Service):
             if self.stopping and not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        return None if task.cancelled() else task.result()
 
     async def _wait(self, seconds: float | None) -> None:
         assert self._wake is not None
+        if seconds is not None and seconds <= 0:
+            return
         try:
             await asyncio.wait_for(self._wake.wait(), seconds)
-            self._wake.clear()
         except TimeoutError:
             return
-
-    def _poke(self) -> None:
-        if self._loop is not None and self._wake is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake.set)
+        self._wake.clear()

@@ -21,13 +21,15 @@ import zmq.asyncio
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ClusterError, ExitCode
 from ..pipeline.report.model import Report
-from ..pipeline.report.write import read_report
+from ..pipeline.report.write import read_report, rewrite_texts
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Refused
 from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import prepare
 from .child import Child, words_of
+from .emulation import Emulation
+from .orphan import watch_supervisor
 
 STOP_SECONDS = 9.0
 PROGRESS_SECONDS = 5.0
@@ -41,9 +43,11 @@ class Supervisor:
     Runs on one asyncio loop, in the process of the command line.
     """
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: Job, progress: Progress, *, supervised: bool = False) -> None:
         self._job = job
         self._progress = progress
+        self._supervised = supervised
+        self._emulation = Emulation(job)
         self._children: list[Child] = []
         self._scratch = Path(tempfile.mkdtemp(prefix="shadowsync-"))
         # For the coordinator; the others read the copy that it puts into the run's folder.
@@ -57,8 +61,11 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
+        if self._supervised:
+            watch_supervisor(loop, self._interrupt)
         tasks: list[asyncio.Task[Any]] = []
         try:
+            await self._emulation.start()
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
             coordinator = await self._spawn("coordinator", 0, ["--announce", str(self._announce)])
             if self._interrupts:
@@ -72,26 +79,26 @@ class Supervisor:
                 for index in range(count):
                     await self._spawn(role, index, ["--join", endpoint])
             tasks = [asyncio.create_task(self._accompany(endpoint, coordinator))]
+            tasks += [asyncio.create_task(self._watch_relay(coordinator))]
             await coordinator.ended.wait()
             await self._wait_for_others()
+            await self._emulation.stop()
             return self._verdict(coordinator)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._end_all()
+            await self._emulation.stop()
             self._clear_scratch()
 
     def _clear_scratch(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def _spawn(self, role: str, index: int, extra: list[str]) -> Child:
-        token = uuid4().hex
-        network = self._job.network
+        token = self._emulation.token(role, index)
         command = [sys.executable, "-m", "shadowsync.cli", role, str(self._job_file), "--supervised"]
-        command += ["--token", token, "--bind", network.bind, *extra]
-        if network.advertise:
-            command += ["--advertise", network.advertise]
+        command += ["--token", token, *self._emulation.options(role, index), *extra]
         child = await Child.start(role, index, token, command)
         self._children.append(child)
         return child
@@ -155,6 +162,12 @@ class Supervisor:
             with contextlib.suppress(Gone, Refused):
                 self._progress(await talk.ask("status", {}, timeout_seconds=5.0))
 
+    async def _watch_relay(self, coordinator: Child) -> None:
+        """Without its relay the job cannot go on: it is interrupted, and `_verdict` says why."""
+        if self._emulation.relay is not None:
+            await self._emulation.relay.ended.wait()
+            coordinator.signal(signal.SIGTERM)
+
     def _interrupt(self) -> None:
         self._interrupts += 1
         coordinator = self._children[0] if self._children else None
@@ -192,6 +205,11 @@ class Supervisor:
         report = None
         if self.folder is not None and (self.folder / "report.json").exists():
             report = read_report(self.folder / "report.json")
+            if (network := self._emulation.note()) is not None:
+                report = report.model_copy(update={"network": network})
+                rewrite_texts(self.folder, report)
+        if (relay := self._emulation.verdict()) is not None:
+            return *relay, report
         if coordinator.code is not None and coordinator.code < 0:
             text, code = f"the coordinator died ({words_of(coordinator.code)})", ExitCode.STOPPED_BY_DEATH
             if self._interrupts:

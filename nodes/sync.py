@@ -40,7 +40,8 @@ class SyncRole(Role):
         """Starts the service; the slice gets its size and first value from trainer 0."""
         assert self._listener is not None
         self._index = node.index
-        self._service = CenterService(self._listener, CenterState(self._algorithm.center_rule), node.fail)
+        state = CenterState(self._algorithm.center_rule, self._job.codecs.center())
+        self._service = CenterService(self._listener, state, node.fail)
         self._service.start()
         return {}
 

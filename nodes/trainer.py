@@ -14,17 +14,18 @@ import zmq
 from ..pipeline.config.job import Job
 from ..pipeline.metrics.quality import QualitySums
 from ..pipeline.models.flat import digest_of
-from ..sync_algos.base import Algorithm, ModelOrigin, PeerLost
-from .fixed_rate import FixedRate
+from ..sync_algos.base import Algorithm
+from .peer_line import PeerSocket
 from .replica import Shared
 from .role import MemberInfo, NodeContext, Role, unknown_verb
-from .rounds import RoundCounter
-from .shadow import LinkSettings, Shadow
+from .sync_group import GroupView
+from .synchronizer import Synchronizer
 from .trained_outbox import TrainedOutbox
 from .trainer_files import write_trainer
 from .worker import Trained, Worker
 
 HOLD_SECONDS = 5.0
+REPLICAS = "replicas"
 
 log = logging.getLogger(__name__)
 
@@ -40,39 +41,44 @@ class TrainerRole(Role):
         self._loop = asyncio.get_running_loop()
         self._node: NodeContext | None = None
         self._workers: list[Worker] = []
-        self._shadow: Shadow | None = None
-        self._fixed: list[FixedRate] = []
+        self._socket: PeerSocket | None = None
+        self._sync: Synchronizer | None = None
         self._outbox: TrainedOutbox | None = None
         self._outbox_task: asyncio.Task[None] | None = None
-        self._center: torch.Tensor | None = None
 
-    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:  # noqa: ARG002
-        """A trainer only connects."""
-        return ""
+    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
+        """Binds the socket that other trainers reach this one at; without peers a trainer only connects."""
+        if not self._algorithm.needs_peers:
+            return ""
+        self._socket = PeerSocket(context, address)
+        return self._socket.endpoint
 
     async def prepare(self, node: NodeContext) -> dict[str, Any]:
         """Builds the model and the flat replica with its first weights."""
         self._node = node
         torch.set_num_threads(1)
         self._shared = await asyncio.to_thread(Shared.build, self._job)
-        self._rounds = RoundCounter(self._shared.total_iterations)
         return {
             "dense_elements": self._shared.replica.numel,
             "weights_digest": digest_of(self._shared.replica.flat),
             "plan_digest": self._shared.router.plan.digest,
             "model_origin": self._algorithm.model.value,
             "needs_center": self._algorithm.needs_center,
+            "needs_peers": self._algorithm.needs_peers,
         }
 
     async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """meet, begin, gone, hold, settle, replica_chunk, prepare_eval, eval_result, checkpoint."""
+        """meet, begin, gone, group, hold, settle, replica_chunk, replica_sample, prepare_eval, eval_result,
+        checkpoint."""
         handlers = {
             "meet": self._meet,
             "begin": self._begin,
             "gone": self._gone,
+            "group": self._group,
             "hold": self._hold,
             "settle": self._settle,
             "replica_chunk": self._replica_chunk,
+            "replica_sample": self._replica_sample,
             "prepare_eval": self._prepare_eval,
             "eval_result": self._eval_result,
             "checkpoint": self._checkpoint,
@@ -89,44 +95,35 @@ class TrainerRole(Role):
         for worker in self._workers:
             for key, value in worker.metrics().items():
                 total[key] = total.get(key, 0) + value
-        ends = [self._shadow.bytes()] if self._shadow else []
-        ends += [fixed.bytes for fixed in self._fixed]
-        total["sync_sent_bytes"] = sum(sent for sent, _ in ends)
-        total["sync_received_bytes"] = sum(received for _, received in ends)
         total["iterations"] = self._shared.total_iterations()
         total["confirmed_examples"] = self._outbox.confirmed_examples if self._outbox else 0
-        return total | self._rounds.metrics()
+        return total | (self._sync.metrics() if self._sync else {})
 
     async def close(self) -> None:
         """Ends the threads."""
         if self._outbox_task is not None:
             self._outbox_task.cancel()
-        threads = [*self._workers, *([self._shadow] if self._shadow else [])]
+        threads: list[Worker | Synchronizer] = [*self._workers, *([self._sync] if self._sync else [])]
         for thread in threads:
             thread.stop()
         for thread in threads:
             if not await asyncio.to_thread(thread.join, 3.0):
                 log.error("a thread did not end within 3 s")
+        if self._socket is not None and self._sync is None:
+            self._socket.close()
 
     async def _meet(self, body: dict[str, Any]) -> dict[str, Any]:
         node = self._node
         assert node is not None
         members = [MemberInfo.from_body(member) for member in body["members"]]
-        syncs = sorted((m for m in members if m.role == "sync"), key=lambda m: m.index)
-        self._outbox = TrainedOutbox(
-            node.coordinator, self._on_confirmed, lambda: int(self._rounds.metrics()["synced_iterations"])
-        )
-        if self._algorithm.needs_center:
-            links = LinkSettings(node.zmq_context, syncs, node.token)
-            self._shadow = Shadow(self._shared, self._algorithm, links, self._rounds, node.fail)
-            self._shadow.start()
-            if self._job.sync.mode == "fixed":
-                self._fixed = [
-                    FixedRate(index, self._shared, self._algorithm, links, self._rounds)
-                    for index in range(self._job.trainer.workers)
-                ]
+        self._outbox = TrainedOutbox(node.coordinator, self._on_confirmed, self._synced_iterations)
+        if self._algorithm.needs_center or self._algorithm.needs_peers:
+            view = GroupView.from_body(body["group"])
+            self._sync = Synchronizer(self._shared, self._algorithm, node, members, self._socket, view)
+            self._sync.start()
             if node.index == 0:
-                await self._shadow.call(lambda link: link.seed(self._shared.replica.flat))
+                await self._sync.seed()
+        fixed = self._sync.fixed if self._sync else []
         self._workers = [
             Worker(
                 index,
@@ -135,7 +132,7 @@ class TrainerRole(Role):
                 members,
                 node.token,
                 self._outbox.put,
-                self._fixed[index] if self._fixed else None,
+                fixed[index] if fixed else None,
                 node.fail,
             )
             for index in range(self._job.trainer.workers)
@@ -148,28 +145,29 @@ class TrainerRole(Role):
         self._outbox_task.add_done_callback(self._outbox_ended)
         for worker in self._workers:
             worker.start()
-        if self._shadow is not None:
-            self._shadow.begin()
+        if self._sync is not None:
+            self._sync.begin()
         return {}
 
     async def _gone(self, body: dict[str, Any]) -> dict[str, Any]:
-        if body.get("role") == "sync":
-            token = str(body["token"])
-            if self._shadow is not None:
-                self._shadow.lose(token)
-            for fixed in self._fixed:
-                fixed.lose(token)
+        if body.get("role") == "sync" and self._sync is not None:
+            self._sync.lose(str(body["token"]))
         if body.get("role") == "embedding":
             for worker in self._workers:
                 worker.lose_shard(str(body["name"]))
+        return {}
+
+    async def _group(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self._sync is not None:
+            await self._sync.regroup(GroupView.from_body(body))
         return {}
 
     async def _hold(self, body: dict[str, Any]) -> dict[str, Any]:
         """Stops training after the batches at hand; `sequences` are the readers' last ones by identity."""
         node = self._node
         assert node is not None
-        if self._shadow is not None:
-            self._shadow.pause()
+        if self._sync is not None:
+            self._sync.pause()
         waits: list[asyncio.Future[int]] = []
         for worker in self._workers:
             identity = f"{node.token}/{worker.index}"
@@ -180,44 +178,37 @@ class TrainerRole(Role):
         if not waits:
             return self.metrics() | {"in_flight": 0, "held": True}
         done, late = await asyncio.wait(waits, timeout=HOLD_SECONDS)
-        if self._shadow is not None and not body.get("hurry"):
-            await self._shadow.call(lambda _: self._quiet())
+        if self._sync is not None and not body.get("hurry"):
+            await self._sync.quiet()
         in_flight = sum(future.result() for future in done)
         return self.metrics() | {"in_flight": in_flight, "held": not late}
 
-    async def _settle(self, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """The closing round, after training: what this replica learned since its last one."""
-        complete = False
-        if self._shadow is not None:
-            shadow = self._shadow
-            complete = await shadow.call(lambda _: shadow.round())
-        return self.metrics() | {"complete": complete}
-
-    async def _quiet(self) -> None:
-        assert self._shadow is not None
-        await self._shadow.quiet()
+    async def _settle(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The closing round, for what this replica learned since its last one, and the model that comes out
+        where it takes all trainers to tell."""
+        if self._sync is None:
+            return self.metrics() | {"complete": False, "model_ready": False, "model_digest": ""}
+        settled = await self._sync.settle(closing_round=bool(body.get("closing_round")))
+        return self.metrics() | settled
 
     async def _replica_chunk(self, body: dict[str, Any]) -> dict[str, Any]:
         start, stop = int(body["start"]), int(body["stop"])
         return {"values": self._shared.replica.flat[start:stop].numpy().tobytes()}
 
-    async def _read_center(self) -> torch.Tensor | None:
-        if self._shadow is None or self._algorithm.model is not ModelOrigin.CENTER:
-            return None
-        try:
-            return await self._shadow.call(lambda link: link.read_all())
-        except PeerLost as error:
-            log.warning("the center cannot be read: %s", error)
-            return None
+    async def _replica_sample(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Every `stride`-th element of the replica as it is now."""
+        return {"values": self._shared.replica.flat[:: int(body["stride"])].numpy().tobytes()}
+
+    async def _model(self, origin: str) -> torch.Tensor | None:
+        if origin == REPLICAS:
+            return self._shared.replica.flat
+        return await self._sync.model() if self._sync is not None else None
 
     async def _prepare_eval(self, body: dict[str, Any]) -> dict[str, Any]:
         """Which weights the next pass scores: those that `model` names."""
-        flat: torch.Tensor | None = self._shared.replica.flat
-        if body["model"] == "center":
-            flat = self._center = self._center if self._center is not None else await self._read_center()
-            if flat is None:
-                return {"ready": False}
-        assert flat is not None
+        flat = await self._model(str(body["model"]))
+        if flat is None:
+            return {"ready": False}
         for worker in self._workers:
             worker.evaluate(int(body["pass"]), flat)
         return {"ready": True}
@@ -233,18 +224,18 @@ class TrainerRole(Role):
     async def _checkpoint(self, body: dict[str, Any]) -> dict[str, Any]:
         node = self._node
         assert node is not None
-        center = None
-        if body.get("dense") and body["model"] == "center":
-            center = self._center = await self._read_center()
-            if center is None:
+        dense: torch.Tensor | None = None
+        if body.get("dense"):
+            dense = await self._model(str(body["model"]))
+            if dense is None:
                 return {"files": [], "ready": False}
         return await asyncio.to_thread(
             write_trainer,
             Path(str(body["directory"])),
             node.index,
             self._shared,
-            dense=bool(body.get("dense")),
-            center=center,
+            dense=dense,
+            state=self._algorithm.state() if dense is not None else None,
         )
 
     def _bridge(self) -> tuple[asyncio.Future[Any], Callable[[Any], None]]:
@@ -255,6 +246,9 @@ class TrainerRole(Role):
             self._loop.call_soon_threadsafe(told.set_result, result)
 
         return told, tell
+
+    def _synced_iterations(self) -> int:
+        return int(self._sync.metrics()["synced_iterations"]) if self._sync is not None else 0
 
     def _on_confirmed(self, record: Trained) -> None:
         self._workers[record.worker].confirm(record.reader, record.sequence)

@@ -9,22 +9,26 @@ from typing import Any
 import torch
 
 from ..pipeline.checkpoint.files import write_tensors
+from ..sync_algos.base import AlgorithmState
 from .replica import Shared
 
 
 def write_trainer(
-    directory: Path, index: int, shared: Shared, *, dense: bool, center: torch.Tensor | None
+    directory: Path, index: int, shared: Shared, *, dense: torch.Tensor | None, state: AlgorithmState | None
 ) -> dict[str, Any]:
-    """Writes trainer `index`'s replica and optimizer state and, if `dense`, the model that comes out of the
-    run by parameter name: the center's values if given, else this replica's. Any thread may call, while no
+    """Writes trainer `index`'s replica and optimizer state and, if given, `dense`, the model that comes out
+    of the run (float32 [numel]), by parameter name, and the algorithm's state. Any thread may call, while no
     worker trains. Gives `{"files": [...], "ready": True}`."""
     name = f"trainer-{index}"
-    state = {f"optimizer.{key}": value.numpy() for key, value in shared.optimizer.state.items()}
-    tensors = {"replica": shared.replica.flat.numpy(), **state}
+    moments = {f"optimizer.{key}": value.numpy() for key, value in shared.optimizer.state.items()}
+    tensors = {"replica": shared.replica.flat.numpy(), **moments}
     metadata = {"role": name, "iterations": ",".join(map(str, shared.iterations))}
     entries = write_tensors(directory, name, tensors, metadata)
-    if dense:
-        flat = center if center is not None else shared.replica.flat
-        named = {span.name: view.numpy() for span, view in shared.layout.views(flat)}
+    if dense is not None:
+        named = {span.name: view.numpy() for span, view in shared.layout.views(dense)}
         entries += write_tensors(directory, "dense", named, {"role": "dense"})
+    if state is not None and state.tensors:
+        own = {key: value.numpy() for key, value in state.tensors.items()}
+        metadata = {"role": "algorithm", "completed_rounds": str(state.completed_rounds)}
+        entries += write_tensors(directory, "algorithm", own, metadata)
     return {"files": [dataclasses.asdict(entry) for entry in entries], "ready": True}

@@ -151,6 +151,8 @@ class Worker(Service):
                 slot = self._ready()
                 if slot is not None:
                     self._compute(slot)
+                elif self._fixed_rate is not None and not self._slots:
+                    self._fixed_rate.nothing_to_train()
                 self._report()
         finally:
             for line in self._readers.values():
@@ -237,6 +239,8 @@ class Worker(Service):
             self._stepper.score(slot.delivery, slot.requests, slot.answers, self._sums)
             self._drop(slot)
             return
+        if self._fixed_rate is not None:
+            self._fixed_rate.before_step()
         slot.loss, gradients = self._stepper.train(slot.delivery, slot.requests, slot.answers)
         self._shards.push(slot, gradients, time.monotonic())
         slot.answers = []

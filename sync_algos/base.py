@@ -202,7 +202,7 @@ class Algorithm(ABC):
     def __init__(self, options: Any) -> None:
         self.options = options
 
-    def start(self, replica: Replica) -> None:  # noqa: ARG002, B027
+    def start(self, replica: Replica) -> None:  # noqa: B027
         """Called once, before anything is trained: all replicas are equal now. Most need nothing."""
 
     @abstractmethod
@@ -215,7 +215,8 @@ class Algorithm(ABC):
 
     def center_rule(self, center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """The center's half: moves `center` (float32 [n], in place) for a replica's `values` (float32 [n])
-        and gives the answer, a new float32 [n]. Runs on the sync node's service thread, once an exchange.
+        and gives the answer, a new float32 [n]. Runs on the sync node's service thread, element by element:
+        the slice of an exchange may be handed to it in parts, one after the other.
 
         Only algorithms with `needs_center` have one.
         """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
+from .options import require_rate
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,7 @@ class ElasticOptions:
     elastic_rate: float = 0.5
 
     def __post_init__(self) -> None:
-        rate = self.elastic_rate
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0.0 < rate <= 1.0:
-            raise ValueError(f"elastic_rate: {rate!r} given; a number above 0 and at most 1 will do")
+        require_rate("elastic_rate", self.elastic_rate)
 
 
 class EASGD(Algorithm):

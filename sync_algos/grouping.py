@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -44,4 +45,4 @@ def _cut(order: list[int], size: int) -> Groups:
         return tuple(tuple(sorted(order[at : at + 2])) for at in range(0, len(order), 2))
     count = max(1, round(len(order) / size))
     bounds = [len(order) * part // count for part in range(count + 1)]
-    return tuple(tuple(sorted(order[a:b])) for a, b in zip(bounds, bounds[1:], strict=False) if b > a)
+    return tuple(tuple(sorted(order[a:b])) for a, b in pairwise(bounds) if b > a)

@@ -1,4 +1,4 @@
-"""Peers in memory: what an algorithm meets in tests and in the conformance suite, without any socket."""
+"""A replica and a center in memory: what an algorithm meets in tests, without any socket."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class MemoryCenter:
         self._algorithm = algorithm
         self._slices = split_evenly(initial.numel(), parts)
         self._lost: set[Slice] = set()
+        self._losing: set[Slice] = set()
         self.exchanges = 0
 
     @property
@@ -54,28 +55,19 @@ class MemoryCenter:
         """The slices, in order."""
         return self._slices
 
-    def lose(self, part: Slice) -> None:
-        """From now on exchanging `part` raises PeerLost."""
-        self._lost.add(part)
+    def lose(self, part: Slice, *, after_applying: bool = False) -> None:
+        """From now on exchanging `part` raises PeerLost; `after_applying` it has applied one more by then."""
+        (self._losing if after_applying else self._lost).add(part)
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Applies the algorithm's center rule to one slice."""
-        if part in self._lost:
-            raise PeerLost(f"the node of elements {part.start} to {part.stop} is gone")
-        self.exchanges += 1
-        return self._algorithm.center_rule(self.values[part.start : part.stop], values)
-
-
-class MemoryPeers:
-    """The peers of one trainer in memory."""
-
-    def __init__(self, center: MemoryCenter) -> None:
-        self._center = center
-
-    @property
-    def center(self) -> MemoryCenter:
-        """The center."""
-        return self._center
+        if part not in self._lost:
+            self.exchanges += 1
+            answer = self._algorithm.center_rule(self.values[part.start : part.stop], values)
+            if part not in self._losing:
+                return answer
+            self._lost.add(part)
+        raise PeerLost(f"the node of elements {part.start} to {part.stop} is gone")
 
 
 def split_evenly(numel: int, parts: int) -> tuple[Slice, ...]:

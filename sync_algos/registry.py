@@ -1,50 +1,71 @@
-"""The names of the algorithms, and making one from a job's settings."""
+"""The names of the algorithms, and making one from a job's settings.
+
+Three kinds of names: those of the table below; entry points of installed packages (see `plugins`); and a
+class given outright, "package.module:Class" or "/folder/my_algo.py:Class".
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from .base import Algorithm
+from .bmuf import BMUF
+from .ds_sync import DSSync
 from .easgd import EASGD
 from .easgd_symmetric import SymmetricEASGD
+from .gossip import Gossip
+from .ma import MA
 from .none import NoSync
+from .options import AlgorithmError, make_options
+from .plugins import check_class, entry_points, load_class, load_entry_point
 
-ALGORITHMS: dict[str, type[Algorithm]] = {cls.name: cls for cls in (EASGD, SymmetricEASGD, NoSync)}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    cls.name: cls for cls in (EASGD, SymmetricEASGD, MA, BMUF, Gossip, DSSync, NoSync)
+}
 
-
-class AlgorithmError(ValueError):
-    """An unknown algorithm, or options that it cannot use. `key` is the job file's key."""
-
-    def __init__(self, key: str, text: str) -> None:
-        self.key = key
-        super().__init__(f"{key}: {text}")
+__all__ = ["ALGORITHMS", "AlgorithmError", "all_algorithms", "find_algorithm", "make_algorithm"]
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """The class called `name`; raises AlgorithmError naming what there is."""
-    try:
+    """The class called `name`; raises AlgorithmError naming what there is, or why it cannot be used."""
+    if ":" in name:
+        return check_class(name, load_class(name))
+    installed = entry_points()
+    found = installed.get(name, [])
+    makers = [*(["shadowsync itself"] if name in ALGORITHMS else []), *map(str, found)]
+    if len(makers) > 1:
+        taken = f"{name!r} is a name taken twice, by {' and '.join(makers)}; remove one package"
+        raise AlgorithmError("sync.algorithm", taken)
+    if name in ALGORITHMS:
         return ALGORITHMS[name]
-    except KeyError:
-        close = difflib.get_close_matches(name, ALGORITHMS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(ALGORITHMS))}"
-        raise AlgorithmError("sync.algorithm", f"{name!r} given; {hint}") from None
+    if found:
+        return load_entry_point(name, found[0])
+    there = {*ALGORITHMS, *installed}
+    close = difflib.get_close_matches(name, there, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(there))}"
+    raise AlgorithmError("sync.algorithm", f"{name!r} given; {hint}")
+
+
+def all_algorithms() -> dict[str, type[Algorithm] | AlgorithmError]:
+    """Every name that is built in or installed, ascending; what cannot be used gives its error instead."""
+    found: dict[str, type[Algorithm] | AlgorithmError] = {}
+    for name in sorted({*ALGORITHMS, *entry_points()}):
+        try:
+            found[name] = find_algorithm(name)
+        except AlgorithmError as error:
+            found[name] = error
+    return found
 
 
 def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
     """An instance with its options checked; raises AlgorithmError for the first that cannot be used."""
     cls = find_algorithm(name)
-    known = {field.name for field in dataclasses.fields(cls.Options)}
-    for key in options:
-        if key not in known:
-            there = f"{name} has: {', '.join(sorted(known))}" if known else f"{name} has no options"
-            raise AlgorithmError(f"sync.options.{key}", f"unknown option; {there}")
+    checked = make_options(name, cls.Options, options)
     try:
-        return cls(cls.Options(**options))
-    except (ValueError, TypeError) as error:
-        key, colon, text = str(error).partition(": ")
-        if colon and key in known:
-            raise AlgorithmError(f"sync.options.{key}", text) from error
-        raise AlgorithmError("sync.options", str(error)) from error
+        return cls(checked)
+    except Exception as error:
+        raise AlgorithmError(
+            "sync.algorithm", f"{name} cannot be made ({type(error).__name__}: {error})"
+        ) from error

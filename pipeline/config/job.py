@@ -5,7 +5,21 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from ..wire.codecs.float32 import Float32
+from ..wire.codecs.int8 import LARGEST_BLOCK, SMALLEST_BLOCK
+from ..wire.codecs.registry import CodecOptions, LinkCodecs, make_codec
+from ..wire.codecs.topk import LARGEST_FRACTION
+from .slow_network import SlowNetwork, parse_bandwidth, parse_delay
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -96,16 +110,83 @@ class SyncSection(Section):
     options: dict[str, JsonValue] = {}
 
 
+class CodecsSection(Section):
+    """How values travel on the links of synchronization, each way: to the center or to the trainer that
+    reduces a slice, and back. `int8_block` and `topk_fraction` are the options of the codecs of that name."""
+
+    center_up: str = Float32.name
+    center_down: str = Float32.name
+    peers_up: str = Float32.name
+    peers_down: str = Float32.name
+    int8_block: Annotated[int, Field(ge=SMALLEST_BLOCK, le=LARGEST_BLOCK)] = CodecOptions.int8_block
+    topk_fraction: Annotated[float, Field(gt=0, le=LARGEST_FRACTION)] = CodecOptions.topk_fraction
+
+    @field_validator("center_up", "center_down", "peers_up", "peers_down")
+    @classmethod
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        try:
+            make_codec(name)
+        except ValueError as error:
+            raise ValueError(f"codecs.{info.field_name}: {error}") from error
+        return name
+
+    def center(self) -> LinkCodecs:
+        """Those of the link between trainers and sync nodes."""
+        return self._pair(self.center_up, self.center_down)
+
+    def peers(self) -> LinkCodecs:
+        """Those of the links among trainers."""
+        return self._pair(self.peers_up, self.peers_down)
+
+    def _pair(self, up: str, down: str) -> LinkCodecs:
+        options = CodecOptions(self.int8_block, self.topk_fraction)
+        return LinkCodecs(make_codec(up, options), make_codec(down, options))
+
+
 class NetworkSection(Section):
     """The defaults of `--bind` and `--advertise`, which differ from host to host, and the transport.
 
     `transport`: "ipc" costs a third less CPU than loopback TCP and stays on one Linux machine. "auto" takes
     it for the nodes of `shadowsync run` while `bind` is the loopback address, and TCP otherwise.
+
+    `delay` ("50ms", one way) and `bandwidth` ("100mbit") put a slow network on the links of synchronization,
+    or with `delay_links` on all, under `shadowsync run` only. `emulation` says by which means; "auto" takes
+    the kernel's where it can, and a relay otherwise.
     """
 
     transport: Literal["auto", "tcp", "ipc"] = "auto"
     bind: str = "127.0.0.1"
     advertise: str = ""
+    delay: str = ""
+    bandwidth: str = ""
+    delay_links: Literal["sync", "all"] = "sync"
+    emulation: Literal["auto", "relay", "tc"] = "auto"
+
+    @model_validator(mode="after")
+    def _units(self) -> NetworkSection:
+        for key, text, parse in (
+            ("delay", self.delay, parse_delay),
+            ("bandwidth", self.bandwidth, parse_bandwidth),
+        ):
+            try:
+                if text:
+                    parse(text)
+            except ValueError as error:
+                raise ValueError(f"network.{key}: {error}") from error
+        if self.slow is not None and self.emulation == "tc" and self.transport == "ipc":
+            raise ValueError('network.transport: "ipc" given; network.emulation = "tc" needs "tcp" or "auto"')
+        return self
+
+    @property
+    def slow(self) -> SlowNetwork | None:
+        """The network to emulate, if one is asked for."""
+        if not self.delay and not self.bandwidth:
+            return None
+        return SlowNetwork(
+            delay_seconds=parse_delay(self.delay) if self.delay else 0.0,
+            bytes_per_second=parse_bandwidth(self.bandwidth) if self.bandwidth else None,
+            every_link=self.delay_links == "all",
+        )
 
 
 class Job(Section):
@@ -117,6 +198,7 @@ class Job(Section):
     trainer: TrainerSection = TrainerSection()
     embedding: EmbeddingSection = EmbeddingSection()
     sync: SyncSection = SyncSection()
+    codecs: CodecsSection = CodecsSection()
     network: NetworkSection = NetworkSection()
 
     @model_validator(mode="after")

@@ -19,8 +19,9 @@ from .job import Job
 def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     """The validated job of the file at `path` with each `section.key=value` of `overrides` applied.
 
-    Input globs are made absolute against the folder of the job file; globs given by an override are taken
-    against the working directory, as a shell would. `run.name` defaults to the file's stem.
+    Input globs, and the file of an algorithm "./my_algo.py:Class", are made absolute against the folder of
+    the job file; those given by an override are taken against the working directory, as a shell would.
+    `run.name` defaults to the file's stem.
 
     Raises:
         JobFileError: the file is absent, is no TOML, or has a wrong key or value.
@@ -92,7 +93,7 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
         raise JobFileError(
             f"--set {text!r} cannot be used", remedy="write section.key=value, for example trainer.workers=2"
         )
-    value = _override_value(raw)
+    value = override_value(raw)
     # A file may be called like a number or a date.
     if parts in (["data", "path"], ["data", "eval_path"]) and not isinstance(value, str | list):
         value = raw
@@ -107,7 +108,7 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
     node[parts[-1]] = value
 
 
-def _override_value(raw: str) -> Any:
+def override_value(raw: str) -> Any:
     """The value as TOML reads it; what is no TOML value, and more than one line, is text."""
     try:
         tree = tomllib.loads(f"value = {raw}")
@@ -117,6 +118,11 @@ def _override_value(raw: str) -> Any:
 
 
 def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
+    sync = tree.get("sync")
+    if isinstance(sync, dict) and isinstance(sync.get("algorithm"), str):
+        file, colon, name = sync["algorithm"].rpartition(":")
+        if colon and (file.endswith(".py") or "/" in file):
+            sync["algorithm"] = f"{(base / file).resolve()}:{name}"
     data = tree.get("data")
     if not isinstance(data, dict):
         return

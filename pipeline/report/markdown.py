@@ -7,6 +7,13 @@ from collections.abc import Iterable, Sequence
 from . import wording
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 
+_WAYS = {
+    "center_up": "to the center",
+    "center_down": "from the center",
+    "peers_up": "to the trainers that reduce",
+    "peers_down": "from the trainers that reduce",
+}
+
 
 def render_markdown(report: Report) -> str:
     """The whole report.md, ending in a newline; it links the pictures of `draw_curves` beside it."""
@@ -115,13 +122,16 @@ def _sync(report: Report) -> list[str]:
         ("gap between rounds, iterations, most", wording.amount(sync.gap_max)),
         ("seconds of a round, mean", wording.duration(sync.seconds_mean)),
         ("bytes, both ways", wording.data_size(sync.bytes)),
+        *((f"of these: {_WAYS.get(way, way)}", wording.traffic(link)) for way, link in sync.links.items()),
+        *([("memory of lossy codecs", wording.references(report))] if sync.reference_bytes else []),
         ("divergence of the replicas", wording.amount(report.replicas.divergence)),
         ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
         ("staleness of embeddings, pushes, most", wording.amount(staleness.embedding_max)),
     ]
     title = f"## Synchronization: {_plain(sync.algorithm)}, {_plain(sync.mode)}"
     picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
-    return [title, "", *_table(("measure", "value"), rows), "", picture]
+    slow = [_plain(wording.network(report)), ""] if report.network is not None else []
+    return [title, "", *slow, *_table(("measure", "value"), rows), "", picture]
 
 
 def _nodes(report: Report) -> list[str]:

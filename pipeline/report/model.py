@@ -72,10 +72,26 @@ class Evaluation(Part):
     gain_ratio: float | None = None
 
 
+class LinkTraffic(Part):
+    """One way of the links of synchronization: `bytes` went through the trainers' sockets, headers included;
+    `float32_bytes` is what the values among them take as float32."""
+
+    codec: str
+    bytes: Count
+    float32_bytes: Count
+
+    @property
+    def compression(self) -> float | None:
+        """How many times fewer bytes than float32; headers make it a little less than 1 for float32."""
+        return self.float32_bytes / self.bytes if self.bytes else None
+
+
 class Sync(Part):
     """Gaps in iterations of a trainer between completed rounds; `bytes` counts both ways.
 
-    `seconds_mean` is a round's time from its start until it was applied.
+    `seconds_mean` is a round's time from its start until it was applied. `links` is by the way's name in the
+    job's `codecs`, of those that carried anything; `reference_bytes` is the memory that lossy codecs needed
+    at the end, by the role that held it.
     """
 
     algorithm: str
@@ -85,6 +101,8 @@ class Sync(Part):
     gap_max: Amount | None
     bytes: Count
     seconds_mean: Amount | None
+    links: dict[str, LinkTraffic] = {}
+    reference_bytes: dict[str, Count] = {}
 
 
 class Staleness(Part):
@@ -170,12 +188,29 @@ class Node(Part):
 class Curves(Part):
     """What the pictures show. A point of `ne` is (examples trained so far, NE of those since the last).
 
-    The others have points (seconds since the start, value) by the trainer's name.
+    The others have points (seconds since the start, value), by the trainer's name where they are of one;
+    `divergence` is of a sample of the replicas' elements.
     """
 
     ne: list[Point] = []
     throughput: dict[str, list[Point]] = {}
     sync_gap: dict[str, list[Point]] = {}
+    divergence: list[Point] = []
+
+
+class EmulatedNetwork(Part):
+    """A slow network that was emulated, by a relay or by the kernel's traffic control ("tc").
+
+    The delay is one way; the rate is of each listening node, in each direction. `links` are "sync" or "all".
+    What the relay cost is None for "tc".
+    """
+
+    means: Literal["relay", "tc"]
+    delay_seconds: Amount
+    bytes_per_second: Amount | None
+    links: Literal["sync", "all"]
+    relay_cpu_seconds: Amount | None
+    relay_bytes: Count | None
 
 
 class Hardware(Part):
@@ -212,6 +247,7 @@ class Report(Part):
     ledger: Ledger
     events: list[Event] = []
     nodes: list[Node] = []
+    network: EmulatedNetwork | None = None
     hardware: Hardware
     versions: dict[str, str]
     curves: Curves = Curves()

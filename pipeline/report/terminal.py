@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import wording
-from .model import Node, Report
+from .model import LinkTraffic, Node, Report
 
 _WIDE: Final = 100
 _IDENTITY_ROWS: Final = 6
@@ -29,6 +29,8 @@ def print_report(report: Report, console: Console) -> None:
     console.print(Text.assemble((report.run, "bold"), ": ", (report.outcome, colour)))
     console.print(Text(wording.quality(report), style="bold"))
     console.print(Text(wording.saved(report)))
+    if report.network is not None:
+        console.print(Text(wording.network(report)))
     console.print()
     console.print(Text(wording.books(report), style="green" if report.ledger.adds_up else "bold red"))
     console.print(_identities(report))
@@ -100,10 +102,16 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         ("synchronization", f"{sync.algorithm}, {sync.mode}, {wording.count(sync.rounds)} rounds"),
         ("gap in iterations", gap),
         ("round, bytes", f"{wording.duration(sync.seconds_mean)}, {wording.data_size(sync.bytes)}"),
+        *((f"  {way}", _traffic(link)) for way, link in sync.links.items() if link.codec != "float32"),
         ("divergence", amount(report.replicas.divergence)),
         ("staleness", stale),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
     ]
+
+
+def _traffic(link: LinkTraffic) -> str:
+    saved = "" if link.compression is None else f", {link.compression:.2f} x fewer"
+    return f"{wording.data_size(link.bytes)}, {link.codec}{saved}"
 
 
 def _nodes(nodes: Sequence[Node]) -> Table:

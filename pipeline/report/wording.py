@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .model import Evaluation, Identity, Report
+from .model import Evaluation, Identity, LinkTraffic, Report
 
 NOT_MEASURED = "not measured"
 ADDS_UP = "adds up"
@@ -86,6 +86,37 @@ def quality(report: Report) -> str:
         text += f" That is {evaluation.gain_ratio:.1%} of what the teacher that made the data gains over"
         text += f" the mean (its NE is {number(evaluation.teacher_ne)})."
     return text
+
+
+def network(report: Report) -> str:
+    """What was emulated, or "" where nothing was."""
+    slow = report.network
+    if slow is None:
+        return ""
+    parts = [f"{duration(slow.delay_seconds) if slow.delay_seconds else 'no'} delay one way"]
+    if slow.bytes_per_second is not None:
+        parts.append(f"{amount(slow.bytes_per_second * 8 / 1e6)} Mbit/s for each node that listens, each way")
+    text = f"Emulated network, by {slow.means}: {', '.join(parts)}, on "
+    text += "all links." if slow.links == "all" else "the links of synchronization."
+    if slow.relay_cpu_seconds is not None:
+        text += (
+            f" The relay took {duration(slow.relay_cpu_seconds)} of CPU for {data_size(slow.relay_bytes)}."
+        )
+    return text
+
+
+def traffic(link: LinkTraffic) -> str:
+    """How much went one way, by which codec, and how much that saved; bytes of float32 need no ratio."""
+    text = f"{data_size(link.bytes)}, {link.codec}"
+    if link.codec == "float32" or link.compression is None:
+        return text
+    return f"{text}, {link.compression:.2f} times fewer bytes than float32"
+
+
+def references(report: Report) -> str:
+    """The memory of references and residuals, or "" where there was none."""
+    held = report.sync.reference_bytes
+    return ", ".join(f"{data_size(size)} on {role} nodes" for role, size in held.items())
 
 
 def saved(report: Report) -> str:

@@ -30,6 +30,14 @@ def write_report(directory: Path, report: Report) -> None:
         file.write(render_markdown(report).encode())
 
 
+def rewrite_texts(directory: Path, report: Report) -> None:
+    """Writes report.json and report.md again, with what was known only after `write_report`."""
+    with whole_file(directory / JSON_NAME) as file:
+        file.write(report.model_dump_json(indent=1).encode() + b"\n")
+    with whole_file(directory / MARKDOWN_NAME) as file:
+        file.write(render_markdown(report).encode())
+
+
 def read_report(path: Path) -> Report:
     """The report in the file `path`; raises ValueError if that is none, OSError if it cannot be read."""
     return Report.model_validate_json(path.read_bytes())

@@ -53,13 +53,14 @@ def use_ipc(transport: str, bind: str, *, one_machine: bool) -> bool:
 def advertised(endpoint: str, bind: str, advertise: str) -> str:
     """The endpoint that others connect to: the bound one with the host that they can reach.
 
-    `advertise` is that host; it may have a port of its own, where a port is mapped to another.
+    `advertise` is that host; it may have a port of its own, where a port is mapped to another, and for a node
+    that listens on `ipc` another such address, where something stands between.
 
     Raises:
         ClusterError: the node listens on all addresses and no `advertise` says which to tell.
     """
     if endpoint.startswith("ipc://"):
-        return endpoint
+        return advertise if advertise.startswith("ipc://") else endpoint
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if advertise:
         advertise = advertise.removeprefix("tcp://")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..data.batch import BatchId, Float32Array, Int32Array
+from .codecs.base import Payload
 from .schema import Message, MessageSchema, schema_of, tensor
 
 # --- control: any node and the coordinator, both ways
@@ -136,12 +137,18 @@ class CenterSeed(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterExchange(Message):
-    """A chunk of a replica's slice, for one exchange with the center. All chunks of it share `request`."""
+    """A chunk of a replica's slice, for one exchange with the center. All chunks of it share `request`.
+
+    `reference` is 0 for `elements` float32 as they are. Else the payload is, by the codec of this way, how
+    far they are from the values that the exchange of that number had.
+    """
 
     KIND: ClassVar[str] = "center_exchange"
     request: int
     start: int
-    values: Float32Array = tensor("float32", 1)
+    elements: int
+    reference: int
+    payload: Payload = tensor("uint8", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +163,128 @@ class CenterRead(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterValues(Message):
-    """Answers the three above, chunk by chunk: an exchange's delta, or values read; empty for a seed."""
+    """Answers the three above, chunk by chunk: an exchange's delta, or values read; empty for a seed.
+
+    With `coded` the payload is by the codec of this way, else it is `elements` float32.
+    """
 
     KIND: ClassVar[str] = "center_values"
     request: int
     start: int
+    elements: int
+    coded: bool
+    payload: Payload = tensor("uint8", 1)
+
+
+# --- trainer and trainer. `generation` and `number` say of which round a message is.
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReady(Message):
+    """Ready for the round; `version` is how many rounds the algorithm's state is of."""
+
+    KIND: ClassVar[str] = "peer_ready"
+    generation: int
+    number: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWait(Message):
+    """Alive, and not that far yet; `blocked_by`: whose chunks are missing, int32 [members]."""
+
+    KIND: ClassVar[str] = "peer_wait"
+    generation: int
+    number: int
+    blocked_by: Int32Array = tensor("int32", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerChunk(Message):
+    """A chunk of the sender's values, for the member that reduces it. `position` counts the round's chunks."""
+
+    KIND: ClassVar[str] = "peer_chunk"
+    generation: int
+    number: int
+    position: int
+    elements: int
+    weight: float
+    codec: str
+    payload: Payload = tensor("uint8", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResult(Message):
+    """A reduced chunk; of an exchange, a chunk of the sender's values."""
+
+    KIND: ClassVar[str] = "peer_result"
+    generation: int
+    number: int
+    position: int
+    elements: int
+    codec: str
+    payload: Payload = tensor("uint8", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAsk(Message):
+    """Asks for what is missing: positions of chunks and of results, int32 each."""
+
+    KIND: ClassVar[str] = "peer_ask"
+    generation: int
+    number: int
+    chunks: Int32Array = tensor("int32", 1)
+    results: Int32Array = tensor("int32", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResolve(Message):
+    """The round cannot end as it should: asks whether the receiver completed it; if not, it never will."""
+
+    KIND: ClassVar[str] = "peer_resolve"
+    generation: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerVerdict(Message):
+    """Answers `PeerResolve`. `reduced`: whether the sender had reduced its slice, without which nobody can
+    have completed the round."""
+
+    KIND: ClassVar[str] = "peer_verdict"
+    generation: int
+    number: int
+    completed: bool
+    reduced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEnded(Message):
+    """The sender takes part in no further round of this generation."""
+
+    KIND: ClassVar[str] = "peer_ended"
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStateAsk(Message):
+    """Asks for the algorithm's state of `version`, from its chunk `position` on."""
+
+    KIND: ClassVar[str] = "peer_state_ask"
+    generation: int
+    version: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerState(Message):
+    """A chunk of the algorithm's state: `position` counts the chunks of its tensors, one after the other."""
+
+    KIND: ClassVar[str] = "peer_state"
+    generation: int
+    version: int
+    position: int
+    name: str
     values: Float32Array = tensor("float32", 1)
 
 
@@ -192,6 +316,16 @@ MESSAGES: dict[str, MessageSchema] = {
         CenterExchange,
         CenterRead,
         CenterValues,
+        PeerReady,
+        PeerWait,
+        PeerChunk,
+        PeerResult,
+        PeerAsk,
+        PeerResolve,
+        PeerVerdict,
+        PeerEnded,
+        PeerStateAsk,
+        PeerState,
         Failure,
     )
 }

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shadowsync.nodes.sync_count import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.load import load_job
 
@@ -34,8 +35,8 @@ class Cluster:
 
     @property
     def job(self) -> Job:
-        """The job as its file has it."""
-        return load_job(self.job_file)
+        """The job as every node has it."""
+        return with_sync_nodes(load_job(self.job_file), may_import=True)
 
     @property
     def run(self) -> RunFolder:

@@ -9,8 +9,9 @@ import zmq
 import zmq.asyncio
 from shadowsync.nodes.center_state import CenterState, Rule
 from shadowsync.nodes.role import MemberInfo
+from shadowsync.pipeline.wire.codecs.registry import LinkCodecs
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues
+from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues, Failure
 from shadowsync.pipeline.wire.schema import Message
 
 Leaving = Sequence[Message | bytes]
@@ -33,8 +34,9 @@ class FakeCenter:
         rule: Rule,
         leaving: Callable[[CenterValues], Leaving] = as_it_is,
         index: int = 0,
+        codecs: LinkCodecs | None = None,
     ) -> None:
-        self.state = CenterState(rule)
+        self.state = CenterState(rule, codecs)
         self.heard: list[Message] = []
         self.leaving = leaving
         self._socket = zmq.asyncio.Context(context).socket(zmq.ROUTER)
@@ -60,19 +62,25 @@ class FakeCenter:
         while True:
             identity, *frames = await self._socket.recv_multipart()
             message = decode(frames)
-            for answer in self._answers(identity, message):
-                for out in self.leaving(answer):
+            # Before it is answered: who has the answer may look at once.
+            self.heard.append(message)
+            for answer in self._answers_or_failure(identity, message):
+                for out in self.leaving(answer) if isinstance(answer, CenterValues) else [answer]:
                     wire = [out] if isinstance(out, bytes) else encode(out)
                     await self._socket.send_multipart([identity, *wire])
             async with self._changed:
-                self.heard.append(message)
                 self._changed.notify_all()
+
+    def _answers_or_failure(self, identity: bytes, message: Message) -> Sequence[CenterValues | Failure]:
+        try:
+            return self._answers(identity, message)
+        except ValueError as error:
+            return [Failure(getattr(message, "request", 0), str(error))]
 
     def _answers(self, identity: bytes, message: Message) -> list[CenterValues]:
         if isinstance(message, CenterExchange):
-            parts = self.state.exchange(identity, message)
-            return [CenterValues(message.request, start, delta) for start, delta in parts]
+            return self.state.exchange(identity, message)
         if isinstance(message, CenterRead):
-            return [CenterValues(message.request, *self.state.read(message))]
+            return [self.state.read(message)]
         assert isinstance(message, CenterSeed), message
         return [self.state.seed(message)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "shadowsync"
-FOLDERS = ("nodes", "pipeline", "sync_algos")
+FOLDERS = ("lab", "nodes", "pipeline", "sync_algos")
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from shadowsync.tests.support.imports import Import, all_imports, package_files,
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 
-# cli -> nodes -> {pipeline, sync_algos}: what each part may import of the package.
+# cli -> lab -> nodes -> {pipeline, sync_algos}: what each part may import of the package.
 ALLOWED = {
     "shadowsync": {"shadowsync"},
-    "cli": {"shadowsync", "nodes", "pipeline", "sync_algos"},
+    "cli": {"shadowsync", "lab", "nodes", "pipeline", "sync_algos"},
+    "lab": {"shadowsync", "lab", "nodes", "pipeline"},
     "nodes": {"shadowsync", "nodes", "pipeline", "sync_algos"},
     "pipeline": {"shadowsync", "pipeline"},
     "sync_algos": {"sync_algos"},
@@ -112,6 +113,8 @@ def test_the_whole_package_was_read() -> None:
         ("sync_algos/easgd.py", "from ..pipeline.errors import JobFileError", wrong_directions),
         ("sync_algos/easgd.py", "from .. import PROTOCOL_VERSION", wrong_directions),
         ("nodes/settings.py", "from ..cli import main", wrong_directions),
+        ("nodes/supervisor.py", "from ..lab.plan import check", wrong_directions),
+        ("lab/plan.py", "from ..cli import main", wrong_directions),
         ("nodes/settings.py", "from shadowsync.pipeline.config.job import Job", wrong_directions),
         ("nodes/settings.py", "from pipeline.config.job import Job", wrong_directions),
         ("__init__.py", "from .cli import main", wrong_directions),
@@ -157,6 +160,7 @@ def test_no_torch_in_the_coordinator_and_the_readers(module: str) -> None:
         ("shadowsync.nodes.reader", False),
         ("shadowsync.nodes.supervisor", False),
         ("shadowsync.nodes.launch", False),
+        ("shadowsync.nodes.relay_main", False),
         ("shadowsync.cli", False),
         ("shadowsync", False),
         ("shadowsync.nodes.replica", True),

@@ -25,7 +25,7 @@ ROLES = ["reader", "trainer", "embedding", "sync"]
 
 
 def test_commands() -> None:
-    assert sorted(["algos", "coordinator", "eval", "generate", "run", *ROLES]) == COMMANDS
+    assert sorted(["algos", "compare", "coordinator", "eval", "generate", "run", *ROLES]) == COMMANDS
 
 
 @pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)])

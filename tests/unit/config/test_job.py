@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, ValidationError
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.wire.codecs.registry import LinkCodecs
 
 Load = Callable[..., Job]
 
@@ -61,11 +63,21 @@ OTHER: dict[str, Any] = {
     "sync.link_bytes_per_second": 1e6,
     "sync.timeout_seconds": 11.0,
     "sync.options": {"elastic_rate": 0.1},
+    "codecs.center_up": "int8",
+    "codecs.center_down": "int8",
+    "codecs.peers_up": "topk",
+    "codecs.peers_down": "bfloat16",
+    "codecs.int8_block": 256,
+    "codecs.topk_fraction": 0.25,
     "network.transport": "tcp",
     "network.bind": "0.0.0.0",
     "network.advertise": "host",
+    "network.delay": "50ms",
+    "network.bandwidth": "100mbit",
+    "network.delay_links": "all",
+    "network.emulation": "relay",
 }
-LOCAL = {"run.directory", "network.transport", "network.bind", "network.advertise"}
+LOCAL = {"run.directory", *(key for key in OTHER if key.startswith("network."))}
 
 
 def _settings() -> set[str]:
@@ -146,3 +158,17 @@ def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Loa
     )
     assert load("", "run.deterministic=true", "sync.algorithm=none").sync.mode == "shadow"
     assert load("", *DETERMINISTIC).sync.mode == "fixed"
+
+
+def test_codecs_of_each_link_with_their_options(load: Load) -> None:
+    def names(pair: LinkCodecs) -> tuple[str, str]:
+        return pair.up.name, pair.down.name
+
+    assert names(load().codecs.center()) == names(load().codecs.peers()) == ("float32", "float32")
+    settings = ("codecs.center_up=int8", "codecs.peers_up=topk", "codecs.peers_down=bfloat16")
+    codecs = load("", *settings, "codecs.int8_block=256", "codecs.topk_fraction=0.25").codecs
+    assert names(codecs.center()) == ("int8", "float32")
+    assert names(codecs.peers()) == ("topk", "bfloat16")
+    values = np.ones(1024, np.float32)
+    assert codecs.center().up.encode(values).nbytes == 1024 + 4 * 4
+    assert codecs.peers().up.encode(values).nbytes == 8 * 256

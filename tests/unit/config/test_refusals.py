@@ -23,11 +23,12 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         ("[trainr]\nworkers = 2", "trainr: unknown key; did you mean 'trainer'?"),
         (
             "[network]\nspeed = 2",
-            "network.speed: unknown key; known here: advertise, bind, transport",
+            "network.speed: unknown key; known here: advertise, bandwidth, bind, delay, delay_links, "
+            "emulation, transport",
         ),
         (
             "[qqq]\nx = 2",
-            "qqq: unknown key; known here: data, embedding, model, network, run, sync, trainer",
+            "qqq: unknown key; known here: codecs, data, embedding, model, network, run, sync, trainer",
         ),
         (
             "[model]\nint = 2",
@@ -95,7 +96,28 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("sync.chunk_bytes", "4095", "4095 given; input should be greater than or equal to 4096"),
         ("sync.link_bytes_per_second", "0", "0 given; input should be greater than 0"),
         ("sync.timeout_seconds", "0", "0 given; input should be greater than 0"),
+        ("codecs.center_up", "5", "5 given; input should be a valid string"),
+        ("codecs.center_up", '"int9"', "'int9' given; did you mean 'int8'?"),
+        ("codecs.center_down", '"bf"', "'bf' given; there are: float32, bfloat16, float16, int8, topk"),
+        ("codecs.peers_up", '"top_k"', "'top_k' given; did you mean 'topk'?"),
+        ("codecs.peers_down", '""', "'' given; there are: float32"),
+        ("codecs.int8_block", "63", "63 given; input should be greater than or equal to 64"),
+        ("codecs.int8_block", "65537", "65537 given; input should be less than or equal to 65536"),
+        ("codecs.topk_fraction", "0.0", "0.0 given; input should be greater than 0"),
+        ("codecs.topk_fraction", "0.6", "0.6 given; input should be less than or equal to 0.5"),
         ("network.bind", "5", "5 given; input should be a valid string"),
+        (
+            "network.delay",
+            '"50"',
+            "'50' given; write a number and its unit: 50ms, 0.2s or 800us",
+        ),
+        (
+            "network.bandwidth",
+            '"100mbps"',
+            "'100mbps' given; write a number and its unit: 100mbit, 2.5gbit or 800kbit (bits per second)",
+        ),
+        ("network.delay_links", '"some"', "'some' given; input should be 'sync' or 'all'"),
+        ("network.emulation", '"netem"', "'netem' given; input should be 'auto', 'relay' or 'tc'"),
         ("network.transport", '"udp"', "'udp' given; input should be 'auto', 'tcp' or 'ipc'"),
     ],
 )

@@ -9,6 +9,7 @@ import zmq
 from shadowsync.nodes.center_service import CenterService
 from shadowsync.nodes.center_state import CenterState
 from shadowsync.nodes.role import MemberInfo
+from shadowsync.pipeline.wire.codecs.registry import LinkCodecs
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 
@@ -26,15 +27,15 @@ def failures() -> Iterator[list[BaseException]]:
 @pytest.fixture
 def sync_nodes(
     context: zmq.Context[zmq.Socket[bytes]], failures: list[BaseException]
-) -> Iterator[Callable[[int, float], list[SyncNode]]]:
+) -> Iterator[Callable[..., list[SyncNode]]]:
     """Starts sync nodes' service threads for EASGD with an elastic rate; they end with the test."""
     started: list[CenterService] = []
 
-    def start(count: int, alpha: float) -> list[SyncNode]:
+    def start(count: int, alpha: float, codecs: LinkCodecs | None = None) -> list[SyncNode]:
         nodes = []
         for index in range(count):
             listener = Listener(context, "tcp://127.0.0.1:0")
-            state = CenterState(EASGD(ElasticOptions(alpha)).center_rule)
+            state = CenterState(EASGD(ElasticOptions(alpha)).center_rule, codecs)
             service = CenterService(listener, state, failures.append)
             member = MemberInfo(f"sync-{index}", "sync", index, f"token-{index}", listener.endpoint)
             service.start()

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from shadowsync.nodes.center_link import CenterLink
 from shadowsync.nodes.center_service import CenterService
 from shadowsync.nodes.role import MemberInfo
-from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, Failure, Lookup
+from shadowsync.pipeline.wire.messages import CenterRead, Failure, Lookup
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
+from shadowsync.tests.support.center_messages import exchange_of
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[[int, float], list[tuple[CenterService, MemberInfo]]]
@@ -199,8 +200,8 @@ def test_a_part_can_be_read_while_another_is_exchanged(context: Context, sync_no
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (CenterExchange(7, 90, np.zeros(20, np.float32)), "are not of the slice 0 to 100"),
-        (CenterExchange(7, 0, np.zeros(0, np.float32)), "are not of the slice 0 to 100"),
+        (exchange_of(7, 90, np.zeros(20, np.float32)), "are not of the slice 0 to 100"),
+        (exchange_of(7, 0, np.zeros(0, np.float32)), "are not of the slice 0 to 100"),
         (CenterRead(7, 50, 101), "elements 50 to 101 are not of 0 to 100"),
         (Lookup(7, np.zeros(1, np.int32)), "a sync node takes no lookup"),
     ],
@@ -230,16 +231,17 @@ def test_what_cannot_be_done_is_answered_and_the_service_goes_on(
     assert counts(service)["applied_slices"] == 0
 
 
-def test_before_the_first_value_nothing_is_exchanged(context: Context, sync_nodes: Start) -> None:
+def test_before_the_first_value_an_exchange_is_refused_at_once(context: Context, sync_nodes: Start) -> None:
     members = [member for _, member in sync_nodes(1, 0.5)]
 
     async def main() -> None:
-        link = CenterLink(context, members, 10, "a/shadow", chunk_bytes=64, timeout_seconds=0.1)
-        try:
-            with pytest.raises(PeerLost, match=r"sync-0 did not answer within 0\.1 s"):
-                await link.read(link.slices[0])
-            assert link.refused_messages >= 1
-        finally:
-            await link.close()
+        # Its timeout is as long as the test may take.
+        async with linked(context, members, 10) as link:
+            for ask in (link.read(link.slices[0]), link.exchange(link.slices[0], torch.ones(10))):
+                with pytest.raises(PeerLost, match="sync-0 answered: the center has no first value yet"):
+                    await ask
+            assert link.refused_messages == 2
+            await link.seed(torch.zeros(10))
+            assert (await link.exchange(link.slices[0], torch.ones(10))).tolist() == [0.5] * 10
 
     run(main())

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from shadowsync.nodes.center_state import CenterState
 from shadowsync.pipeline.data.batch import Float32Array
-from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
+from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
+from shadowsync.tests.support.center_messages import exchange_of, values_of
 
 START = 100
 
@@ -17,7 +18,7 @@ def unseeded() -> CenterState:
 
 
 def whole(state: CenterState) -> Float32Array:
-    return state.read(CenterRead(1, state.start, state.stop))[1]
+    return values_of(state.read(CenterRead(1, state.start, state.stop)))
 
 
 def chunks(values: Float32Array, size: int) -> list[tuple[int, Float32Array]]:
@@ -33,7 +34,7 @@ def test_before_its_first_value_there_is_no_center() -> None:
     assert not state.ready
     for ask in (
         lambda: state.read(CenterRead(1, 0, 4)),
-        lambda: state.exchange(b"a/shadow", CenterExchange(1, 0, floats(4, 1))),
+        lambda: state.exchange(b"a/shadow", exchange_of(1, 0, floats(4, 1))),
     ):
         with pytest.raises(ValueError, match="no first value yet"):
             ask()
@@ -45,7 +46,7 @@ def test_the_first_value_comes_in_chunks_and_only_once() -> None:
     for start, part in chunks(first, 3)[::-1]:
         assert not state.ready
         answer = state.seed(CenterSeed(5, START, stop, start, part))
-        assert (answer.request, answer.start, len(answer.values)) == (5, start, 0)
+        assert (answer.request, answer.start, answer.elements) == (5, start, 0)
     assert state.ready
     np.testing.assert_array_equal(whole(state), first)
     # A second trainer's seed, or a late repeat.

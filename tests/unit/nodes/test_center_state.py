@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.nodes.center_state import CenterState
 from shadowsync.pipeline.data.batch import Float32Array
-from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
+from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
+from shadowsync.tests.support.center_messages import exchange_of, values_of
 
 A, B = b"a/shadow", b"b/shadow"
 START = 100
@@ -24,7 +25,7 @@ def seeded(values: Float32Array, alpha: float = 0.5) -> CenterState:
 
 
 def whole(state: CenterState) -> Float32Array:
-    return state.read(CenterRead(1, state.start, state.stop))[1]
+    return values_of(state.read(CenterRead(1, state.start, state.stop)))
 
 
 def chunks(values: Float32Array, size: int) -> list[tuple[int, Float32Array]]:
@@ -33,9 +34,9 @@ def chunks(values: Float32Array, size: int) -> list[tuple[int, Float32Array]]:
 
 def exchange(state: CenterState, client: bytes, request: int, values: Float32Array) -> Float32Array:
     """All in one chunk; gives the delta."""
-    ((start, delta),) = state.exchange(client, CenterExchange(request, START, values))
-    assert start == START
-    return delta
+    (answer,) = state.exchange(client, exchange_of(request, START, values))
+    assert (answer.request, answer.start) == (request, START)
+    return values_of(answer)
 
 
 def floats(length: int, seed: int) -> Float32Array:
@@ -54,8 +55,8 @@ def test_chunks_in_any_order_and_number_are_applied_once(length: int, size: int,
     for start, values in [*order[:-1], *repeats, order[-1], *repeats]:
         if not answered:
             np.testing.assert_array_equal(whole(state), first)
-        for at, delta in state.exchange(A, CenterExchange(1, start, values)):
-            answered[at] = delta
+        for answer in state.exchange(A, exchange_of(1, start, values)):
+            answered[answer.start] = values_of(answer)
     delta = (replica - first) * np.float32(0.5)
     np.testing.assert_array_equal(np.concatenate([answered[at] for at in sorted(answered)]), delta)
     np.testing.assert_array_equal(whole(state), first + delta)
@@ -67,11 +68,11 @@ def test_nothing_is_applied_before_the_slice_is_whole() -> None:
     state = seeded(first)
     *most, (last, values) = chunks(replica, 3)
     for start, part in most:
-        assert state.exchange(A, CenterExchange(1, start, part)) == []
+        assert state.exchange(A, exchange_of(1, start, part)) == []
     np.testing.assert_array_equal(whole(state), first)
     assert state.applied_slices == 0
-    answers = state.exchange(A, CenterExchange(1, last, values))
-    assert [(start, len(delta)) for start, delta in answers] == [(100, 3), (103, 3), (106, 3), (109, 1)]
+    answers = state.exchange(A, exchange_of(1, last, values))
+    assert [(answer.start, answer.elements) for answer in answers] == [(100, 3), (103, 3), (106, 3), (109, 1)]
     assert state.applied_slices == 1
 
 
@@ -84,30 +85,60 @@ def test_a_repeat_is_answered_from_memory_and_changes_nothing() -> None:
     moved = whole(state)
     assert not np.array_equal(after, moved)
     np.testing.assert_array_equal(exchange(state, A, 1, floats(6, 2)), delta)
-    ((start, part),) = state.exchange(A, CenterExchange(1, START + 2, floats(3, 9)))
-    assert start == START + 2
-    np.testing.assert_array_equal(part, delta[2:5])
+    # What was no chunk of it has no answer.
+    with pytest.raises(ValueError, match="3 elements from 102 were no chunk of the exchange"):
+        state.exchange(A, exchange_of(1, START + 2, floats(3, 9)))
+    with pytest.raises(ValueError, match="5 elements from 100 were no chunk of the exchange"):
+        state.exchange(A, exchange_of(1, START, floats(5, 9)))
     np.testing.assert_array_equal(whole(state), moved)
-    assert (state.applied_slices, state.repeated_chunks) == (2, 2)
+    assert (state.applied_slices, state.repeated_chunks) == (2, 3)
 
 
 def test_the_remembered_answer_does_not_move_with_the_center() -> None:
     state = seeded(floats(6, 1))
     delta = exchange(state, A, 1, floats(6, 2))
     before = delta.copy()
-    exchange(state, A, 2, floats(6, 4))
+    exchange(state, B, 1, floats(6, 4))
     np.testing.assert_array_equal(delta, before)
+
+
+class Leaving:
+    """A tracker of ZeroMQ's, as far as it is asked."""
+
+    def __init__(self, *, done: bool) -> None:
+        self.done = done
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_buffer_is_used_again_only_when_it_has_left(*, done: bool) -> None:
+    state = seeded(floats(6, 1))
+    delta = exchange(state, A, 1, floats(6, 2))
+    before = delta.copy()
+    state.sent(A, [Leaving(done=True), Leaving(done=done)])  # type: ignore[list-item]
+    state.sent(b"nobody", [Leaving(done=False)])  # type: ignore[list-item]
+    after = exchange(state, A, 2, floats(6, 4))
+    assert np.shares_memory(delta, after) == done
+    assert np.array_equal(delta, before) != done
+
+
+def test_memory_is_one_buffer_a_client() -> None:
+    state = seeded(floats(6, 1))
+    for client in (A, B):
+        for request in (1, 2, 3):
+            exchange(state, client, request, floats(6, request))
+    assert state.memory_bytes == 3 * 6 * 4
+    assert state.reference_bytes == 0
 
 
 def test_a_new_request_abandons_the_staged_one() -> None:
     first, replica = floats(6, 1), floats(6, 2)
     state = seeded(first)
-    assert state.exchange(A, CenterExchange(1, START, floats(3, 8))) == []
+    assert state.exchange(A, exchange_of(1, START, floats(3, 8))) == []
     exchange(state, A, 2, replica)
     np.testing.assert_array_equal(whole(state), first + (replica - first) * np.float32(0.5))
     assert state.abandoned_exchanges == 1
     # What is left of the first comes late, and completes nothing.
-    assert state.exchange(A, CenterExchange(1, START + 3, floats(3, 8))) == []
+    assert state.exchange(A, exchange_of(1, START + 3, floats(3, 8))) == []
     assert state.applied_slices == 1
     exchange(state, A, 3, replica)
     assert state.abandoned_exchanges == 1
@@ -134,7 +165,7 @@ def test_interleaved_clients_equal_the_sequential_closed_form(
         for at in range(len(parts[A])):
             for client in order:
                 start, values = parts[client][at]
-                state.exchange(client, CenterExchange(number, start, values))
+                state.exchange(client, exchange_of(number, start, values))
         for client in order:
             center = (1 - alpha) * center + alpha * sent[client].astype(np.float64)
     np.testing.assert_allclose(whole(state), center, rtol=1e-5, atol=1e-6)
@@ -148,15 +179,15 @@ def test_interleaved_clients_equal_the_sequential_closed_form(
 def test_chunks_that_do_not_make_up_the_slice_are_refused() -> None:
     first = floats(8, 1)
     state = seeded(first)
-    assert state.exchange(A, CenterExchange(1, START, floats(4, 2))) == []
+    assert state.exchange(A, exchange_of(1, START, floats(4, 2))) == []
     # As many elements as are missing, but not those that are: applied, it would be half garbage.
     with pytest.raises(ValueError, match="4 elements from 102 overlap"):
-        state.exchange(A, CenterExchange(1, START + 2, floats(4, 2)))
+        state.exchange(A, exchange_of(1, START + 2, floats(4, 2)))
     with pytest.raises(ValueError, match="3 elements from 100 overlap"):
-        state.exchange(A, CenterExchange(1, START, floats(3, 2)))
+        state.exchange(A, exchange_of(1, START, floats(3, 2)))
     np.testing.assert_array_equal(whole(state), first)
     assert state.applied_slices == 0
-    assert len(state.exchange(A, CenterExchange(1, START + 4, floats(4, 2)))) == 2
+    assert len(state.exchange(A, exchange_of(1, START + 4, floats(4, 2)))) == 2
 
 
 @pytest.mark.parametrize(
@@ -165,11 +196,11 @@ def test_chunks_that_do_not_make_up_the_slice_are_refused() -> None:
 def test_a_chunk_of_another_slice_is_refused(start: int, length: int) -> None:
     state = seeded(floats(6, 1))
     with pytest.raises(ValueError, match="are not of the slice 100 to 106"):
-        state.exchange(A, CenterExchange(1, start, floats(length, 2)))
+        state.exchange(A, exchange_of(1, start, floats(length, 2)))
     exchange(state, A, 2, floats(6, 2))
     if length:
         with pytest.raises(ValueError, match="are not of the slice"):
-            state.exchange(A, CenterExchange(2, start, floats(length, 2)))
+            state.exchange(A, exchange_of(2, start, floats(length, 2)))
     assert state.applied_slices == 1
 
 
@@ -183,8 +214,9 @@ def test_what_is_not_of_the_slice_cannot_be_read(start: int, stop: int) -> None:
 def test_reading_gives_a_copy_of_a_part() -> None:
     first = floats(6, 1)
     state = seeded(first)
-    start, part = state.read(CenterRead(1, 102, 105))
-    assert start == 102
+    answer = state.read(CenterRead(1, 102, 105))
+    assert answer.start == 102
+    part = values_of(answer)
     np.testing.assert_array_equal(part, first[2:5])
     exchange(state, A, 1, floats(6, 2))
     np.testing.assert_array_equal(part, first[2:5])
@@ -194,7 +226,7 @@ def test_a_dead_trainer_is_forgotten_and_its_unanswered_slices_counted() -> None
     state = seeded(floats(6, 1))
     exchange(state, b"dead/shadow", 1, floats(6, 2))
     exchange(state, b"dead/0", 1, floats(6, 2))
-    state.exchange(b"dead/1", CenterExchange(1, START, floats(3, 2)))
+    state.exchange(b"dead/1", exchange_of(1, START, floats(3, 2)))
     exchange(state, b"deadly/shadow", 1, floats(6, 2))
     memory = state.memory_bytes
     assert state.forget("dead") == 2

@@ -32,6 +32,16 @@ def test_every_fact_of_the_report_is_in_it(full_report: Report) -> None:
         assert f"]({picture})" in text
 
 
+def test_what_codecs_saved_and_what_memory_they_took(full_report: Report, minimal_report: Report) -> None:
+    text = render_markdown(full_report)
+    assert "| of these: to the center | 1.0 GiB, int8, 3.75 times fewer bytes than float32 |" in text
+    assert "| of these: from the center | 2.0 GiB, float32 |" in text
+    assert "| memory of lossy codecs | 3.0 MiB on trainer nodes, 6.0 MiB on sync nodes |" in text
+    plain = render_markdown(minimal_report)
+    assert "of these: " not in plain
+    assert "lossy" not in plain
+
+
 def test_a_red_ledger_is_above_everything(red_report: Report) -> None:
     text = render_markdown(red_report)
     head = text.split("## ")[0]

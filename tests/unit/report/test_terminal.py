@@ -81,6 +81,13 @@ def test_the_facts_are_there(full_report: Report) -> None:
         assert fact in text, fact
 
 
+def test_what_a_codec_saved(full_report: Report, minimal_report: Report) -> None:
+    text = " ".join(_printed(full_report).split())
+    assert "center_up 1.0 GiB, int8, 3.75 x fewer" in text
+    assert "center_down" not in text, "float32 saves nothing"
+    assert "fewer" not in _printed(minimal_report)
+
+
 def test_a_red_ledger_is_loud_and_first_among_its_equations(red_report: Report) -> None:
     text = _printed(red_report)
     assert "The ledger DOES NOT ADD UP" in text

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from shadowsync.sync_algos.base import Slice
-from shadowsync.sync_algos.memory import MemoryCenter, MemoryPeers, MemoryReplica
+from shadowsync.sync_algos.base import Group, Slice
+from shadowsync.sync_algos.grouping import Grouping, everyone
+from shadowsync.sync_algos.memory import MemoryCenter, MemoryReplica
 from shadowsync.sync_algos.registry import make_algorithm
 
 SIZE = 37
@@ -34,7 +35,7 @@ class Cluster:
         self.algorithm = make_algorithm(self.name, self.options)
         self.replicas = [MemoryReplica(torch.randn(SIZE, generator=generator)) for _ in range(2)]
         self.center = SlowCenter(self)
-        self.peers = MemoryPeers(self.center)
+        self.peers = OnlyCenter(self.center)
 
     def round(self, replica: int = 0) -> bool:
         return asyncio.run(self.algorithm.round(self.replicas[replica], self.peers))
@@ -52,6 +53,17 @@ class SlowCenter(MemoryCenter):
         answer = await super().exchange(part, values)
         self._cluster.meanwhile(part)
         return answer
+
+
+@dataclass
+class OnlyCenter:
+    """Peers of a trainer that may only talk to the center."""
+
+    center: MemoryCenter
+    index: int = 0
+
+    async def meet(self, grouping: Grouping = everyone) -> Group:
+        raise AssertionError(f"a center's algorithm met others by {grouping}")
 
 
 @pytest.fixture

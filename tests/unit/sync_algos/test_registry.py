@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.sync_algos import registry
 from shadowsync.sync_algos.base import Algorithm, ModelOrigin
+from shadowsync.sync_algos.built_in import NEEDS_CENTER
 from shadowsync.sync_algos.easgd import EASGD
 from shadowsync.sync_algos.easgd_symmetric import SymmetricEASGD
 from shadowsync.sync_algos.none import NoSync
@@ -41,9 +43,24 @@ def _job(**sync: Any) -> Job:
 def test_all_files_of_the_folder_are_registered() -> None:
     """A file with a concrete algorithm that the dict lacks would be unreachable."""
     folder = Path(registry.__file__).parent
-    others = {"__init__", "base", "memory", "registry"}
-    assert {file.stem for file in folder.glob("*.py")} - others == set(ALGORITHMS)
+    names = {cls for file in folder.glob("*.py") for cls in _algorithms_of(file)}
+    assert names == {cls.__name__ for cls in ALGORITHMS.values()}
+    assert len(names) == 7
     assert all(cls.name == name for name, cls in ALGORITHMS.items())
+    assert all(cls.__module__.rpartition(".")[2] == name for name, cls in ALGORITHMS.items())
+
+
+def _algorithms_of(file: Path) -> list[str]:
+    """Names of the classes in a file that have a coroutine `round`, and are not the base or a protocol."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return [
+        node.name for node in found if {"Algorithm", "EASGD"} & {ast.unparse(base) for base in node.bases}
+    ]
+
+
+def test_what_is_known_without_torch_is_so() -> None:
+    assert {name: cls.needs_center for name, cls in ALGORITHMS.items()} == NEEDS_CENTER
 
 
 @pytest.mark.parametrize(("name", "cls"), sorted(ALGORITHMS.items()))
@@ -70,19 +87,56 @@ def test_unknown_name(refusal: Callable[..., str]) -> None:
     assert refusal("easgd_symetric") == (
         "sync.algorithm: 'easgd_symetric' given; did you mean 'easgd_symmetric'?"
     )
-    assert refusal("zzz") == "sync.algorithm: 'zzz' given; there are: easgd, easgd_symmetric, none"
+    assert refusal("zzz") == (
+        "sync.algorithm: 'zzz' given; there are: bmuf, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
+    )
 
 
 def test_unknown_option(refusal: Callable[..., str]) -> None:
     assert refusal("easgd", alpha=0.5) == "sync.options.alpha: unknown option; easgd has: elastic_rate"
     assert refusal("none", x=1) == "sync.options.x: unknown option; none has no options"
+    assert refusal("bmuf", alpha=1) == "sync.options.alpha: unknown option; bmuf has: " + ", ".join(
+        ["block_momentum", "elastic_rate", "eta", "form", "nesterov"]
+    )
+    said = "sync.options.elasticrate: unknown option; did you mean 'elastic_rate'?"
+    assert refusal("ma", elasticrate=0.5) == said
 
 
-@pytest.mark.parametrize("rate", [0, 0.0, -0.1, 1.0001, float("nan"), float("inf"), "0.5", True, None, [0.5]])
+@pytest.mark.parametrize("rate", ["0.5", True, None, [0.5]])
+def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) -> None:
+    for name in ("easgd", "easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync"):
+        said = f"sync.options.elastic_rate: {rate!r} given; a number will do"
+        assert refusal(name, elastic_rate=rate) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "said"),
+    [
+        ("ma", "form", "kep", "'kep' given; 'interpolate' or 'keep' will do"),
+        ("ma", "weighted", 1, "1 given; true or false will do"),
+        ("bmuf", "eta", 0, "0 given; a number above 0 will do"),
+        ("bmuf", "eta", float("inf"), "inf given; a number above 0 will do"),
+        ("bmuf", "eta", float("nan"), "nan given; a number above 0 will do"),
+        ("bmuf", "block_momentum", 1.0, "1.0 given; a number from 0 to below 1 will do"),
+        ("bmuf", "block_momentum", -0.1, "-0.1 given; a number from 0 to below 1 will do"),
+        ("bmuf", "nesterov", True, "true given; it needs a block_momentum above 0"),
+        ("ds_sync", "group_size", 1, "1 given; an integer of at least 2 will do"),
+        ("ds_sync", "group_size", 2.0, "2.0 given; an integer will do"),
+        ("ds_sync", "reshuffle", "no", "'no' given; true or false will do"),
+    ],
+)
+def test_options_that_cannot_be_used(
+    refusal: Callable[..., str], name: str, key: str, value: Any, said: str
+) -> None:
+    assert refusal(name, **{key: value}) == f"sync.options.{key}: {said}"
+
+
+@pytest.mark.parametrize("rate", [0, 0.0, -0.1, 1.0001, float("nan"), float("inf")])
 def test_elastic_rate_that_cannot_be_used(refusal: Callable[..., str], rate: Any) -> None:
     said = f"sync.options.elastic_rate: {rate!r} given; a number above 0 and at most 1 will do"
     assert refusal("easgd", elastic_rate=rate) == said
-    assert refusal("easgd_symmetric", elastic_rate=rate) == said
+    for name in ("easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync"):
+        assert refusal(name, elastic_rate=rate) == said
 
 
 @pytest.mark.parametrize("rate", [1, 1.0, 0.5, 1e-9])
@@ -114,7 +168,7 @@ def test_options_of_an_outsider_may_fail_otherwise(
 
     monkeypatch.setitem(ALGORITHMS, "outsider", Outsider)
     assert refusal("outsider", period=0, needed="x") == "sync.options: there is: no such period"
-    assert "missing 1 required keyword-only argument: 'needed'" in refusal("outsider")
+    assert refusal("outsider") == "sync.options.needed: is missing; give it a value"
     assert make_algorithm("outsider", {"needed": "y"}).describe() == {"period": 4, "needed": "y"}
 
 

@@ -95,3 +95,7 @@ def test_an_ipc_address_is_told_as_it_is() -> None:
     # A file of that name would stay behind after a kill.
     assert local_address("a1").startswith("ipc://@")
     assert advertised(local_address("a1"), "127.0.0.1", "10.0.0.7") == local_address("a1")
+
+
+def test_what_stands_before_an_ipc_address_is_told_in_its_place() -> None:
+    assert advertised(local_address("a1"), "127.0.0.1", local_address("a2")) == local_address("a2")

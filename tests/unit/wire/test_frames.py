@@ -31,6 +31,7 @@ BODIES = st.dictionaries(
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     int: INTEGERS,
     bool: st.booleans(),
+    float: st.floats(allow_nan=False),
     str: st.text(max_size=200),
     BatchId: st.builds(BatchId, *[st.integers(0, 2**63 - 1)] * 4),
     dict[str, Any]: BODIES,
@@ -75,7 +76,7 @@ def test_every_message_comes_back_as_it_was(message: Message) -> None:
 
 def test_every_kind_has_its_own_name() -> None:
     assert [schema.cls.KIND for schema in MESSAGES.values()] == list(MESSAGES)
-    assert len({schema.cls for schema in MESSAGES.values()}) == len(MESSAGES) == 14
+    assert len({schema.cls for schema in MESSAGES.values()}) == len(MESSAGES) == 24
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,0 +1,119 @@
+"""What is compared: `name`, `name@k`, `name:key=value@k`, and the job of each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..nodes.sync_count import with_sync_nodes
+from ..pipeline.config.job import Job
+from ..pipeline.config.load import override_value, validate_job
+from ..pipeline.errors import JobFileError
+
+REFERENCE: Final = "one trainer"
+_EXAMPLE: Final = "write name, name@5 for a fixed rate, or name:key=value@5 with options"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to synchronize.
+
+    Attributes:
+        label: what the pages call it; unlike any other's.
+        algorithm: its name, or where it is found.
+        every: iterations between two rounds at a fixed rate; None in shadow mode.
+        options: what was given of `sync.options`.
+    """
+
+    label: str
+    algorithm: str
+    every: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_cells(text: str) -> list[Cell]:
+    """The cells of `--algorithms`, separated by commas; raises JobFileError for what cannot be read.
+
+    A comma inside brackets or quotes belongs to an option's value. What is written twice gets labels of its
+    own, so that a spread can be seen.
+    """
+    written = [part.strip() for part in _split(text)]
+    if not any(written):
+        raise JobFileError("--algorithms: nothing given", remedy=_EXAMPLE)
+    cells: list[Cell] = []
+    taken = {REFERENCE}
+    for part in written:
+        label, number = part, 1
+        while label in taken:
+            number += 1
+            label = f"{part} ({number})"
+        taken.add(label)
+        cells.append(_parse_cell(part, label))
+    return cells
+
+
+def cell_job(base: Job, cell: Cell, seed: int, name: str, directory: str) -> Job:
+    """The job of a cell: `base` with another `sync`; raises JobFileError.
+
+    The options of `base` are its own algorithm's, so only cells of that one start from them.
+    """
+    tree = base.model_dump()
+    own = base.sync.options if cell.algorithm == base.sync.algorithm else {}
+    tree["sync"] |= {
+        "algorithm": cell.algorithm,
+        "mode": "shadow" if cell.every is None else "fixed",
+        "options": {**own, **cell.options},
+    }
+    if cell.every is not None:
+        tree["sync"]["every"] = cell.every
+    tree["run"] |= {"seed": seed, "name": name, "directory": directory}
+    return with_sync_nodes(validate_job(tree, where="the job"), may_import=True)
+
+
+def reference_job(base: Job, seed: int, name: str, directory: str) -> Job:
+    """The job of one trainer that has nobody to synchronize with; its workers stay as they are."""
+    tree = base.model_dump()
+    tree["sync"] |= {"algorithm": "none", "options": {}}
+    tree["trainer"]["count"] = 1
+    tree["run"] |= {"seed": seed, "name": name, "directory": directory}
+    return with_sync_nodes(validate_job(tree, where="the job"), may_import=True)
+
+
+def slug(label: str) -> str:
+    """The label as the start of a folder's name; two labels may have the same."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-._")[:60] or "cell"
+
+
+def _parse_cell(text: str, label: str) -> Cell:
+    if any(not character.isprintable() for character in text):
+        raise JobFileError(f"--algorithms: {text!r} given, with a character that cannot be printed")
+    body, at, rate = text.rpartition("@")
+    every: int | None = None
+    if not at:
+        body = text
+    elif not rate.isascii() or not rate.isdigit() or int(rate) < 1:
+        raise JobFileError(f"--algorithms: {text!r} has {rate!r} for a rate", remedy=_EXAMPLE)
+    else:
+        every = int(rate)
+    # A plug-in's own name has a colon: package.module:Class.
+    parts = body.split(":")
+    first = next((at for at, part in enumerate(parts) if "=" in part), len(parts))
+    name = ":".join(parts[:first]).strip()
+    if not name or any("=" not in part for part in parts[first:]):
+        raise JobFileError(f"--algorithms: {text!r} cannot be read", remedy=_EXAMPLE)
+    options: dict[str, Any] = {}
+    for part in parts[first:]:
+        key, _, raw = part.partition("=")
+        if not key.strip() or key.strip() in options:
+            raise JobFileError(f"--algorithms: {text!r} has no key, or one twice", remedy=_EXAMPLE)
+        options[key.strip()] = override_value(raw)
+    return Cell(label, name, every, options)
+
+
+def _split(text: str) -> list[str]:
+    """At commas that are in no brackets and no quotes."""
+    piece = r"""(?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,\["'])+"""
+    if rest := re.sub(piece, "", text).strip(", "):
+        raise JobFileError(f"--algorithms: {rest!r} is opened and not closed", remedy=_EXAMPLE)
+    return re.findall(piece, text)

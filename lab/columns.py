@@ -1,0 +1,135 @@
+"""The columns that every table of a comparison has: the same words on the page, on paper and on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ..pipeline.report import wording
+from .cells import REFERENCE
+from .record import Comparison
+from .statistics import Paired
+from .summary import Row
+
+NOTHING: Final = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A title, and the text of a row's cell."""
+
+    title: str
+    text: Callable[[Row], str]
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Rounded, or a dash for what was not measured."""
+    return NOTHING if value is None else f"{value:,.{digits}f}"
+
+
+def amount(value: float | None) -> str:
+    """About four digits, or a dash."""
+    return NOTHING if value is None else wording.amount(value)
+
+
+def difference(value: Paired | None) -> str:
+    """A signed difference with its interval."""
+    if value is None:
+        return NOTHING
+    if value.low is None or value.high is None:
+        return f"{value.mean:+.4f} (one pair)"
+    return f"{value.mean:+.4f} [{value.low:+.4f}, {value.high:+.4f}]"
+
+
+def ratio(value: Paired | None) -> str:
+    """A ratio with its interval."""
+    if value is None:
+        return NOTHING
+    if value.low is None or value.high is None:
+        return f"{value.mean:.3f} (one pair)"
+    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def standing(row: Row) -> str:
+    """Whether all runs of a cell are there, and whether their books are right."""
+    parts = []
+    if not row.ledger_adds_up:
+        parts.append(f"LEDGER {wording.DOES_NOT}")
+    if row.failed:
+        parts.append(f"{len(row.failed)} FAILED")
+    if row.died:
+        parts.append(f"in {row.died} a node died")
+    return "; ".join([*parts, f"{row.finished} of {row.finished + len(row.failed)}"])
+
+
+def _bytes(row: Row) -> str:
+    return NOTHING if row.sync_bytes is None else wording.data_size(round(row.sync_bytes))
+
+
+def _gap(row: Row) -> str:
+    return NOTHING if row.gap_mean is None else f"{number(row.gap_mean, 1)} / {amount(row.gap_max)}"
+
+
+COLUMNS: Final = (
+    Column("algorithm", lambda row: row.label),
+    Column("runs", standing),
+    Column("NE", lambda row: number(row.ne)),
+    Column(f"NE minus {REFERENCE}", lambda row: difference(row.ne_difference)),
+    Column("by NE", lambda row: row.ne_verdict or NOTHING),
+    Column("AUC", lambda row: number(row.auc)),
+    Column(f"AUC minus {REFERENCE}", lambda row: difference(row.auc_difference)),
+    Column("by AUC", lambda row: row.auc_verdict or NOTHING),
+    Column("examples/s", lambda row: amount(row.examples_per_second)),
+    Column("over none", lambda row: ratio(row.speed_ratio)),
+    Column("CPU s / million", lambda row: amount(row.cpu_seconds_per_million)),
+    Column("sync bytes", _bytes),
+    Column("rounds", lambda row: amount(row.rounds)),
+    Column("round", lambda row: NOTHING if row.round_seconds is None else wording.duration(row.round_seconds)),
+    Column("gap mean / max", _gap),
+    Column("divergence", lambda row: amount(row.divergence)),
+)
+
+
+# For a terminal of 80 columns; the intervals are on the page.
+NARROW: Final = (
+    Column("algorithm", lambda row: row.label),
+    Column("NE", lambda row: number(row.ne)),
+    Column("by NE", lambda row: row.ne_verdict or NOTHING),
+    Column("ex./s", lambda row: amount(row.examples_per_second)),
+    Column("/none", lambda row: NOTHING if row.speed_ratio is None else f"{row.speed_ratio.mean:.3f}"),
+    Column("sync", _bytes),
+    Column("gap, max", _gap),
+)
+
+
+def facts(comparison: Comparison, rows: list[Row]) -> list[str]:
+    """The sentences that stand above the tables."""
+    seeds = ", ".join(str(seed) for seed in comparison.seeds)
+    trainers = comparison.cells[-1].trainers
+    lines = [
+        f"{len(comparison.runs)} runs: {len(rows) - 1} ways to synchronize {trainers} "
+        f"{'trainer' if trainers == 1 else 'trainers'}, and one trainer alone, "
+        f"each with the seeds {seeds}, on the same data, in alternation.",
+    ]
+    if comparison.network is None:
+        lines.append("No slow network was emulated.")
+    else:
+        by = f"by {comparison.means}: " if comparison.means else ""
+        lines.append(f"Emulated network, {by}{comparison.network}. A question and its answer take both ways.")
+    stolen = [row.relay_cpu_seconds for row in rows if row.relay_cpu_seconds is not None]
+    if stolen:
+        lines.append(f"The relay took {max(stolen):.1f} s of CPU a run at most, from the same cores.")
+    lines.append(
+        "Intervals are 95% each, over pairs of the same seed (Student's t); where one holds 0, the answer is "
+        "inconclusive. Lower NE is better, higher AUC is better."
+    )
+    return lines
+
+
+def incomplete(comparison: Comparison) -> str:
+    """What is missing, or "" where nothing is."""
+    waiting = sum(run.status == "waiting" for run in comparison.runs)
+    if comparison.complete and not waiting:
+        return ""
+    return f"INCOMPLETE: {waiting} of {len(comparison.runs)} runs were not made."

@@ -1,0 +1,41 @@
+"""`shadowsync compare`: from the command line's words to a folder with the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from ..pipeline.config.job import Job
+from ..pipeline.config.load import load_resolved
+from ..pipeline.errors import ExitCode, JobFileError
+from ..pipeline.report.run_folder import create_run_folder
+from .conduct import PAGE_NAME, Say, conduct
+from .markdown import print_table
+from .plan import JOBS, RUNS, check, make_plan
+from .record import read_record, write_record
+from .summary import summarize
+
+
+def start(base: Job, algorithms: str, seeds: int, console: Console, say: Say) -> ExitCode:
+    """A new comparison in a folder of its own, beside the runs of the job."""
+    cells = check(base, algorithms, seeds)
+    folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-compare")
+    write_record(folder, make_plan(base, cells, seeds, folder))
+    return go_on(folder, console, say)
+
+
+def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
+    """Makes the runs of a comparison that are missing or failed, and shows what there is."""
+    comparison = read_record(folder)
+    for run in comparison.missing():
+        directory = load_resolved(folder / JOBS / f"{run.name}.json").run.directory
+        if Path(directory) != (folder / RUNS).absolute():
+            raise JobFileError(
+                f"was moved: its runs go to {directory}", where=str(folder), remedy="move it back"
+            )
+    say(f"{len(comparison.missing())} runs of {len(comparison.runs)} to make, in {folder}")
+    code = conduct(folder, comparison, say)
+    print_table(comparison, summarize(comparison), console)
+    say(f"page: {folder / PAGE_NAME}")
+    return code

@@ -1,0 +1,115 @@
+"""Running a comparison to its end, or to where it is interrupted; what there is, is always written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..pipeline.checkpoint.whole_file import whole_file
+from ..pipeline.errors import ExitCode
+from ..pipeline.report.model import Report
+from ..pipeline.report.write import JSON_NAME as REPORT_NAME
+from ..pipeline.report.write import read_report
+from .job_process import JobProcess
+from .markdown import render_markdown
+from .page import render_page
+from .plan import JOBS, RUNS
+from .record import Comparison, Figures, Run, write_record
+from .summary import Row, summarize
+
+PAGE_NAME = "compare.html"
+MARKDOWN_NAME = "compare.md"
+LOGS = "logs"
+# With these a run trained to its end, and its figures are of whole training.
+WITH_FIGURES = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS, ExitCode.LEDGER)
+
+Say = Callable[[str], None]
+
+
+def conduct(folder: Path, comparison: Comparison, say: Say) -> ExitCode:
+    """Makes the runs that are missing, one after the other; gives the exit code of the comparison.
+
+    compare.json is written after each run; the page and the table at the end, also after an interrupt.
+    """
+    jobs = JobProcess()
+    missing = comparison.missing()
+    with jobs.heeding_signals():
+        for number, run in enumerate(missing, start=1):
+            begun = time.monotonic()
+            _make(folder, comparison, run, jobs)
+            if jobs.interrupts:
+                say(f"interrupted in {run.label}, seed {run.seed}")
+                break
+            write_record(folder, comparison)
+            say(_line(run, f"{number}/{len(missing)}", time.monotonic() - begun))
+        comparison.complete = not jobs.interrupts
+        write_all(folder, comparison)
+    if jobs.interrupts:
+        return ExitCode.INTERRUPTED
+    if any(run.figures is not None and not run.figures.ledger_adds_up for run in comparison.runs):
+        return ExitCode.LEDGER
+    unwell = any(run.exit_code != 0 for run in comparison.runs)
+    return ExitCode.FINISHED_WITH_DEATHS if unwell else ExitCode.OK
+
+
+def write_all(folder: Path, comparison: Comparison) -> list[Row]:
+    """Writes compare.json, compare.md and compare.html; gives the rows in them."""
+    rows = summarize(comparison)
+    comparison.summary = [row.model_dump(mode="json") for row in rows]
+    write_record(folder, comparison)
+    with whole_file(folder / MARKDOWN_NAME) as file:
+        file.write(render_markdown(comparison, rows).encode())
+    with whole_file(folder / PAGE_NAME) as file:
+        file.write(render_page(comparison, rows, reports_of(folder, comparison)).encode())
+    return rows
+
+
+def reports_of(folder: Path, comparison: Comparison) -> dict[str, list[Report]]:
+    """The whole reports of the runs that have figures, by label: for the curves."""
+    found: dict[str, list[Report]] = {}
+    for run in comparison.runs:
+        if run.figures is not None and run.folder is not None:
+            found.setdefault(run.label, []).append(read_report(folder / run.folder / REPORT_NAME))
+    return found
+
+
+def _make(folder: Path, comparison: Comparison, run: Run, jobs: JobProcess) -> None:
+    runs = folder / RUNS
+    before = _names(runs)
+    code, message = jobs.run(folder / JOBS / f"{run.name}.json", folder / LOGS / f"{run.name}.txt")
+    if jobs.interrupts:
+        return
+    run.exit_code = code if code >= 0 else 128 - code
+    run.message = message or ("killed" if code < 0 else "")
+    made = sorted(_names(runs) - before)
+    run.folder = f"{RUNS}/{made[0]}" if made else None
+    run.figures = None
+    if made and code in WITH_FIGURES and (runs / made[0] / REPORT_NAME).exists():
+        report = read_report(runs / made[0] / REPORT_NAME)
+        run.figures = Figures.of(report, comparison.batch)
+        comparison.means = report.network.means if report.network else None
+    run.status = "finished" if run.figures is not None else "failed"
+
+
+def _names(runs: Path) -> set[str]:
+    if not runs.is_dir():
+        return set()
+    return {path.name for path in runs.iterdir() if path.is_dir() and not path.is_symlink()}
+
+
+def _line(run: Run, number: str, seconds: float) -> str:
+    start = f"{number:>7}  {run.label}, seed {run.seed}"
+    if run.figures is None:
+        return f"{start}: FAILED with exit code {run.exit_code}: {run.message or 'it said nothing'}"
+    figures = run.figures
+    parts = [] if figures.ne is None else [f"NE {figures.ne:.4f}"]
+    if figures.examples_per_second is not None:
+        parts.append(f"{figures.examples_per_second:,.0f} examples/s")
+    if figures.rounds:
+        parts.append(f"{figures.rounds:,} rounds")
+    if not figures.ledger_adds_up:
+        parts.append("THE LEDGER DOES NOT ADD UP")
+    if run.exit_code == ExitCode.FINISHED_WITH_DEATHS:
+        parts.append("a node died")
+    return f"{start}: {', '.join(parts)} ({seconds:.0f} s)"

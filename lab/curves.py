@@ -1,0 +1,31 @@
+"""Curves of several runs as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..pipeline.report.model import Point
+
+POINTS = 120
+
+Floats = npt.NDArray[np.float64]
+
+
+def mean_curve(curves: Sequence[Sequence[Point]]) -> tuple[Floats, Floats]:
+    """The mean of curves where all of them are: each is drawn straight from point to point.
+
+    Gives x and y, both empty where the curves have no stretch in common.
+    """
+    known = [np.asarray(curve, dtype=np.float64) for curve in curves if curve]
+    nothing = np.empty(0)
+    if not known:
+        return nothing, nothing
+    low = max(curve[:, 0].min() for curve in known)
+    high = min(curve[:, 0].max() for curve in known)
+    if low > high:
+        return nothing, nothing
+    grid = np.linspace(low, high, POINTS) if high > low else np.array([low])
+    return grid, np.mean([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in known], axis=0)

@@ -1,0 +1,72 @@
+"""One `shadowsync run` as a process of its own, which Ctrl-C here ends in good order."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+
+class JobProcess:
+    """Runs jobs one after the other, on the main thread; `interrupts` counts what the user asked for.
+
+    A job's process leads a session of its own, so that the terminal's Ctrl-C reaches it once, through here;
+    its standard input ends when this process does, whatever ended that.
+    """
+
+    def __init__(self) -> None:
+        self.interrupts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def heeding_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM are passed on instead of ending this process."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
+            signal.signal(number, self._interrupt)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def run(self, job_file: Path, log: Path) -> tuple[int, str]:
+        """Runs a resolved job to its end; its exit code, and the last line that it wrote into `log`."""
+        command = [sys.executable, "-m", "shadowsync.cli", "run", str(job_file), "--quiet", "--supervised"]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            if self.interrupts:
+                self._process.send_signal(signal.SIGTERM)
+            code = self._process.wait()
+        finally:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process = None
+        return code, last_line(log)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.interrupts += 1
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that has anything in it, without the program's name in front."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return last.removeprefix("shadowsync run: ").strip()

@@ -1,0 +1,71 @@
+"""compare.md, and the table on the terminal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..pipeline.report import wording
+from .columns import COLUMNS, NARROW, facts, incomplete, standing
+from .record import Comparison
+from .summary import Row
+
+WIDE: Final = 220
+
+
+def render_markdown(comparison: Comparison, rows: list[Row]) -> str:
+    """The whole compare.md, ending in a newline."""
+    lines = [f"# Comparison {_plain(comparison.name)}", ""]
+    if missing := incomplete(comparison):
+        lines += [f"> **{missing}**", ""]
+    for row in rows:
+        if not row.ledger_adds_up:
+            lines += [f"> **{_plain(row.label)}: the ledger {wording.DOES_NOT}. Do not trust its runs.**", ""]
+    lines += [f"- {_plain(fact)}" for fact in facts(comparison, rows)]
+    lines += ["", _line([column.title for column in COLUMNS]), _line(["---"] * len(COLUMNS))]
+    lines += [_line([column.text(row) for column in COLUMNS]) for row in rows]
+    models = dict.fromkeys(f"{row.label}: {row.model}" for row in rows if row.model)
+    lines += ["", "Scored was, of", "", *(f"- {_plain(text)}" for text in models)]
+    failed = [f"- {_plain(row.label)}: {_plain(text)}" for row in rows for text in row.failed]
+    if failed:
+        lines += ["", "## Failed", "", *failed]
+    hardware = comparison.hardware
+    cores = f"{hardware.cores} cores of {hardware.cpu_model or 'an unknown CPU'}"
+    lines += ["", f"Started {_plain(comparison.started_at)}, on {_plain(cores)}."]
+    return "\n".join(lines) + "\n"
+
+
+def print_table(comparison: Comparison, rows: list[Row], console: Console) -> None:
+    """The main columns; red where a run failed or its ledger does not add up."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown = COLUMNS if console.width >= WIDE else NARROW
+    for column in shown:
+        first = column is shown[0]
+        table.add_column(
+            column.title, overflow="fold", justify="left" if first else "right", no_wrap=not first
+        )
+    for row in rows:
+        bad = bool(row.failed) or not row.ledger_adds_up
+        # Text, not str: a name with brackets is no markup.
+        table.add_row(*(Text(column.text(row)) for column in shown), style="bold red" if bad else "")
+    console.print(table)
+    for row in rows:
+        if row.failed or not row.ledger_adds_up:
+            console.print(Text(f"{row.label}: {standing(row)}", style="bold red"))
+        for text in row.failed:
+            console.print(Text(f"  {text}", style="red"))
+    if missing := incomplete(comparison):
+        console.print(Text(missing, style="bold yellow"))
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(_plain(cell) for cell in cells) + " |"
+
+
+def _plain(text: str) -> str:
+    """Kept in its line and in its cell."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,92 @@
+"""Planning a comparison: every job of it checked before the first starts, and the order of the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from ..nodes.launch import check_sync
+from ..pipeline.config.job import Job
+from ..pipeline.data.schema import FeatureShape
+from ..pipeline.data.spans import plan_spans
+from ..pipeline.errors import JobFileError
+from ..pipeline.models.registry import build_model
+from ..pipeline.report.hardware import describe_hardware, versions
+from .cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
+from .record import CellRecord, Comparison, Run
+
+T = TypeVar("T")
+
+JOBS = "jobs"
+RUNS = "runs"
+
+
+def check(base: Job, algorithms: str, seeds: int) -> list[Cell]:
+    """The cells; raises a named error for whatever would make one of their runs fail from the start."""
+    if base.run.seed + seeds > 2**31:
+        raise JobFileError(f"run.seed: {base.run.seed} and {seeds} seeds from it on go past 2147483647")
+    cells = parse_cells(algorithms)
+    for cell in cells:
+        try:
+            check_sync(cell_job(base, cell, base.run.seed, "check", base.run.directory))
+        except JobFileError as error:
+            raise JobFileError(str(error), where=f"--algorithms {cell.label}") from error
+    build_model(reference_job(base, base.run.seed, "check", base.run.directory))
+    shape = FeatureShape(base.data.dense_features, base.data.categorical_features, base.table_rows)
+    for files in (base.data.path, base.data.eval_path):
+        if files:
+            plan_spans(files, base.data.format, base.data.span_bytes, shape)
+    return cells
+
+
+def make_plan(base: Job, cells: Sequence[Cell], seeds: int, folder: Path) -> Comparison:
+    """The comparison with all its runs waiting; their resolved job files lie in `folder`/jobs."""
+    jobs = folder / JOBS
+    jobs.mkdir()
+    chosen = list(range(base.run.seed, base.run.seed + seeds))
+    runs = []
+    for at, seed in enumerate(chosen):
+        for number, cell in _in_turn(list(enumerate([None, *cells])), at):
+            label = REFERENCE if cell is None else cell.label
+            name = f"{number:02d}-{slug(label)}-seed{seed}"
+            directory = str((folder / RUNS).absolute())
+            if cell is None:
+                job = reference_job(base, seed, name, directory)
+            else:
+                job = cell_job(base, cell, seed, name, directory)
+            (jobs / f"{name}.json").write_text(job.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            runs.append(Run(label=label, seed=seed, name=name))
+    reference = Cell(REFERENCE, "none")
+    slow = base.network.slow
+    return Comparison(
+        name=base.run.name,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        seeds=chosen,
+        cells=[_record(cell, base) for cell in (reference, *cells)],
+        runs=runs,
+        network=slow.in_words() if slow is not None else None,
+        batch=base.trainer.batch,
+        hardware=describe_hardware(),
+        versions=versions(),
+    )
+
+
+def _in_turn(items: Sequence[T], turn: int) -> list[T]:
+    """The items, rotated by one more each turn and reversed every other: what drifts hits none alone."""
+    at = turn % len(items)
+    rotated = [*items[at:], *items[:at]]
+    return rotated[::-1] if turn % 2 else rotated
+
+
+def _record(cell: Cell, base: Job) -> CellRecord:
+    none = cell.algorithm == "none"
+    return CellRecord(
+        label=cell.label,
+        algorithm=cell.algorithm,
+        mode="none" if none else "shadow" if cell.every is None else "fixed",
+        every=None if none else cell.every,
+        options=cell.options,
+        trainers=1 if cell.label == REFERENCE else base.trainer.count,
+    )

@@ -1,0 +1,193 @@
+"""The plots of a comparison as SVG that takes its colours from the page around it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from ..pipeline.report.model import Point, Report
+from .cells import REFERENCE
+from .curves import mean_curve
+from .record import Comparison
+from .summary import Row
+
+# Stands for the page's text colour until the picture is done; used for nothing else.
+INK: Final = "#010203"
+COLOURS: Final = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#a855f7", "#ec4899", "#14b8a6", "#84cc16")
+ALONE: Final = "#8b8b8b"
+
+Reports = Mapping[str, Sequence[Report]]
+Style = dict[str, Any]
+
+
+def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> list[tuple[str, str, str]]:
+    """(title, what it shows, SVG) of each plot; one that has no points says so."""
+    styles = _styles(rows)
+    curves: list[tuple[str, str, str, str, Callable[[Report], list[list[Point]]]]] = [
+        (
+            "NE during training",
+            "Each example scored before it is learned, since the point before; mean over seeds.",
+            "examples trained",
+            "NE, lower is better",
+            lambda report: [report.curves.ne],
+        ),
+        (
+            "Sync gap over time",
+            "Iterations of a trainer between two completed rounds; mean over trainers and seeds.",
+            "seconds since the start",
+            "iterations",
+            # Without rounds there is no gap between two.
+            lambda report: list(report.curves.sync_gap.values()) if report.sync.rounds else [],
+        ),
+        (
+            "Divergence over time",
+            "How far the replicas are apart, from a sample of their elements; mean over seeds.",
+            "seconds since the start",
+            "‖w − mean‖ / ‖mean‖",
+            lambda report: [report.curves.divergence],
+        ),
+    ]
+    pictures = [
+        (
+            "Quality against throughput against bytes",
+            "A dot is a run, a ring the mean of a cell; the larger, the more bytes of synchronization.",
+            _svg(_trade(comparison, rows, styles), "trade"),
+        ),
+        (
+            f"NE minus that of {REFERENCE}",
+            "Paired by seed, with 95% intervals; an interval that crosses the line is inconclusive.",
+            _svg(_forest(rows, styles), "forest"),
+        ),
+    ]
+    for title, text, x, y, get in curves:
+        figure = _lines(reports, styles, x, y, get)
+        pictures.append((title, text, _svg(figure, re.sub(r"\W", "", title))))
+    return pictures
+
+
+def _styles(rows: Sequence[Row]) -> dict[str, Style]:
+    """One colour an algorithm; shadow is a full line, a fixed rate a broken one."""
+    colours: dict[str, str] = {}
+    styles: dict[str, Style] = {}
+    for row in rows:
+        if row.label == REFERENCE:
+            styles[row.label] = {"color": ALONE, "linestyle": "-."}
+            continue
+        colour = colours.setdefault(row.cell.algorithm, COLOURS[len(colours) % len(COLOURS)])
+        every = row.cell.every
+        style: Any = "-" if every is None else (0, (5, 2)) if every <= 10 else (0, (1, 1.5))
+        styles[row.label] = {"color": colour, "linestyle": style}
+    return styles
+
+
+def _trade(comparison: Comparison, rows: Sequence[Row], styles: Mapping[str, Style]) -> Figure:
+    figure, axes = _frame("examples/s", "NE, lower is better")
+    axes.xaxis.set_major_formatter(EngFormatter())
+    most = max((row.sync_bytes or 0.0 for row in rows), default=0.0) or 1.0
+    for row in rows:
+        style, size = styles[row.label], 30 + 400 * (row.sync_bytes or 0.0) / most
+        dots = [
+            (run.figures.examples_per_second, run.figures.ne)
+            for run in comparison.of(row.label)
+            if run.figures and run.figures.ne is not None and run.figures.examples_per_second is not None
+        ]
+        if not dots or row.ne is None or row.examples_per_second is None:
+            continue
+        axes.scatter([x for x, _ in dots], [y for _, y in dots], s=10, color=style["color"], alpha=0.6)
+        axes.scatter(
+            [row.examples_per_second],
+            [row.ne],
+            s=size,
+            facecolors="none",
+            edgecolors=style["color"],
+            linewidths=1.5,
+            label=_legend_text(row.label),
+        )
+    return _finish(figure, axes, "no run has both an NE and a throughput")
+
+
+def _forest(rows: Sequence[Row], styles: Mapping[str, Style]) -> Figure:
+    shown = [row for row in rows if row.ne_difference is not None]
+    figure, axes = _frame("difference of NE, left is better", "", height=max(1.6, 0.8 + 0.32 * len(shown)))
+    for at, row in enumerate(reversed(shown)):
+        value = row.ne_difference
+        assert value is not None
+        if value.low is not None and value.high is not None:
+            axes.plot([value.low, value.high], [at, at], **styles[row.label])
+        axes.plot([value.mean], [at], marker="o", markersize=5, color=styles[row.label]["color"])
+    axes.set_yticks(range(len(shown)), [row.label for row in reversed(shown)], parse_math=False)
+    axes.axvline(0.0, color=INK, linewidth=0.8)
+    return _finish(figure, axes, "no run was paired with one trainer's", legend=False)
+
+
+def _lines(
+    reports: Reports,
+    styles: Mapping[str, Style],
+    x: str,
+    y: str,
+    get: Callable[[Report], list[list[Point]]],
+) -> Figure:
+    figure, axes = _frame(x, y)
+    axes.xaxis.set_major_formatter(EngFormatter())
+    for label, style in styles.items():
+        grid, values = mean_curve([curve for report in reports.get(label, ()) for curve in get(report)])
+        if len(grid):
+            axes.plot(grid, values, linewidth=1.5, label=_legend_text(label), **style)
+    return _finish(figure, axes, "nothing of the kind was measured")
+
+
+def _legend_text(label: str) -> str:
+    # matplotlib leaves out of the legend what starts with "_".
+    return label.lstrip("_")
+
+
+def _frame(x: str, y: str, height: float = 3.6) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.4, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.add_subplot()
+    figure.patch.set_alpha(0.0)
+    axes.patch.set_alpha(0.0)
+    for spine in axes.spines.values():
+        spine.set_color(INK)
+    axes.tick_params(colors=INK)
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.grid(alpha=0.15, color=INK)
+    return figure, axes
+
+
+def _finish(figure: Figure, axes: Axes, missing: str, *, legend: bool = True) -> Figure:
+    if not axes.lines and not axes.collections:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, missing, ha="center", va="center", transform=axes.transAxes, color=INK)
+        return figure
+    if legend:
+        texts = figure.legend(loc="outside lower center", ncols=3, fontsize="small", frameon=False).get_texts()
+        for text in texts:
+            # A "$" in a name would otherwise start a formula.
+            text.set_parse_math(False)
+            text.set_color(INK)
+    return figure
+
+
+def _svg(figure: Figure, salt: str) -> str:
+    """The picture without a declaration, names of other sites, or sizes of its own."""
+    target = io.StringIO()
+    # Text stays text; the salt keeps the ids of two pictures on one page apart.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        figure.savefig(target, format="svg", metadata={"Date": None})
+    text = target.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    return text.replace(INK, "currentColor")

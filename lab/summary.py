@@ -1,0 +1,115 @@
+"""What the runs of a comparison come to: a row a cell."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from .cells import REFERENCE
+from .record import CellRecord, Comparison, Figures, Part
+from .statistics import Paired, Verdict, paired_difference, paired_ratio
+
+Get = Callable[[Figures], float | None]
+
+
+class Row(Part):
+    """One cell: means over its seeds, but for `gap_max`, which is the most of all.
+
+    `ne_difference` and `auc_difference` are to one trainer, `speed_ratio` is to `none` with as many
+    trainers; each is paired by seed, and None where no seed has both.
+    """
+
+    label: str
+    cell: CellRecord
+    finished: int
+    failed: list[str]
+    died: int
+    ledger_adds_up: bool
+    model: str | None
+    ne: float | None
+    ne_difference: Paired | None
+    ne_verdict: Verdict | None
+    auc: float | None
+    auc_difference: Paired | None
+    auc_verdict: Verdict | None
+    examples_per_second: float | None
+    speed_ratio: Paired | None
+    cpu_seconds_per_million: float | None
+    sync_bytes: float | None
+    rounds: float | None
+    round_seconds: float | None
+    gap_mean: float | None
+    gap_max: float | None
+    divergence: float | None
+    relay_cpu_seconds: float | None
+
+
+def summarize(comparison: Comparison) -> list[Row]:
+    """A row a cell, in the order in which they were asked for, the reference first."""
+    baseline = next((c.label for c in comparison.cells if _is_plain_none(c)), None)
+    return [_row(comparison, cell, baseline) for cell in comparison.cells]
+
+
+def _is_plain_none(cell: CellRecord) -> bool:
+    return cell.algorithm == "none" and cell.label != REFERENCE
+
+
+def _row(comparison: Comparison, cell: CellRecord, baseline: str | None) -> Row:
+    runs = comparison.of(cell.label)
+    found = [run.figures for run in runs if run.figures is not None]
+    label = cell.label
+    ne = _against(comparison, label, REFERENCE, lambda f: f.ne, paired_difference)
+    auc = _against(comparison, label, REFERENCE, lambda f: f.auc, paired_difference)
+    speed = None
+    if baseline is not None and label != baseline and label != REFERENCE:
+        speed = _against(comparison, label, baseline, lambda f: f.examples_per_second or None, paired_ratio)
+    reference = label == REFERENCE
+    return Row(
+        label=label,
+        cell=cell,
+        finished=len(found),
+        failed=[f"seed {r.seed}: exit code {r.exit_code}, {r.message}" for r in runs if r.status == "failed"],
+        died=sum(run.exit_code == 5 for run in runs),
+        ledger_adds_up=all(figures.ledger_adds_up for figures in found),
+        model=found[0].model if found else None,
+        ne=_mean(found, lambda f: f.ne),
+        ne_difference=None if reference else ne,
+        ne_verdict=None if reference or ne is None else ne.verdict(0.0, lower_is_better=True),
+        auc=_mean(found, lambda f: f.auc),
+        auc_difference=None if reference else auc,
+        auc_verdict=None if reference or auc is None else auc.verdict(0.0, lower_is_better=False),
+        examples_per_second=_mean(found, lambda f: f.examples_per_second),
+        speed_ratio=speed,
+        cpu_seconds_per_million=_mean(found, lambda f: f.cpu_seconds_per_million),
+        sync_bytes=_mean(found, lambda f: f.sync_bytes),
+        rounds=_mean(found, lambda f: f.rounds),
+        round_seconds=_mean(found, lambda f: f.round_seconds),
+        gap_mean=_mean(found, lambda f: f.gap_mean),
+        gap_max=max((f.gap_max for f in found if f.gap_max is not None), default=None),
+        divergence=_mean(found, lambda f: f.divergence),
+        relay_cpu_seconds=_mean(found, lambda f: f.relay_cpu_seconds),
+    )
+
+
+def _mean(found: Sequence[Figures], get: Get) -> float | None:
+    """None unless all runs have it: a mean over a part would look like that of all."""
+    values = [value for figures in found if (value := get(figures)) is not None]
+    return statistics.fmean(values) if values and len(values) == len(found) else None
+
+
+def _against(
+    comparison: Comparison,
+    label: str,
+    reference: str,
+    get: Get,
+    compare: Callable[[Sequence[float], Sequence[float]], Paired],
+) -> Paired | None:
+    theirs = {run.seed: get(run.figures) for run in comparison.of(reference) if run.figures is not None}
+    pairs = [
+        (mine, other)
+        for run in comparison.of(label)
+        if run.figures is not None
+        and (mine := get(run.figures)) is not None
+        and (other := theirs.get(run.seed)) is not None
+    ]
+    return compare([mine for mine, _ in pairs], [other for _, other in pairs]) if pairs else None

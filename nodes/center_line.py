@@ -1,0 +1,196 @@
+"""A trainer thread's socket to one sync node: requests in chunks, sent again until answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import zmq
+import zmq.asyncio
+
+from ..pipeline.data.batch import Float32Array
+from ..pipeline.errors import ProtocolError
+from ..pipeline.wire.codecs.base import Codec, CodecError
+from ..pipeline.wire.codecs.feedback import decode_chunk
+from ..pipeline.wire.frames import decode, encode
+from ..pipeline.wire.messages import CenterExchange, CenterValues, Failure
+from ..pipeline.wire.schema import Message
+from ..pipeline.wire.sockets import prepare
+from ..sync_algos.base import PeerLost, Slice
+from .role import MemberInfo
+
+QUEUED_CHUNKS = 64
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Traffic:
+    """Bytes of a link, counted where they enter and leave the socket, headers included.
+
+    `up` and `down` are those of exchanges alone, and `*_float32` what their values are as float32. Written by
+    the link's thread; any thread may read it.
+    """
+
+    sent: int = 0
+    received: int = 0
+    up: int = 0
+    up_float32: int = 0
+    down: int = 0
+    down_float32: int = 0
+
+
+@dataclass
+class _Pending:
+    """A request on its way: which chunks are not answered, and where answers go."""
+
+    missing: set[int]
+    target: Float32Array | None
+    done: asyncio.Future[None]
+    is_exchange: bool = False
+
+
+@dataclass
+class CenterLine:
+    """The socket to one sync node; all of it belongs to one asyncio loop.
+
+    Attributes:
+        part: the slice that the node has.
+        chunk: elements of a chunk.
+        down: the codec of answers to exchanges.
+    """
+
+    member: MemberInfo
+    part: Slice
+    socket: zmq.asyncio.Socket
+    chunk: int
+    down: Codec
+    timeout_seconds: float
+    traffic: Traffic
+    lost: bool = False
+    refused_messages: int = 0
+    _pending: dict[int, _Pending] = field(default_factory=dict)
+
+    @classmethod
+    def connect(
+        cls, context: zmq.asyncio.Context, identity: str, member: MemberInfo, **more: Any
+    ) -> CenterLine:
+        """A line with a new DEALER to the node; `more` are the other attributes."""
+        socket = context.socket(zmq.DEALER)
+        prepare(socket)
+        socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
+        socket.setsockopt_string(zmq.IDENTITY, identity)
+        socket.connect(member.endpoint)
+        return cls(member=member, socket=socket, **more)
+
+    async def request(
+        self, number: int, chunk: Callable[[int, int], Message], target: Float32Array | None
+    ) -> None:
+        """Sends the messages that `chunk(start, stop)` makes and awaits an answer to each, its values in
+        `target` (float32, the slice's length). At half the timeout what is not answered is sent again.
+
+        Raises:
+            PeerLost: the node is gone, refused it, or did not answer within the timeout.
+        """
+        if self.lost:
+            raise PeerLost(f"{self.member.name} is gone")
+        starts = range(self.part.start, self.part.stop, self.chunk)
+        pending = _Pending(set(starts), target, asyncio.get_running_loop().create_future())
+        self._pending[number] = pending
+        try:
+            for _ in range(2):
+                # The second time only what is not answered; the node recognises what it has applied.
+                if await self._bounded(self._send_chunks(chunk, pending), pending):
+                    return
+            raise PeerLost(f"{self.member.name} did not answer within {self.timeout_seconds:g} s")
+        finally:
+            del self._pending[number]
+
+    def lose(self) -> None:
+        """The node is gone: what waits for it ends with PeerLost, as will later requests."""
+        self.lost = True
+        for pending in self._pending.values():
+            self._fail(pending, "is gone")
+
+    async def receive(self) -> None:
+        """Takes answers for ever."""
+        while True:
+            parts = await self.socket.recv_multipart(copy=False)
+            buffers = [part.buffer for part in parts]
+            size = sum(buffer.nbytes for buffer in buffers)
+            self.traffic.received += size
+            try:
+                message = decode(buffers)
+            except ProtocolError as error:
+                self._refuse(f"sent what is no message: {error}")
+                continue
+            if isinstance(message, CenterValues):
+                self._accept(message, size)
+            elif isinstance(message, Failure):
+                self._refuse(f"answered: {message.what}")
+                if (refused := self._pending.get(message.request)) is not None:
+                    self._fail(refused, f"answered: {message.what}")
+            else:
+                self._refuse(f"answered: a {message.KIND}")
+
+    async def _send_chunks(self, chunk: Callable[[int, int], Message], pending: _Pending) -> None:
+        for start in sorted(pending.missing):
+            stop = min(start + self.chunk, self.part.stop)
+            message = chunk(start, stop)
+            frames = encode(message)
+            size = sum(memoryview(frame).nbytes for frame in frames)
+            self.traffic.sent += size
+            if isinstance(message, CenterExchange):
+                pending.is_exchange = True
+                self.traffic.up += size
+                self.traffic.up_float32 += 4 * message.elements
+            await cast("Awaitable[Any]", self.socket.send_multipart(frames, copy=False))
+
+    async def _bounded(self, sending: Awaitable[None], pending: _Pending) -> bool:
+        sender = asyncio.ensure_future(sending)
+        try:
+            await asyncio.wait({pending.done}, timeout=self.timeout_seconds / 2)
+            if not pending.done.done():
+                if sender.done():
+                    # Raises what kept the chunks from being sent.
+                    sender.result()
+                return False
+            pending.done.result()
+            return True
+        finally:
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+
+    def _accept(self, message: CenterValues, size: int) -> None:
+        pending = self._pending.get(message.request)
+        if pending is None or message.start not in pending.missing:
+            return
+        if pending.is_exchange:
+            self.traffic.down += size
+            self.traffic.down_float32 += 4 * message.elements
+        if pending.target is not None:
+            at = message.start - self.part.start
+            stop = min(at + self.chunk, len(pending.target))
+            if message.elements != stop - at:
+                self._refuse(f"answered {message.elements} elements of {stop - at}")
+                return
+            try:
+                values = decode_chunk(self.down, message.payload, message.elements, coded=message.coded)
+            except CodecError as error:
+                self._refuse(f"answered what cannot be read: {error}")
+                return
+            pending.target[at:stop] = values
+        pending.missing.discard(message.start)
+        if not pending.missing and not pending.done.done():
+            pending.done.set_result(None)
+
+    def _fail(self, pending: _Pending, why: str) -> None:
+        if not pending.done.done():
+            pending.done.set_exception(PeerLost(f"{self.member.name} {why}"))
+
+    def _refuse(self, why: str) -> None:
+        self.refused_messages += 1
+        log.error("%s %s", self.member.name, why)

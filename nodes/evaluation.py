@@ -1,0 +1,86 @@
+"""Scoring the held-out files with the model that came out of the job, on its own trainers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+
+from ..pipeline.data.spans import Span
+from ..pipeline.errors import ClusterError
+from ..pipeline.metrics.quality import QualitySums
+from .coordinator import Coordinator
+from .membership_state import Member
+from .model_words import REPLICAS, ModelFacts
+from .outcome import Outcome, Score
+from .span_body import span_to_body
+
+ASK_SECONDS = 60.0
+EVAL_SECONDS = 24 * 3600.0
+
+
+class Evaluation:
+    """One pass over the held-out spans with the single model, or one for each replica."""
+
+    def __init__(
+        self, coordinator: Coordinator, outcome: Outcome, model: ModelFacts, spans: list[Span]
+    ) -> None:
+        self._c = coordinator
+        self._outcome = outcome
+        self._model = model
+        self._spans = spans
+        self._pass = 0
+
+    async def run(self) -> None:
+        """Puts the score into the outcome; raises ClusterError if the model cannot be had."""
+        self._c.phase = "evaluating"
+        trainers = self._c.members.alive("trainer")
+        if self._model.single:
+            same = set(self._model.agreeing(t.info.name for t in trainers)) if trainers else set()
+            passes = [await self._score(self._model.origin, [t for t in trainers if t.info.name in same])]
+        else:
+            passes = [await self._score(REPLICAS, [trainer]) for trainer in trainers]
+        scored = [sums for sums in passes if sums is not None]
+        if scored:
+            self._outcome.score = Score(self._model.scored(len(scored)), scored)
+
+    async def _score(self, model: str, trainers: list[Member]) -> QualitySums | None:
+        """One pass; repeated without them when trainers die in it. None if none is left."""
+        while trainers and not self._c.stop.done():
+            self._pass += 1
+            body: dict[str, Any] = {"pass": self._pass, "model": model}
+            ready = await self._c.ask_all(trainers, "prepare_eval", body, ASK_SECONDS)
+            if not all(answer["ready"] for answer in ready.values()):
+                raise ClusterError(f"{self._model.words} could not be had for the evaluation")
+            await self._deliver(trainers)
+            results = await self._c.ask_all(trainers, "eval_result", body, ASK_SECONDS)
+            if len(results) == len(trainers):
+                total = QualitySums()
+                for answer in results.values():
+                    total.merge(QualitySums.from_array(np.frombuffer(answer["sums"], dtype=np.float64)))
+                return total
+            trainers = [trainer for trainer in trainers if trainer.alive]
+        return None
+
+    async def _deliver(self, trainers: list[Member]) -> None:
+        """Lets the readers send the pass to these trainers; ends early when one of them dies."""
+        readers = self._c.members.alive("reader")
+        tokens = [trainer.info.token for trainer in trainers]
+        asks = [
+            self._c.ask(
+                reader,
+                "evaluate",
+                {"pass": self._pass, "tokens": tokens, "spans": [span_to_body(s) for s in spans]},
+                EVAL_SECONDS,
+            )
+            for reader, spans in ((r, self._spans[at :: len(readers)]) for at, r in enumerate(readers))
+        ]
+        delivered = asyncio.gather(*asks)
+        died = asyncio.ensure_future(self._c.until(lambda: not all(t.alive for t in trainers)))
+        try:
+            watched: set[asyncio.Future[Any]] = {delivered, died}
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            died.cancel()
+            delivered.cancel()

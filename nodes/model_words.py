@@ -1,0 +1,65 @@
+"""Which model comes out of a job, as facts and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+CENTER = "center"
+MEAN = "mean"
+GLOBAL = "global"
+REPLICAS = "replicas"
+
+_WORDS = {CENTER: "the center", MEAN: "the mean of the replicas", GLOBAL: "the global model"}
+
+
+@dataclass
+class ModelFacts:
+    """What the trainers said of their model. `origin` becomes REPLICAS when the single model is lost.
+
+    `digests` are of the single model as each trainer has it, by the trainer's name.
+    """
+
+    origin: str
+    algorithm: str
+    dense_elements: int
+    needs_peers: bool
+    digests: dict[str, str]
+
+    @classmethod
+    def of(cls, facts: dict[str, Any], algorithm: str) -> ModelFacts:
+        """From one trainer's facts; they all agree."""
+        return cls(
+            origin=str(facts["model_origin"]),
+            algorithm=algorithm,
+            dense_elements=int(facts["dense_elements"]),
+            needs_peers=bool(facts["needs_peers"]),
+            digests={},
+        )
+
+    @property
+    def single(self) -> bool:
+        """Whether one model comes out, and not a replica for each trainer."""
+        return self.origin != REPLICAS
+
+    @property
+    def words(self) -> str:
+        """The single model, without the algorithm's name."""
+        return _WORDS[self.origin]
+
+    def saved(self, trainer: str) -> str:
+        """What the checkpoint holds, written by `trainer`."""
+        return f"{self.words if self.single else f'the replica of {trainer}'} ({self.algorithm})"
+
+    def scored(self, replicas: int) -> str:
+        """What the evaluation is of."""
+        if self.single:
+            return f"{self.words} ({self.algorithm})"
+        of = "the replica" if replicas == 1 else f"the mean of the {replicas} replicas' own scores"
+        return f"{of} ({self.algorithm})"
+
+    def agreeing(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that hold the same single model as the first of them."""
+        known = list(names)
+        return [name for name in known if self.digests.get(name) == self.digests.get(known[0])]

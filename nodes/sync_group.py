@@ -1,0 +1,60 @@
+"""Which trainers synchronize with each other: a state machine without I/O, owned by the coordinator.
+
+It is the one authority on that, so that a group is re-formed by generation: rounds of two generations never
+meet, whatever order the news of a death takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The trainers, by index and ascending, that take part in rounds of this generation."""
+
+    generation: int
+    members: tuple[int, ...]
+
+    def to_body(self) -> dict[str, Any]:
+        """For a message."""
+        return {"generation": self.generation, "members": list(self.members)}
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> GroupView:
+        """From a message's body; raises KeyError, TypeError or ValueError for another one."""
+        return cls(int(body["generation"]), tuple(int(member) for member in body["members"]))
+
+
+class SyncGroup:
+    """Events in, the new view out; None where nothing changes."""
+
+    def __init__(self) -> None:
+        self.view = GroupView(0, ())
+
+    def form(self, members: Iterable[int]) -> GroupView:
+        """A new generation of exactly these."""
+        self.view = GroupView(self.view.generation + 1, tuple(sorted(members)))
+        return self.view
+
+    def lose(self, index: int) -> GroupView | None:
+        """A member died or left."""
+        if index not in self.view.members:
+            return None
+        return self.form(member for member in self.view.members if member != index)
+
+    def late(self, generation: int, index: int, reported_by: int) -> GroupView | None:
+        """A member did not keep up with a round of `generation`. Reports about an older generation, and
+        those of trainers that were put out themselves, are answered by what happened since."""
+        view = self.view
+        if generation != view.generation or reported_by not in view.members or reported_by == index:
+            return None
+        return self.lose(index)
+
+    def admit(self, index: int) -> GroupView | None:
+        """A trainer that was put out is there again."""
+        if index in self.view.members:
+            return None
+        return self.form((*self.view.members, index))

@@ -1,0 +1,111 @@
+"""Blockwise model-update filtering: a global model goes toward the mean, with momentum if asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .base import Algorithm, AlgorithmState, ModelOrigin, PeerLost, Peers, Replica
+from .pull import PullOptions
+
+
+@dataclass(frozen=True)
+class BMUFOptions(PullOptions):
+    """`eta` is the step η of the global model toward the mean; `block_momentum` is μ, 0 for none, and
+    `nesterov` makes the replicas go toward where the momentum will carry the global model."""
+
+    eta: float = 1.0
+    block_momentum: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.eta < float("inf"):
+            raise ValueError(f"eta: {self.eta!r} given; a number above 0 will do")
+        if not 0.0 <= self.block_momentum < 1.0:
+            raise ValueError(
+                f"block_momentum: {self.block_momentum!r} given; a number from 0 to below 1 will do"
+            )
+        if self.nesterov and self.block_momentum == 0.0:
+            raise ValueError("nesterov: true given; it needs a block_momentum above 0")
+
+
+class BMUF(Algorithm):
+    """BMUF as in Zheng et al., arXiv 2003.03477, Algorithm 4, with the block momentum of Chen and Huo,
+    ICASSP 2016.
+
+    With w_i the replicas, s_i their snapshots after all have met, g the global model, v the block momentum,
+    b what the replicas go toward (what Chen and Huo broadcast), η the step, μ the block momentum's factor
+    and α the elastic rate:
+
+        m = mean of s_i,   d = m - b,   v <- μ v + η d,   g <- g + v,
+        b = g  (none: μ = 0; plain: CBM)   or   b = g + μ v  (Nesterov: NBM),
+        w_i <- (1 - α) w_i + α b      (or the form of `PullOptions` "keep").
+
+    With μ = 0 this is the paper's g <- g + η (m - g). The block's update d is what training added to the
+    model that it started from. That is the old b: under NBM the look-ahead, not g, or the replicas' way to
+    the look-ahead would be taken for training and fed back. At first g = b = the first weights and v = 0.
+
+    g and v are the state, float32 [numel], equal bit by bit on all trainers; b follows from them. A trainer
+    whose g is behind is given the newest when it meets. A round awaits that all trainers have met, then one
+    all-reduce of the whole buffer. A trainer that dies in the middle, at any moment, ends the round for all:
+    neither replica nor state of a survivor changes, and the next round meets those who are left.
+    """
+
+    name = "bmuf"
+    summary = (
+        "a global model moves toward the mean of the replicas, with momentum if asked for; they follow it"
+    )
+    needs_peers = True
+    model = ModelOrigin.GLOBAL
+    state_names = ("global", "momentum")
+    Options = BMUFOptions
+    options: BMUFOptions
+
+    def __init__(self, options: BMUFOptions) -> None:
+        super().__init__(options)
+        self._completed = 0
+        self._global = torch.empty(0)
+        self._momentum = torch.empty(0)
+
+    def start(self, replica: Replica) -> None:
+        """The global model begins as the first weights."""
+        self._completed = 0
+        self._global = replica.snapshot(replica.whole)
+        self._momentum = torch.zeros_like(self._global)
+
+    async def round(self, replica: Replica, peers: Peers) -> bool:
+        """One all-reduce of a snapshot, a step of the global model, then one of the replica toward it."""
+        try:
+            group = await peers.meet()
+            snapshot = replica.snapshot(replica.whole)
+            mean = await group.mean(snapshot)
+        except PeerLost:
+            return False
+        update = mean - self._target()
+        self._momentum.mul_(self.options.block_momentum).add_(update, alpha=self.options.eta)
+        self._global.add_(self._momentum)
+        self._completed += 1
+        self.options.pull(replica, snapshot, self._target())
+        return True
+
+    def _target(self) -> torch.Tensor:
+        """b, what the replicas go toward: with Nesterov's momentum where the next step would lead."""
+        if self.options.nesterov:
+            return torch.add(self._global, self._momentum, alpha=self.options.block_momentum)
+        return self._global
+
+    def state(self) -> AlgorithmState:
+        """g and v, and how many rounds they have behind them."""
+        return AlgorithmState(self._completed, {"global": self._global, "momentum": self._momentum})
+
+    def load_state(self, state: AlgorithmState) -> None:
+        """Goes on from another's g and v."""
+        self._completed = state.completed_rounds
+        self._global = state.tensors["global"]
+        self._momentum = state.tensors["momentum"]
+
+    def global_model(self) -> torch.Tensor:
+        """g; not the look-ahead."""
+        return self._global

@@ -1,0 +1,59 @@
+"""Divide and shuffle: small groups average among themselves, and are drawn anew each round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica
+from .grouping import fixed, shuffled
+from .pull import PullOptions
+
+
+@dataclass(frozen=True)
+class DSSyncOptions(PullOptions):
+    """`group_size`: trainers in a group; where it does not divide, sizes differ by one at most. `reshuffle`:
+    false keeps the groups, which then never hear of each other; it is there to be compared with."""
+
+    group_size: int = 2
+    reshuffle: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.group_size < 2:
+            raise ValueError(f"group_size: {self.group_size!r} given; an integer of at least 2 will do")
+
+
+class DSSync(Algorithm):
+    """Divide-and-shuffle synchronization as in Wang et al., arXiv 2007.03298, made elastic.
+
+    Each round the trainers are divided into disjoint groups, drawn from the job's seed and the round's
+    number. With s_j the snapshots of the group G of trainer i and α the elastic rate:
+
+        m_G = mean of s_j over G,    w_i <- (1 - α) w_i + α m_G      (or the form of `PullOptions` "keep").
+
+    No member waits for another group, and the shuffling carries what one group found to all others within
+    a few rounds. Everything is float32 [numel]. A round awaits that the group has met, then one all-reduce
+    of the whole buffer in it. A trainer that dies in the middle, at any moment, ends the round of its group:
+    each survivor's replica is as its workers left it, the round does not count, and the next one divides
+    those who are left.
+    """
+
+    name = "ds_sync"
+    summary = "disjoint groups, drawn anew each round, average among themselves; no single model"
+    needs_peers = True
+    model = ModelOrigin.REPLICAS
+    Options = DSSyncOptions
+    options: DSSyncOptions
+
+    async def round(self, replica: Replica, peers: Peers) -> bool:
+        """One all-reduce in the group, then a step toward its mean."""
+        size = self.options.group_size
+        grouping = shuffled(size) if self.options.reshuffle else fixed(size)
+        try:
+            group = await peers.meet(grouping)
+            snapshot = replica.snapshot(replica.whole)
+            mean = await group.mean(snapshot)
+        except PeerLost:
+            return False
+        self.options.pull(replica, snapshot, mean)
+        return True

@@ -1,0 +1,44 @@
+"""Gossip: pairs of trainers meet half-way."""
+
+from __future__ import annotations
+
+from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica
+from .grouping import shuffled
+from .pull import PullOptions
+
+
+class Gossip(Algorithm):
+    """Randomized pairwise averaging as in Boyd et al., IEEE Trans. Inf. Theory 52(6), 2006, made elastic.
+
+    Each round the trainers are paired anew, by the job's seed and the round's number. With w_i, w_j a pair's
+    replicas, s_i, s_j their snapshots after both have met, and α the elastic rate:
+
+        m = (s_i + s_j) / 2,    w_i <- (1 - α) w_i + α m      (or the form of `PullOptions` "keep"),
+
+    so that each goes α/2 of the way to the other, and the sum of both stays. Everything is float32 [numel].
+    With an odd number of trainers one is alone: there is nothing to apply, and its round is complete.
+
+    A round awaits its pair only, then the other's whole buffer. If one dies in the middle, the other's
+    replica is as its workers left it and the round does not count. If it dies when the other has all of its
+    values, that one may go on alone: its round counts, and the sum of both is not preserved.
+    """
+
+    name = "gossip"
+    summary = "pairs, drawn anew each round, meet half-way; cheap rounds, no single model"
+    needs_peers = True
+    model = ModelOrigin.REPLICAS
+    Options = PullOptions
+    options: PullOptions
+
+    async def round(self, replica: Replica, peers: Peers) -> bool:
+        """One exchange of snapshots with the partner, then a step toward the middle."""
+        try:
+            group = await peers.meet(shuffled(2))
+            snapshot = replica.snapshot(replica.whole)
+            other = await group.exchange(snapshot)
+        except PeerLost:
+            return False
+        # Symmetric in the two, so that both find the same middle bit by bit.
+        middle = (snapshot + other).mul_(0.5)
+        self.options.pull(replica, snapshot, middle)
+        return True

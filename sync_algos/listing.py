@@ -1,0 +1,65 @@
+"""The list of algorithms that `shadowsync algos` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from .base import Algorithm, ModelOrigin
+from .options import AlgorithmError, option_types
+from .plugins import entry_points
+from .registry import ALGORITHMS, all_algorithms
+
+WIDTH = 18
+MODELS = {
+    ModelOrigin.CENTER: "center",
+    ModelOrigin.MEAN: "mean of the replicas",
+    ModelOrigin.GLOBAL: "global model, the same on every trainer",
+    ModelOrigin.REPLICAS: "replicas, each by itself",
+}
+
+
+def list_algorithms() -> Iterator[str]:
+    """The lines, algorithm by algorithm; one that cannot be used says why."""
+    installed = entry_points()
+    for name, found in all_algorithms().items():
+        if isinstance(found, AlgorithmError):
+            yield f"{name:{WIDTH}} cannot be used: {str(found).partition(': ')[2]}"
+            continue
+        yield f"{name:{WIDTH}} {found.summary}"
+        lines = _lines(found)
+        if name not in ALGORITHMS:
+            lines = [f"from the package {installed[name][0]}", *lines]
+        yield from (f"{'':{WIDTH}} {line}" for line in lines)
+
+
+def _lines(cls: type[Algorithm]) -> list[str]:
+    needs = "sync nodes" if cls.needs_center else "no sync node"
+    if cls.needs_peers:
+        needs += ", and the trainers talk to each other" if cls.needs_center else ", only the other trainers"
+    lines = [f"needs {needs}; the model that comes out: {MODELS[cls.model]}"]
+    types = option_types(cls.Options)
+    for field in dataclasses.fields(cls.Options):
+        if field.name in types:
+            lines.append(f"sync.options.{field.name} = {_default(field)}{_choices(types[field.name])}")
+    return lines
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return _toml(field.default_factory())
+    return "(must be given)" if field.default is dataclasses.MISSING else _toml(field.default)
+
+
+def _toml(value: Any) -> str:
+    """As a job file has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _choices(kind: Any) -> str:
+    if get_origin(kind) is not Literal:
+        return ""
+    return f"   ({' or '.join(_toml(one) for one in get_args(kind))})"

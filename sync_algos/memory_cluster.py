@@ -1,0 +1,143 @@
+"""Trainers in memory: their rounds are coroutines of one loop, and any may die, leave or join meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+
+from .base import Algorithm, AlgorithmState, Peers
+from .grouping import Grouping
+from .memory import MemoryCenter, MemoryReplica
+from .memory_faults import Action, Fault, Phase
+from .memory_meeting import MemoryRound, Rendezvous
+from .memory_peers import MemoryPeers
+
+# Without a clock: a round in memory is over after a few turns of the loop, or never is.
+TURNS = 500
+
+
+class RoundStuck(RuntimeError):
+    """A round awaits something that never comes: it is not over although nothing is left to happen."""
+
+
+class MemoryCluster:
+    """`trainers` replicas of `first`, float32 [n], each with an instance of its own of one algorithm.
+
+    `members` are those who take part at the beginning, all by default. `on_phase` is called as each trainer
+    reaches each phase, with its number: what workers do meanwhile goes there.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Algorithm],
+        first: torch.Tensor,
+        trainers: int,
+        *,
+        members: Sequence[int] | None = None,
+        parts: int = 1,
+        seed: int = 1,
+    ) -> None:
+        self.replicas = [MemoryReplica(first) for _ in range(trainers)]
+        self.algorithms = [make() for _ in range(trainers)]
+        self.center = MemoryCenter(make(), first, parts)
+        self.peers: list[Peers] = [MemoryPeers(self, index) for index in range(trainers)]
+        self.on_phase: Callable[[int, Phase], None] = _nothing
+        self._meetings = Rendezvous(seed, range(trainers) if members is None else members, self._adopt)
+        self._dead: set[int] = set()
+        self._faults: list[Fault] = []
+        for algorithm, replica in zip(self.algorithms, self.replicas, strict=True):
+            algorithm.start(replica)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The trainers that take part now, ascending."""
+        return self._meetings.members
+
+    def act(self, who: int, action: Action) -> None:
+        """A trainer dies, leaves or joins now; every round under way ends."""
+        if action is Action.DIE:
+            self._dead.add(who)
+        joining = {who} if action is Action.JOIN else set()
+        self._meetings.regroup(sorted(set(self.members) - {who} | joining))
+
+    def regroup(self) -> None:
+        """The same members, anew: every round under way ends, and rounds are counted from 0."""
+        self._meetings.regroup(self.members)
+
+    def round(self, faults: Iterable[Fault] = (), who: Iterable[int] | None = None) -> dict[int, bool]:
+        """One round of each member, or of `who`, all at once; gives what each returned, the dead left out.
+
+        One that waits for a member whose round is not run gets PeerLost, as from one that is late. Raises
+        RoundStuck, and whatever an algorithm raised.
+        """
+        self._faults = list(faults)
+        return asyncio.run(self._round(self.members if who is None else tuple(who)))
+
+    async def _round(self, who: tuple[int, ...]) -> dict[int, bool]:
+        tasks = {
+            index: asyncio.create_task(self.algorithms[index].round(self.replicas[index], self.peers[index]))
+            for index in who
+        }
+        await self._turn(tasks)
+        if not self._over(tasks):
+            self.regroup()
+            await self._turn(tasks)
+        stuck = {index for index, task in tasks.items() if self._lives(index) and not task.done()}
+        for task in tasks.values():
+            task.cancel()
+        ended = dict(zip(tasks, await asyncio.gather(*tasks.values(), return_exceptions=True), strict=True))
+        results = {}
+        for index, result in ended.items():
+            if not self._lives(index) or index in stuck:
+                continue
+            if isinstance(result, BaseException):
+                raise result
+            results[index] = result
+        if stuck:
+            raise RoundStuck(f"the round of trainer {min(stuck)} does not end")
+        return results
+
+    async def _turn(self, tasks: Mapping[int, asyncio.Task[bool]]) -> None:
+        turns = 0
+        while turns < TURNS and not self._over(tasks):
+            await asyncio.sleep(0)
+            turns += 1
+
+    def _over(self, tasks: Mapping[int, asyncio.Task[bool]]) -> bool:
+        """Whether all who live are done, or one has failed."""
+        living = [task for index, task in tasks.items() if self._lives(index)]
+        failed = any(task.done() and (task.cancelled() or task.exception()) for task in living)
+        return failed or all(task.done() for task in living)
+
+    def _lives(self, index: int) -> bool:
+        return index not in self._dead
+
+    async def reach(self, index: int, phase: Phase) -> None:
+        """A trainer comes to a phase: what was planned for it happens; returns never to one that died."""
+        self.on_phase(index, phase)
+        for fault in [one for one in self._faults if (one.at, one.phase) == (index, phase)]:
+            self._faults.remove(fault)
+            self.act(fault.who, fault.action)
+        if not self._lives(index):
+            await asyncio.Event().wait()
+
+    async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
+        """The round of a trainer's group, when all of it have come."""
+        return await self._meetings.meet(index, grouping)
+
+    def _adopt(self, members: tuple[int, ...]) -> None:
+        """Those behind are given copies of the state of the lowest member that completed most rounds."""
+        completed = {member: self.algorithms[member].state().completed_rounds for member in members}
+        newest = max(completed.values())
+        donor = min(member for member in members if completed[member] == newest)
+        for member in members:
+            if completed[member] < newest:
+                tensors = self.algorithms[donor].state().tensors
+                copies = {name: tensor.clone() for name, tensor in tensors.items()}
+                self.algorithms[member].load_state(AlgorithmState(newest, copies))
+
+
+def _nothing(index: int, phase: Phase) -> None:
+    """Nobody trains meanwhile."""

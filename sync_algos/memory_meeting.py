@@ -1,0 +1,125 @@
+"""Rounds of trainers in memory: who meets whom, the mean, the exchange, and what a regroup ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .base import PeerLost
+from .grouping import Grouping
+
+Adopt = Callable[[tuple[int, ...]], None]
+
+
+class MemoryRound:
+    """One group's round, shared by its members. It is decided for all of them at once, or for none."""
+
+    def __init__(self, number: int, members: tuple[int, ...], adopt: Adopt) -> None:
+        self.number = number
+        self.members = members
+        self._adopt = adopt
+        self._arrived: set[int] = set()
+        self._given: dict[int, tuple[str, torch.Tensor, float]] = {}
+        self._results: dict[int, torch.Tensor] = {}
+        self._met = asyncio.Event()
+        self._decided = asyncio.Event()
+        self._ended = False
+
+    def end(self) -> None:
+        """A member is gone: who waits in this round, or asks later, gets PeerLost, unless it is decided."""
+        self._ended = True
+        self._met.set()
+        self._decided.set()
+
+    async def arrive(self, member: int) -> None:
+        """Waits until all members have come, and those behind have been given the newest state."""
+        self._arrived.add(member)
+        if self._arrived == set(self.members) and not self._ended:
+            self._adopt(self.members)
+            self._met.set()
+        await self._met.wait()
+        if self._ended:
+            raise PeerLost(f"the round of {self.members} ended before all had met")
+
+    def give(self, member: int, kind: str, values: torch.Tensor, weight: float) -> None:
+        """Hands over one member's values; the last one's decide the round."""
+        if member in self._given:
+            raise RuntimeError(f"trainer {member} gave its values twice in one round")
+        if not weight >= 0.0:
+            raise ValueError(f"a weight of {weight} given; it is at least 0")
+        if self._ended:
+            raise PeerLost(f"the round of {self.members} ended")
+        self._given[member] = (kind, values, weight)
+
+    def decide(self) -> None:
+        """Finds the result if all have given; a copy for each member."""
+        if self._ended or self._decided.is_set() or len(self._given) < len(self.members):
+            return
+        kinds = {kind for kind, _, _ in self._given.values()}
+        if len(kinds) > 1:
+            raise RuntimeError(f"the members of one group called {' and '.join(sorted(kinds))}")
+        values = [self._given[member][1] for member in self.members]
+        if kinds == {"mean"}:
+            mean = weighted_mean(values, [self._given[member][2] for member in self.members])
+            self._results = {member: mean.clone() for member in self.members}
+        else:
+            swapped = zip(self.members, reversed(values), strict=True)
+            self._results = {member: other.clone() for member, other in swapped}
+        self._decided.set()
+
+    async def result(self, member: int) -> torch.Tensor:
+        """Waits for the result; raises PeerLost if there is none."""
+        await self._decided.wait()
+        if member not in self._results:
+            raise PeerLost(f"the round of {self.members} ended without a result")
+        return self._results[member]
+
+
+class Rendezvous:
+    """The meetings of the present members; a regroup ends every round under way and counts anew."""
+
+    def __init__(self, seed: int, members: Sequence[int], adopt: Adopt) -> None:
+        self._seed = seed
+        self._adopt = adopt
+        self._rounds: dict[tuple[int, tuple[int, ...]], MemoryRound] = {}
+        self._counts: dict[int, int] = {}
+        self.members: tuple[int, ...] = ()
+        self.regroup(members)
+
+    def regroup(self, members: Sequence[int]) -> None:
+        """From now on these are the members."""
+        self.members = tuple(sorted(members))
+        for one in self._rounds.values():
+            one.end()
+        self._rounds.clear()
+        self._counts = dict.fromkeys(self.members, 0)
+
+    async def meet(self, member: int, grouping: Grouping) -> MemoryRound:
+        """The round that `grouping` puts the member in, when all of its group have come."""
+        if member not in self._counts:
+            raise PeerLost(f"trainer {member} is no member")
+        number = self._counts[member]
+        self._counts[member] += 1
+        oldest = min(self._counts.values()) - 1
+        self._rounds = {key: one for key, one in self._rounds.items() if key[0] >= oldest}
+        groups = grouping(self.members, number, self._seed)
+        if sorted(one for group in groups for one in group) != list(self.members):
+            raise ValueError(f"the grouping made {groups} of the members {self.members}")
+        group = next(group for group in groups if member in group)
+        if (number, group) not in self._rounds:
+            self._rounds[number, group] = MemoryRound(number, tuple(sorted(group)), self._adopt)
+        found = self._rounds[number, group]
+        await found.arrive(member)
+        return found
+
+
+def weighted_mean(values: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+    """The weighted mean, float32 [n], summed in float64 in the order given; equal weights if all are 0."""
+    if not any(weights):
+        weights = [1.0] * len(values)
+    total = torch.zeros(values[0].numel(), dtype=torch.float64)
+    for one, weight in zip(values, weights, strict=True):
+        total.add_(one.double(), alpha=weight)
+    return total.div_(sum(weights)).float()

@@ -1,0 +1,138 @@
+"""Options of an algorithm: from a job's settings to its frozen dataclass, each value checked by its type."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+SECTION = "sync.options"
+
+
+class AlgorithmError(ValueError):
+    """An unknown or unfit algorithm, or options that it cannot use. `key` is the job file's key."""
+
+    def __init__(self, key: str, text: str) -> None:
+        self.key = key
+        super().__init__(f"{key}: {text}")
+
+
+def require_rate(key: str, value: Any) -> None:
+    """Raises ValueError if an elastic rate is not above 0 and at most 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
+        raise ValueError(f"{key}: {value!r} given; a number above 0 and at most 1 will do")
+
+
+def option_types(options: type[Any]) -> dict[str, Any]:
+    """Each option's type; raises AlgorithmError for no frozen dataclass, or a type of no use."""
+    what = f"the Options {getattr(options, '__qualname__', options)!r}"
+    if not (isinstance(options, type) and dataclasses.is_dataclass(options)):
+        raise AlgorithmError("sync.algorithm", f"{what} are no dataclass; write @dataclass(frozen=True)")
+    if not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise AlgorithmError("sync.algorithm", f"{what} are not frozen; write @dataclass(frozen=True)")
+    try:
+        hints = get_type_hints(options)
+    except (NameError, TypeError) as error:
+        raise AlgorithmError("sync.algorithm", f"{what} have a type that cannot be read: {error}") from error
+    types = {field.name: hints[field.name] for field in dataclasses.fields(options) if field.init}
+    for name, kind in types.items():
+        if not _checkable(kind):
+            raise AlgorithmError(
+                "sync.algorithm",
+                f"{what} have {name} of type {_name(kind)}, which no job file can give; use bool, int, "
+                "float, str, Literal, list, tuple, dict, or one of these or None",
+            )
+    return types
+
+
+def make_options(name: str, options: type[Any], given: Mapping[str, Any]) -> Any:
+    """The options of the algorithm `name`; raises AlgorithmError for the first value that cannot be used."""
+    types = option_types(options)
+    for key in given:
+        if key not in types:
+            raise AlgorithmError(f"{SECTION}.{key}", f"unknown option; {_there(name, key, types)}")
+    values = {key: _checked(key, value, types[key]) for key, value in given.items()}
+    needed = inspect.signature(options).parameters.values()
+    for parameter in needed:
+        if parameter.default is parameter.empty and parameter.name not in values:
+            raise AlgorithmError(f"{SECTION}.{parameter.name}", "is missing; give it a value")
+    try:
+        return options(**values)
+    except (ValueError, TypeError) as error:
+        key, colon, text = str(error).partition(": ")
+        if colon and key in types:
+            raise AlgorithmError(f"{SECTION}.{key}", text) from error
+        raise AlgorithmError(SECTION, str(error)) from error
+
+
+def _there(name: str, key: str, types: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(key, types, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"{name} has: {', '.join(sorted(types))}" if types else f"{name} has no options"
+
+
+def _checkable(kind: Any) -> bool:
+    if kind in (bool, int, float, str, NoneType, Any):
+        return True
+    origin, inner = get_origin(kind), [part for part in get_args(kind) if part is not Ellipsis]
+    if origin is Literal:
+        return True
+    if origin in (Union, UnionType, list, tuple, dict):
+        return all(_checkable(part) for part in inner)
+    return False
+
+
+def _checked(key: str, value: Any, kind: Any) -> Any:
+    found, fits = _fit(value, kind)
+    if not fits:
+        raise AlgorithmError(f"{SECTION}.{key}", f"{value!r} given; {_name(kind)} will do")
+    return found
+
+
+def _fit(value: Any, kind: Any) -> tuple[Any, bool]:
+    """The value as this type has it, and whether it can be: an integer is a float, true is no number."""
+    if kind is Any:
+        return value, True
+    if kind is float:
+        # It stays an integer, so that what is said of it names what was given.
+        return value, isinstance(value, int | float) and not isinstance(value, bool)
+    if kind in (bool, int, str, NoneType):
+        return value, type(value) is kind
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return value, any(type(value) is type(one) and value == one for one in inner)
+    if origin in (Union, UnionType):
+        exact = [one for one in inner if type(value) is one]
+        return next((fit for one in exact + list(inner) if (fit := _fit(value, one))[1]), (value, False))
+    return _fit_many(value, origin, inner)
+
+
+def _fit_many(value: Any, origin: Any, inner: tuple[Any, ...]) -> tuple[Any, bool]:
+    if origin is dict:
+        if not isinstance(value, dict):
+            return value, False
+        fits = {key: _fit(one, inner[1]) for key, one in value.items()}
+        good = all(_fit(key, inner[0])[1] for key in value) and all(good for _, good in fits.values())
+        return {key: one for key, (one, _) in fits.items()}, good
+    if not isinstance(value, list | tuple):
+        return value, False
+    kinds = inner if origin is tuple and inner[-1:] != (Ellipsis,) else (inner[0],) * len(value)
+    if len(kinds) != len(value):
+        return value, False
+    items = [_fit(one, kind) for one, kind in zip(value, kinds, strict=True)]
+    return origin(one for one, _ in items), all(good for _, good in items)
+
+
+def _name(kind: Any) -> str:
+    plain = {bool: "true or false", int: "an integer", float: "a number", str: "a text", NoneType: "nothing"}
+    if isinstance(kind, type) and kind in plain:
+        return plain[kind]
+    if get_origin(kind) is Literal:
+        return " or ".join(repr(one) for one in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_name(one) for one in get_args(kind) if one is not NoneType)
+    return str(kind).replace("typing.", "")

@@ -1,0 +1,148 @@
+"""Algorithms of others: from installed packages, from any module, and from a file."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .base import Algorithm
+from .options import AlgorithmError, option_types
+
+GROUP = "shadowsync.sync_algos"
+KEY = "sync.algorithm"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One installed package's offer: the class that a name stands for."""
+
+    value: str
+    package: str
+
+    def __str__(self) -> str:
+        return f"{self.package} ({self.value})"
+
+
+def entry_points() -> dict[str, list[Entry]]:
+    """What installed packages offer, by name. Imports none of it."""
+    found: dict[str, list[Entry]] = {}
+    for point in metadata.entry_points(group=GROUP):
+        package = point.dist.name if point.dist is not None else "a package"
+        entry = Entry(point.value, package)
+        if entry not in found.setdefault(point.name, []):
+            found[point.name].append(entry)
+    return found
+
+
+def load_entry_point(name: str, entry: Entry) -> type[Algorithm]:
+    """The class of an entry point; raises AlgorithmError that names the package."""
+    try:
+        cls = check_class(entry.value, load_class(entry.value))
+    except AlgorithmError as error:
+        why = str(error).partition(": ")[2]
+        raise AlgorithmError(
+            error.key, f"{name!r} of the installed package {entry.package}: {why}"
+        ) from error
+    if cls.name != name:
+        raise AlgorithmError(
+            KEY,
+            f"{name!r} of the installed package {entry.package} calls itself {cls.name!r}; make them equal",
+        )
+    return cls
+
+
+def load_class(name: str) -> Any:
+    """What "package.module:Class" or "file.py:Class" stands for; raises AlgorithmError."""
+    where, _, class_name = name.rpartition(":")
+    if not where or not class_name:
+        raise AlgorithmError(KEY, f"{name!r} given; write package.module:Class or ./file.py:Class")
+    module = _load_file(name, Path(where)) if _is_file(where) else _load_module(name, where)
+    try:
+        return getattr(module, class_name)
+    except AttributeError:
+        there = ", ".join(_algorithms_in(module)) or "none"
+        raise AlgorithmError(
+            KEY, f"{name!r} given; {where} has no {class_name}; algorithms there: {there}"
+        ) from None
+
+
+def check_class(name: str, cls: Any) -> type[Algorithm]:
+    """The same, if it is an algorithm that can be made; raises AlgorithmError."""
+    if not (inspect.isclass(cls) and issubclass(cls, Algorithm)):
+        what = "a class" if inspect.isclass(cls) else f"a {type(cls).__name__}"
+        raise AlgorithmError(
+            KEY, f"{name!r} is {what}, but no subclass of shadowsync.sync_algos.base.Algorithm"
+        )
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise AlgorithmError(KEY, f"{name!r} is abstract; it lacks: {missing}")
+    for attribute in ("name", "summary"):
+        value = getattr(cls, attribute, None)
+        if not isinstance(value, str) or not value or "\n" in value:
+            raise AlgorithmError(KEY, f"{name!r} lacks {attribute}, one line of text")
+    option_types(cls.Options)
+    return cls
+
+
+def _is_file(where: str) -> bool:
+    return where.endswith(".py") or "/" in where
+
+
+def _load_module(name: str, where: str) -> ModuleType:
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (where == error.name or where.startswith(f"{error.name}.")):
+            raise AlgorithmError(
+                KEY,
+                f"{name!r} given; there is no module {error.name}; install the package that holds it, or set "
+                "PYTHONPATH to its folder",
+            ) from error
+        raise AlgorithmError(KEY, _import_failed(name, error)) from error
+    except Exception as error:
+        raise AlgorithmError(KEY, _import_failed(name, error)) from error
+
+
+def _load_file(name: str, path: Path) -> ModuleType:
+    """A file is a module of its own, once in a process, by its absolute path."""
+    file = path.resolve()
+    if not file.is_file():
+        raise AlgorithmError(KEY, f"{name!r} given; there is no file {file}")
+    module_name = f"shadowsync_algorithm_{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise AlgorithmError(KEY, f"{name!r} given; {file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up by name while it runs.
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[module_name]
+        if not isinstance(error, Exception):
+            raise
+        raise AlgorithmError(KEY, _import_failed(name, error)) from error
+    return module
+
+
+def _import_failed(name: str, error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    return f"{name!r} cannot be imported ({type(error).__name__}: {text})"
+
+
+def _algorithms_in(module: ModuleType) -> list[str]:
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, Algorithm) and not inspect.isabstract(value)
+    )

@@ -1,0 +1,37 @@
+"""Moving a replica toward a model that was found from snapshots: two forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from .base import Replica
+from .options import require_rate
+
+
+@dataclass(frozen=True)
+class PullOptions:
+    """How a replica w goes toward a model m that was found from a snapshot s of it.
+
+    elastic_rate: α. At 1 all of m is taken. In shadow mode the workers step on while a round is under way,
+        so that m is older than w by as many steps; at 1 the form "interpolate" throws all of these away,
+        which is why 0.5 is the default. At a fixed rate w = s, and 1 is the classic, unelastic algorithm.
+    form: "interpolate" is the paper's, w <- (1 - α) w + α m; it shrinks what the workers did since s by
+        1 - α as well. "keep" is w <- w + α (m - s), which leaves that as it is. Where w = s, that is, at
+        a fixed rate, they are the same but for rounding.
+    """
+
+    elastic_rate: float = 0.5
+    form: Literal["interpolate", "keep"] = "interpolate"
+
+    def __post_init__(self) -> None:
+        require_rate("elastic_rate", self.elastic_rate)
+
+    def pull(self, replica: Replica, snapshot: torch.Tensor, target: torch.Tensor) -> None:
+        """Moves the whole replica at once; `snapshot` and `target`, float32 [numel], are only read."""
+        if self.form == "keep":
+            replica.add_(replica.whole, target - snapshot, self.elastic_rate)
+        else:
+            replica.interpolate_(replica.whole, target, self.elastic_rate)

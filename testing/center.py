@@ -1,0 +1,77 @@
+"""What holds for algorithms with a center: the center's half, a sync node that dies, rounds side by side."""
+
+from __future__ import annotations
+
+import torch
+
+from ..sync_algos.base import Slice
+from .trial import Subject, Trial
+
+
+def check_center_rule(subject: Subject) -> None:
+    """The rule moves the center in place, answers with a tensor of its own, and leaves the request."""
+    if not subject.cls.needs_center:
+        return
+    trial = Trial(subject, "center rule", 1)
+    center, values = trial.first.clone(), torch.randn(trial.first.numel())
+    sent, step = values.clone(), "one exchange"
+    answer = subject.make().center_rule(center, values)
+    if not torch.equal(values, sent):
+        trial.fail(step, "the values as they came, since a resent request is the same", "they changed")
+    if not isinstance(answer, torch.Tensor) or answer.shape != center.shape or answer.dtype != torch.float32:
+        trial.fail(step, f"an answer of float32 {list(center.shape)}", f"{answer!r:.80}")
+    if answer.untyped_storage().data_ptr() in (
+        center.untyped_storage().data_ptr(),
+        values.untyped_storage().data_ptr(),
+    ):
+        trial.fail(step, "a new tensor as the answer", "a view of the center or of the request")
+    parts = [(trial.first[cut].clone(), sent[cut]) for cut in (slice(0, 10), slice(10, None))]
+    pieces = [subject.make().center_rule(*part) for part in parts]
+    if not (
+        torch.equal(torch.cat(pieces), answer) and torch.equal(torch.cat([part for part, _ in parts]), center)
+    ):
+        trial.fail("the same in two slices", "the same as whole, element by element", "something else")
+
+
+def check_center_lost(subject: Subject) -> None:
+    """A sync node dies before or after it applied a slice: that slice of the replica stays, others are
+    applied, and the round is not complete."""
+    if not subject.cls.needs_center:
+        return
+    good = Trial(subject, "center lost", 1)
+    good.rounds(2)
+    slices = good.cluster.center.slices
+    for after_applying in (False, True):
+        for lost in [*((one,) for one in slices), slices]:
+            trial = Trial(subject, "center lost", 1)
+            trial.rounds(1)
+            for part in lost:
+                trial.cluster.center.lose(part, after_applying=after_applying)
+            trial.train()
+            when = "after it applied" if after_applying else "before"
+            _check_lost(trial, good, lost, f"the node of {len(lost)} of {len(slices)} slices dies {when}")
+
+
+def _check_lost(trial: Trial, good: Trial, lost: tuple[Slice, ...], step: str) -> None:
+    if trial.round(step)[0] is not False:
+        trial.fail(step, "False, since a slice is missing", "True")
+    replica, whole = trial.replicas()[0], good.replicas()[0]
+    for part in trial.cluster.center.slices:
+        cut = slice(part.start, part.stop)
+        if part in lost and not torch.equal(replica[cut], trial.alone[0][cut]):
+            trial.fail(step, "the lost slice as the workers left it", f"{part} changed")
+        if part not in lost and not torch.equal(replica[cut], whole[cut]):
+            trial.fail(step, "the other slices applied whole", f"{part} is something else")
+
+
+def check_shared_instance(subject: Subject) -> None:
+    """At a fixed rate several rounds run at a time on one instance: none may disturb another."""
+    if not subject.cls.needs_center or subject.cls.state_names:
+        return
+    apart, shared = Trial(subject, "shared instance"), Trial(subject, "shared instance")
+    shared.cluster.algorithms = [shared.cluster.algorithms[0]] * len(shared.cluster.algorithms)
+    for trial in (apart, shared):
+        trial.rounds(3)
+    for index, (one, other) in enumerate(zip(apart.replicas(), shared.replicas(), strict=True)):
+        if not torch.equal(one, other):
+            shared.fail("3 rounds at a time", "what an instance for each gives", f"another replica {index}")

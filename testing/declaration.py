@@ -1,0 +1,74 @@
+"""What a class says of itself, and whether it is so."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+from ..sync_algos.base import Algorithm, ModelOrigin
+from ..sync_algos.options import AlgorithmError, make_options, option_types
+from .error import ConformanceError
+from .trial import Subject
+
+DECLARATION = "declaration"
+OPTIONS = "options"
+
+
+def check_declaration(subject: Subject) -> None:
+    """The class attributes fit each other and the methods."""
+    cls = subject.cls
+    names = cls.state_names
+    wanted = [
+        (
+            cls.model is not ModelOrigin.CENTER or cls.needs_center,
+            "needs_center, as its model is it",
+        ),
+        (not cls.needs_center or _has(cls, "center_rule"), "a center_rule, since it needs a center"),
+        (
+            isinstance(names, tuple) and len(set(names)) == len(names) and all(map(_is_text, names)),
+            "state_names as a tuple of different names",
+        ),
+        (
+            not names or (_has(cls, "state") and _has(cls, "load_state")),
+            "state and load_state for state_names",
+        ),
+        (
+            cls.model is not ModelOrigin.GLOBAL or (_has(cls, "global_model") and bool(names)),
+            "a global_model, kept in a state that a joining trainer is given, since its model is global",
+        ),
+    ]
+    for good, expected in wanted:
+        if not good:
+            raise ConformanceError(DECLARATION, "reading the class", expected, "none")
+    try:
+        json.dumps(dict(subject.make().describe()))
+    except (TypeError, ValueError) as error:
+        raise ConformanceError(
+            DECLARATION, "describe()", "options in effect that can be written as JSON", str(error)
+        ) from error
+
+
+def check_options(subject: Subject) -> None:
+    """A number that is none is refused before anything starts, and by name."""
+    cls = subject.cls
+    for key, kind in option_types(cls.Options).items():
+        if kind is not float and float not in get_args(kind):
+            continue
+        step = f"{key} = nan"
+        try:
+            make_options(cls.name, cls.Options, {**subject.options, key: float("nan")})
+        except AlgorithmError as error:
+            if error.key != f"sync.options.{key}":
+                expected = f'ValueError("{key}: ...") in __post_init__'
+                raise ConformanceError(OPTIONS, step, expected, str(error)) from error
+        else:
+            expected = f'a refusal, ValueError("{key}: ...") in __post_init__'
+            raise ConformanceError(OPTIONS, step, expected, "it was taken")
+
+
+def _has(cls: type[Algorithm], method: str) -> bool:
+    return getattr(cls, method) is not getattr(Algorithm, method)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)

@@ -1,0 +1,11 @@
+"""What a failing check raises."""
+
+from __future__ import annotations
+
+
+class ConformanceError(AssertionError):
+    """An algorithm breaks its contract: which check found it, at which step, what was expected and found."""
+
+    def __init__(self, check: str, step: str, expected: str, found: str) -> None:
+        self.check, self.step, self.expected, self.found = check, step, expected, found
+        super().__init__(f"{check}: {step}: expected {expected}; found {found}")

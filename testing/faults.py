@@ -1,0 +1,163 @@
+"""A trainer dies, leaves or joins, at every phase of a round: all of it is applied, or nothing is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..sync_algos.base import AlgorithmState, Slice
+from ..sync_algos.memory_faults import Action, Fault, Phase
+from .trial import Subject, Trial, same_state
+
+TRAINERS = 3
+WARM_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class After:
+    """Where the trainers stand after a round in which nothing happens."""
+
+    results: dict[int, bool]
+    replicas: list[torch.Tensor]
+    states: dict[int, AlgorithmState]
+
+
+def check_death(subject: Subject) -> None:
+    """Each trainer dies at each phase."""
+    _check_going(subject, "death in mid-round", Action.DIE)
+
+
+def check_leave(subject: Subject) -> None:
+    """Each trainer leaves at each phase, and is itself left with a whole replica."""
+    _check_going(subject, "leaving", Action.LEAVE)
+
+
+def check_join(subject: Subject) -> None:
+    """A trainer joins between two rounds, and at each phase of one."""
+    trial = Trial(subject, "joining", TRAINERS, members=(0, 1))
+    trial.rounds(WARM_ROUNDS)
+    trial.cluster.act(2, Action.JOIN)
+    _check_next(trial, "the first round of a trainer that joined")
+    quiet = _after(subject, (0, 1))
+    for at in (0, 1):
+        for phase in Phase:
+            trial = Trial(subject, "joining", TRAINERS, members=(0, 1))
+            trial.rounds(WARM_ROUNDS)
+            fault = Fault(2, Action.JOIN, at, phase)
+            _check_round(trial, fault, [quiet])
+            if 2 not in trial.cluster.members:
+                # This algorithm's rounds do not have the phase.
+                trial.cluster.act(2, Action.JOIN)
+            _check_next(trial, f"the round after {fault}")
+
+
+def _check_going(subject: Subject, check: str, action: Action) -> None:
+    everyone = _after(subject, tuple(range(TRAINERS)))
+    for who in range(TRAINERS):
+        without = _after(subject, tuple(range(TRAINERS)), gone=who, action=action)
+        for phase in Phase:
+            trial = Trial(subject, check, TRAINERS)
+            trial.rounds(WARM_ROUNDS)
+            fault = Fault(who, action, who, phase)
+            _check_round(trial, fault, [everyone, without])
+            _check_next(trial, f"the round after {fault}")
+
+
+def _after(
+    subject: Subject, members: tuple[int, ...], gone: int | None = None, action: Action = Action.LEAVE
+) -> After:
+    """The round in question, undisturbed; with `gone` that trainer is not there any more when it begins."""
+    trial = Trial(subject, "reference", TRAINERS, members=members)
+    trial.rounds(WARM_ROUNDS)
+    trial.train()
+    if gone is not None:
+        trial.cluster.act(gone, action)
+    results = trial.round(f"round {WARM_ROUNDS + 1}")
+    states = {index: trial.state(index) for index in range(TRAINERS)}
+    return After(results, trial.replicas(), states)
+
+
+def _check_round(trial: Trial, fault: Fault, references: list[After]) -> None:
+    """What every trainer that lives is left with: either of the references, or what it had."""
+    trial.train()
+    before = {index: trial.state(index) for index in range(TRAINERS)}
+    step = str(fault)
+    for index, complete in trial.round(step, [fault]).items():
+        fitting = [one for one in references if one.results.get(index) is True]
+        state = trial.state(index)
+        if not complete:
+            _check_incomplete(trial, step, index, fitting)
+            if not same_state(state, before[index]):
+                trial.fail(
+                    step,
+                    "the state as it was, since the round is not complete",
+                    f"trainer {index}: {_moved(before[index], state)}",
+                )
+            continue
+        if not _whole(trial, index, fitting):
+            expected = "a replica to which all was applied, since the round is called complete"
+            trial.fail(step, expected, f"another one of trainer {index}")
+        if not any(same_state(state, one.states[index]) for one in fitting):
+            trial.fail(step, "the state of a complete round", f"another one of trainer {index}")
+
+
+def _check_incomplete(trial: Trial, step: str, index: int, fitting: list[After]) -> None:
+    """Nothing is applied, but slices that a center answered, each whole."""
+    parts = trial.cluster.center.slices if trial.subject.cls.needs_center else (_all(trial),)
+    for part in parts:
+        found = _cut(trial.cluster.replicas[index].values, part)
+        if torch.equal(found, _cut(trial.alone[index], part)):
+            continue
+        answered = any(torch.equal(found, _cut(one.replicas[index], part)) for one in fitting)
+        if not (trial.subject.cls.needs_center and answered):
+            apart = float((found - _cut(trial.alone[index], part)).abs().max())
+            expected = "the replica as its workers left it, since the round is not complete"
+            trial.fail(step, expected, f"trainer {index} off by {apart:.3g}")
+
+
+def _whole(trial: Trial, index: int, references: list[After]) -> bool:
+    """Whether a replica is that of a reference; under a center, whether each slice is that of one: a center
+    has heard of some slices of a trainer that died."""
+    replica = trial.cluster.replicas[index].values
+    parts = trial.cluster.center.slices if trial.subject.cls.needs_center else (_all(trial),)
+    return all(
+        any(torch.equal(_cut(replica, part), _cut(one.replicas[index], part)) for one in references)
+        for part in parts
+    )
+
+
+def _check_next(trial: Trial, step: str) -> None:
+    """The next round of those who are there is complete if rounds are, and all agree again."""
+    # Small groups may have gone different numbers of rounds; over a network those behind would catch up.
+    trial.cluster.regroup()
+    talks = trial.subject.cls.needs_center or trial.subject.cls.needs_peers
+    trial.train()
+    for index, complete in trial.round(step).items():
+        if complete != talks:
+            trial.fail(step, "a complete round of those who are there", f"{complete} of trainer {index}")
+    trial.look_at_global_models(step)
+    if not (trial.subject.cls.needs_peers and trial.subject.cls.state_names):
+        return
+    states = {index: trial.state(index) for index in trial.cluster.members}
+    for index, state in states.items():
+        if state.completed_rounds != states[min(states)].completed_rounds:
+            expected = (
+                f"{states[min(states)].completed_rounds} completed rounds, as trainer {min(states)} has"
+            )
+            trial.fail(step, expected, f"{state.completed_rounds} of trainer {index}")
+
+
+def _moved(before: AlgorithmState, after: AlgorithmState) -> str:
+    if before.completed_rounds != after.completed_rounds:
+        return f"{after.completed_rounds} completed rounds in place of {before.completed_rounds}"
+    names = [name for name, tensor in before.tensors.items() if not torch.equal(tensor, after.tensors[name])]
+    return f"another {names[0]!r}" if names else "other names"
+
+
+def _all(trial: Trial) -> Slice:
+    return trial.cluster.replicas[0].whole
+
+
+def _cut(values: torch.Tensor, part: Slice) -> torch.Tensor:
+    return values[part.start : part.stop]

@@ -1,0 +1,47 @@
+"""Whether an algorithm's state is all that it remembers."""
+
+from __future__ import annotations
+
+import torch
+
+from ..sync_algos.base import AlgorithmState
+from .trial import Subject, Trial
+
+
+def check_state(subject: Subject) -> None:
+    """A new instance that is given the state goes on as the old one would have, bit by bit."""
+    old, new = Trial(subject, "state"), Trial(subject, "state")
+    old.rounds(3)
+    for index in old.cluster.members:
+        _hand_over(old, new, index)
+    new.cluster.center.values.copy_(old.cluster.center.values)
+    # Rounds are counted anew by both, so that both draw the same groups.
+    old.cluster.regroup()
+    for number in range(1, 4):
+        for trial in (old, new):
+            trial.train()
+        step = f"round {number} after the state was handed over"
+        results = [trial.round(step) for trial in (old, new)]
+        if results[0] != results[1]:
+            new.fail(step, f"{results[0]}, as without", str(results[1]))
+        for index, (one, other) in enumerate(zip(old.replicas(), new.replicas(), strict=True)):
+            if not torch.equal(one, other):
+                apart = float((one - other).abs().max())
+                new.fail(step, "the same replicas as without", f"trainer {index} off by {apart:.3g}")
+        for index, model in old.global_models().items():
+            if not torch.equal(model, new.cluster.algorithms[index].global_model()):
+                new.fail(step, "the same global model as without", f"another one on trainer {index}")
+
+
+def _hand_over(old: Trial, new: Trial, index: int) -> None:
+    """As a checkpoint does it: the replica, then a new instance that starts on it, then its state."""
+    replica = new.cluster.replicas[index]
+    replica.values.copy_(old.cluster.replicas[index].values)
+    replica.trained_examples = old.cluster.replicas[index].trained_examples
+    new.steps[index] = old.steps[index]
+    algorithm = subject_instance = new.subject.make()
+    algorithm.start(replica)
+    if new.subject.cls.state_names:
+        state = old.state(index)
+        subject_instance.load_state(AlgorithmState(state.completed_rounds, state.tensors))
+    new.cluster.algorithms[index] = algorithm

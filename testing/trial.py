@@ -1,0 +1,149 @@
+"""A cluster in memory under test: its workers train between rounds and in the middle of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from ..sync_algos.base import Algorithm, AlgorithmState, ModelOrigin
+from ..sync_algos.memory_cluster import MemoryCluster, RoundStuck
+from ..sync_algos.memory_faults import Fault, Phase
+from ..sync_algos.options import make_options
+from .error import ConformanceError
+from .watch import Watch, WatchedPeers
+
+NUMEL = 24
+PARTS = 3
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The algorithm under test with the options that it is tested with."""
+
+    cls: type[Algorithm]
+    options: Mapping[str, Any]
+
+    def make(self) -> Algorithm:
+        """A new instance."""
+        return self.cls(make_options(self.cls.name, self.cls.Options, self.options))
+
+
+class Trial:
+    """One cluster, with what its replicas would be if their workers alone had written them."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        check: str,
+        trainers: int = 3,
+        *,
+        members: Sequence[int] | None = None,
+        trains: bool = True,
+    ) -> None:
+        self.subject, self.check, self.trains = subject, check, trains
+        self.first = torch.randn(NUMEL, generator=torch.Generator().manual_seed(5))
+        self.cluster = MemoryCluster(subject.make, self.first, trainers, members=members, parts=PARTS)
+        self.cluster.on_phase = self._meanwhile
+        self.watch = Watch()
+        for index, peers in enumerate(self.cluster.peers):
+            self.cluster.peers[index] = WatchedPeers(peers, self.watch)
+        self.steps = [0] * trainers
+        self.alone = self.replicas()
+
+    def fail(self, step: str, expected: str, found: str) -> NoReturn:
+        """Ends the check."""
+        raise ConformanceError(self.check, step, expected, found)
+
+    def replicas(self) -> list[torch.Tensor]:
+        """Copies of all replicas."""
+        return [replica.values.clone() for replica in self.cluster.replicas]
+
+    def state(self, index: int) -> AlgorithmState:
+        """A copy of one trainer's state."""
+        state = self.cluster.algorithms[index].state()
+        return AlgorithmState(state.completed_rounds, {k: v.clone() for k, v in state.tensors.items()})
+
+    def train(self) -> None:
+        """Every worker takes a step, each its own."""
+        if self.trains:
+            for index in range(len(self.steps)):
+                self._step(index)
+
+    def round(self, step: str, faults: Iterable[Fault] = ()) -> dict[int, bool]:
+        """One round of every member; checks what holds for any round."""
+        self.alone = self.replicas()
+        try:
+            results = self.cluster.round(faults)
+        except RoundStuck as error:
+            raise ConformanceError(
+                self.check, step, "a round that ends, awaiting its peers only", str(error)
+            ) from error
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+            raise ConformanceError(self.check, step, "a round that raises nothing", found) from error
+        for index, result in results.items():
+            if not isinstance(result, bool):
+                self.fail(step, "a round that returns True or False", f"{result!r} of trainer {index}")
+        self.watch.look()
+        if self.watch.written:
+            self.fail(
+                step, "tensors of the peers as they were handed over", f"{self.watch.written[0]} changed"
+            )
+        self._look_at_states(step)
+        return results
+
+    def rounds(self, count: int) -> dict[int, bool]:
+        """Some rounds with training before each; gives the last one's results."""
+        results: dict[int, bool] = {}
+        for number in range(count):
+            self.train()
+            results = self.round(f"round {number + 1}")
+        return results
+
+    def global_models(self) -> dict[int, torch.Tensor]:
+        """Each member's global model, where the algorithm has one."""
+        if self.subject.cls.model is not ModelOrigin.GLOBAL:
+            return {}
+        return {index: self.cluster.algorithms[index].global_model() for index in self.cluster.members}
+
+    def look_at_global_models(self, step: str) -> None:
+        """They are the same on all members, bit by bit."""
+        models = self.global_models()
+        for index, model in models.items():
+            if not torch.equal(model, next(iter(models.values()))):
+                self.fail(step, "one global model on all trainers", f"another one on trainer {index}")
+
+    def _look_at_states(self, step: str) -> None:
+        names = self.subject.cls.state_names
+        for index in self.cluster.members:
+            state = self.cluster.algorithms[index].state()
+            if sorted(state.tensors) != sorted(names):
+                self.fail(
+                    step, f"a state of {sorted(names)}, as state_names says", f"{sorted(state.tensors)}"
+                )
+            for name, tensor in state.tensors.items():
+                if tensor.shape != (NUMEL,) or tensor.dtype != torch.float32:
+                    found = f"{tensor.dtype} {list(tensor.shape)}"
+                    self.fail(step, f"state {name!r} as float32 [{NUMEL}], flat like the replica", found)
+
+    def _meanwhile(self, index: int, phase: Phase) -> None:
+        if self.trains and phase in (Phase.MET, Phase.GIVING):
+            self._step(index)
+
+    def _step(self, index: int) -> None:
+        self.steps[index] += 1
+        generator = torch.Generator().manual_seed(1000 * index + self.steps[index])
+        update = torch.randn(NUMEL, generator=generator) * 0.1
+        for values in (self.cluster.replicas[index].values, self.alone[index]):
+            values.add_(update)
+        self.cluster.replicas[index].trained_examples += 10 * (index + 1)
+
+
+def same_state(one: AlgorithmState, other: AlgorithmState) -> bool:
+    """Whether two states are equal, bit by bit."""
+    if one.completed_rounds != other.completed_rounds or one.tensors.keys() != other.tensors.keys():
+        return False
+    return all(torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())

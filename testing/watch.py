@@ -1,0 +1,96 @@
+"""Peers that notice what an algorithm does to tensors that are not its own."""
+
+from __future__ import annotations
+
+import torch
+
+from ..sync_algos.base import Center, Group, Peers, Slice
+from ..sync_algos.grouping import Grouping, everyone
+
+
+class Watch:
+    """Remembers tensors with a copy of each, and says which of them were written."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+        self.written: list[str] = []
+
+    def keep(self, what: str, tensor: torch.Tensor) -> torch.Tensor:
+        """From now on writing `tensor` is noticed."""
+        self._kept.append((what, tensor, tensor.clone()))
+        return tensor
+
+    def look(self) -> None:
+        """Compares all that is kept, and forgets it."""
+        for what, tensor, copy in self._kept:
+            if not torch.equal(tensor, copy) and what not in self.written:
+                self.written.append(what)
+        self._kept.clear()
+
+
+class WatchedPeers:
+    """Hands everything on, and watches the tensors that go in and out."""
+
+    def __init__(self, peers: Peers, watch: Watch) -> None:
+        self._peers = peers
+        self._watch = watch
+
+    @property
+    def center(self) -> WatchedCenter:
+        """The center."""
+        return WatchedCenter(self._peers.center, self._watch)
+
+    @property
+    def index(self) -> int:
+        """This trainer's place."""
+        return self._peers.index
+
+    async def meet(self, grouping: Grouping = everyone) -> WatchedGroup:
+        """The group of the round."""
+        return WatchedGroup(await self._peers.meet(grouping), self._watch)
+
+
+class WatchedGroup:
+    """A group whose results must not be written."""
+
+    def __init__(self, group: Group, watch: Watch) -> None:
+        self._group = group
+        self._watch = watch
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Who is in it."""
+        return self._group.members
+
+    @property
+    def round_number(self) -> int:
+        """Rounds before."""
+        return self._group.round_number
+
+    async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
+        """The mean; neither it nor the values may be written."""
+        self._watch.keep("the values given to mean", values)
+        return self._watch.keep("the mean that the group returned", await self._group.mean(values, weight))
+
+    async def exchange(self, values: torch.Tensor) -> torch.Tensor:
+        """The other's values; neither they nor one's own may be written."""
+        self._watch.keep("the values given to exchange", values)
+        return self._watch.keep("the values that the partner sent", await self._group.exchange(values))
+
+
+class WatchedCenter:
+    """A center whose answers must not be written."""
+
+    def __init__(self, center: Center, watch: Watch) -> None:
+        self._center = center
+        self._watch = watch
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """The slices."""
+        return self._center.slices
+
+    async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
+        """One slice's exchange; neither the values nor the answer may be written."""
+        self._watch.keep("the values given to the center", values)
+        return self._watch.keep("the center's answer", await self._center.exchange(part, values))

@@ -1,0 +1,98 @@
+"""A trainer that the others synchronize with dies, or stands still: the group goes on without it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+
+EPOCHS = 4
+MODES: list[dict[str, Any]] = [{"duty": 1.0}, {"mode": "fixed", "every": 3}]
+SHORT_TIMEOUT = {"timeout_seconds": 1.0}
+
+
+def of(own: Cluster, trainer: int) -> int:
+    """Batches that a trainer has trained."""
+    return int(own.run.query(f"SELECT count(*) FROM batches WHERE trainer = 'trainer-{trainer}'")[0][0])
+
+
+def settings(algorithm: str, mode: dict[str, Any], epochs: int = EPOCHS) -> dict[str, dict[str, Any]]:
+    """Three trainers under an algorithm of groups."""
+    return {
+        "run": {"node_timeout_seconds": 3.0},
+        "data": {"epochs": epochs},
+        "trainer": {"count": 3},
+        "sync": {"algorithm": algorithm} | mode,
+    }
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
+@pytest.mark.parametrize("algorithm", ["ma", "bmuf"])
+def test_a_killed_trainer(cluster: Callable[..., Cluster], algorithm: str, mode: dict[str, Any]) -> None:
+    own = cluster(settings(algorithm, mode)).start()
+    wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
+    own.nodes["trainer"][1].signal(signal.SIGKILL)
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.ledger.adds_up, report.ledger.identities
+    words = {"ma": "the mean of the replicas (ma)", "bmuf": "the global model (bmuf)"}
+    assert report.model_saved == words[algorithm]
+    assert report.eval is not None
+    assert report.eval.model == words[algorithm]
+    assert not [event for event in report.events if "another model" in event.what]
+    open_checkpoint(own.run.folder, verify=True)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
+def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
+    cluster: Callable[..., Cluster], mode: dict[str, Any]
+) -> None:
+    changes = settings("ma", mode | SHORT_TIMEOUT, epochs=10_000)
+    changes["run"] = {"node_timeout_seconds": 60.0}
+    own = cluster(changes).start()
+    wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
+    own.nodes["trainer"][2].signal(signal.SIGSTOP)
+    wait_until(lambda: own.run.logged("left the synchronization"), "the others go on without it", 30.0)
+    before = of(own, 0)
+    wait_until(lambda: of(own, 0) >= before + 50, "the others train on")
+    own.nodes["trainer"][2].signal(signal.SIGCONT)
+    wait_until(lambda: own.run.logged("takes part in the synchronization again"), "it is let in again", 30.0)
+    before = of(own, 2)
+    wait_until(lambda: of(own, 2) >= before + 50, "it trains again")
+    own.coordinator.signal(signal.SIGTERM)
+    assert own.wait() == 130, own.coordinator.text()
+    report = own.run.report
+    assert report.model_saved == "the mean of the replicas (ma)"
+    told = [(event.node, event.what) for event in report.events]
+    assert any(node == "trainer-2" and "left the synchronization" in what for node, what in told)
+    # Nobody else was put out for what one of them did.
+    assert not any(node != "trainer-2" and "left the synchronization" in what for node, what in told)
+
+
+def test_the_last_one_goes_on_alone(cluster: Callable[..., Cluster]) -> None:
+    own = cluster(settings("bmuf", {"mode": "fixed", "every": 3})).start()
+    wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
+    own.nodes["trainer"][0].signal(signal.SIGKILL)
+    own.nodes["trainer"][2].signal(signal.SIGKILL)
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.ledger.adds_up
+    assert report.model_saved == "the global model (bmuf)"
+
+
+def test_an_interrupt_in_the_middle_of_rounds(cluster: Callable[..., Cluster]) -> None:
+    own = cluster(settings("ma", {"mode": "fixed", "every": 2}, epochs=10_000)).start()
+    own.wait_for_batches(60)
+    own.coordinator.signal(signal.SIGINT)
+    assert own.wait(15.0) == 130
+    report = own.run.report
+    assert report.ledger.adds_up
+    assert report.model_saved == "the mean of the replicas (ma)"

@@ -1,0 +1,116 @@
+"""Whole jobs whose trainers synchronize with each other, and no sync node is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.runs import EXAMPLES
+
+OFTEN = {"duty": 1.0}
+
+
+def tensors(own: Cluster, role: str, name: str) -> np.ndarray:
+    """A tensor of the checkpoint, flat."""
+    folder, manifest = open_checkpoint(own.run.folder, verify=True)
+    reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == role])
+    return np.array(reader.read(name)).reshape(-1)
+
+
+def ordered(values: np.ndarray) -> np.ndarray:
+    """Sorted, and without the zeros: a file by name has another order than the buffer, and no padding."""
+    flat: np.ndarray = np.sort(values.reshape(-1))
+    return flat[flat != 0.0]
+
+
+def dense(own: Cluster) -> np.ndarray:
+    """All elements of the saved dense model."""
+    folder, manifest = open_checkpoint(own.run.folder, verify=True)
+    reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "dense"])
+    return ordered(np.concatenate([np.array(reader.read(name)).reshape(-1) for name in reader.names]))
+
+
+@pytest.mark.parametrize("mode", [OFTEN, {"mode": "fixed", "every": 5}], ids=["shadow", "fixed"])
+def test_under_ma_the_mean_of_the_replicas_comes_out(
+    cluster: Callable[..., Cluster], mode: dict[str, object]
+) -> None:
+    options = {"elastic_rate": 0.5}
+    own = cluster({"trainer": {"count": 3}, "sync": {"algorithm": "ma", "options": options} | mode}).start()
+    assert "sync" not in own.nodes
+    assert own.wait() == 0, own.coordinator.text() + own.nodes["trainer"][0].text()
+    report = own.run.report
+    assert report.ledger.adds_up
+    assert report.examples.trained == EXAMPLES
+    assert report.model_saved == "the mean of the replicas (ma)"
+    assert report.eval is not None
+    assert report.eval.model == "the mean of the replicas (ma)"
+    assert report.sync.rounds >= 3 * 3
+    assert report.sync.bytes > 0
+    replicas = [tensors(own, f"trainer-{index}", "replica") for index in range(3)]
+    if own.job.sync.mode == "fixed":
+        # With elastic rate 0.5 the closing round leaves the replicas apart: no one of them is the mean. In the
+        # background they may have come together after the last batch.
+        assert np.abs(replicas[0] - replicas[1]).max() > 1e-4
+    mean = np.mean(np.stack(replicas).astype(np.float64), axis=0).astype(np.float32)
+    np.testing.assert_allclose(dense(own), ordered(mean), rtol=0, atol=1e-7)
+    process = own.starter.fork("eval", str(own.run.folder), "--data", *own.job.data.eval_path, "--json")
+    assert process.wait() == 0, process.text()
+    assert json.loads(process.text().splitlines()[-1])["ne"] == pytest.approx(report.eval.ne, abs=1e-6)
+
+
+def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: Callable[..., Cluster]) -> None:
+    changes = {"trainer": {"workers": 2}, "sync": {"algorithm": "ma", "mode": "fixed", "every": 5}}
+    own = cluster(changes).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    rounds = report.sync.rounds
+    batches = own.run.batches()
+    # A round for every 5 iterations of each of 4 workers, more where one of them had no input, and one
+    # closing round; both trainers count it.
+    assert rounds % 2 == 0
+    assert rounds // 2 >= batches // (5 * 4)
+    assert report.sync.gap_max is not None
+    assert report.sync.gap_max <= 2 * 5
+    assert report.ledger.adds_up
+
+
+def test_under_bmuf_the_global_model_comes_out(cluster: Callable[..., Cluster]) -> None:
+    options = {"eta": 0.5, "block_momentum": 0.3}
+    own = cluster({"sync": {"algorithm": "bmuf", "options": options} | OFTEN}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.model_saved == "the global model (bmuf)"
+    assert report.eval is not None
+    assert report.eval.model == "the global model (bmuf)"
+    assert not [event for event in report.events if "another model" in event.what]
+    folder, manifest = open_checkpoint(own.run.folder, verify=True)
+    state = TensorReader(folder, [entry for entry in manifest.files if entry.role == "algorithm"])
+    saved = dense(own)
+    assert any(np.array_equal(ordered(np.array(state.read(name))), saved) for name in state.names)
+    assert not np.array_equal(ordered(tensors(own, "trainer-0", "replica")), saved)
+
+
+@pytest.mark.parametrize("algorithm", ["gossip", "ds_sync"])
+def test_groups_that_change_from_round_to_round(cluster: Callable[..., Cluster], algorithm: str) -> None:
+    own = cluster({"trainer": {"count": 4}, "sync": {"algorithm": algorithm} | OFTEN}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up
+    assert report.eval is not None
+    assert report.eval.model == f"the mean of the 4 replicas' own scores ({algorithm})"
+    assert report.sync.rounds > 4
+    assert report.replicas.divergence is not None
+
+
+def test_one_trainer_is_a_group_too(cluster: Callable[..., Cluster]) -> None:
+    own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "ma"} | OFTEN}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.sync.rounds > 0
+    assert report.ledger.adds_up
+    assert report.model_saved == "the mean of the replicas (ma)"

@@ -1,0 +1,293 @@
+"""The link to the center with lossy codecs: nothing is lost for good, and both ends hold one reference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+import zmq
+from shadowsync.nodes.center_link import CenterLink
+from shadowsync.nodes.center_service import CenterService
+from shadowsync.nodes.role import MemberInfo
+from shadowsync.pipeline.wire.codecs.registry import CODECS, CodecOptions, LinkCodecs, make_codec
+from shadowsync.pipeline.wire.messages import CenterExchange, CenterValues
+from shadowsync.sync_algos.base import PeerLost
+from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
+from shadowsync.tests.support.center_messages import exchange_of
+from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
+
+Context = zmq.Context[zmq.Socket[bytes]]
+Start = Callable[..., list[tuple[CenterService, MemberInfo]]]
+Work = Callable[[CenterLink, FakeCenter], Awaitable[None]]
+ENOUGH_SECONDS = 20.0
+NUMEL, CHUNK = 320, 128
+LOSSY = [name for name in sorted(CODECS) if make_codec(name).lossy]
+OPTIONS = CodecOptions(int8_block=64, topk_fraction=0.1)
+RULE = EASGD(ElasticOptions(0.5)).center_rule
+
+
+def pair(up: str, down: str) -> LinkCodecs:
+    return LinkCodecs(make_codec(up, OPTIONS), make_codec(down, OPTIONS))
+
+
+def vector(seed: int, numel: int = NUMEL) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=numel).astype(np.float32))
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work, ENOUGH_SECONDS)
+
+    asyncio.run(bounded())
+
+
+def make_link(
+    context: Context,
+    members: Sequence[MemberInfo],
+    codecs: LinkCodecs,
+    numel: int = NUMEL,
+    timeout: float = 20.0,
+) -> CenterLink:
+    return CenterLink(
+        context, members, numel, "a/shadow", chunk_bytes=4 * CHUNK, timeout_seconds=timeout, codecs=codecs
+    )
+
+
+def with_fake(context: Context, codecs: LinkCodecs, work: Work, timeout: float = ENOUGH_SECONDS) -> None:
+    """Runs `work` with a link to a fake node that has the first value: all zeros."""
+
+    async def main() -> None:
+        fake = FakeCenter(context, RULE, codecs=codecs)
+        link = make_link(context, [fake.member], codecs, timeout=timeout)
+        try:
+            await link.seed(torch.zeros(NUMEL))
+            fake.heard.clear()
+            await work(link, fake)
+        finally:
+            await link.close()
+            await fake.close()
+
+    run(main())
+
+
+def references(fake: FakeCenter) -> list[int]:
+    """What the exchanges' chunks that were heard since the last call refer to."""
+    found = [message.reference for message in fake.heard if isinstance(message, CenterExchange)]
+    fake.heard.clear()
+    return found
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_the_center_and_a_replica_that_stays_meet(context: Context, sync_nodes: Start, name: str) -> None:
+    """What each way loses is made up for; the first values and what is read are exact."""
+    codecs = pair(name, name)
+    members = [member for _, member in sync_nodes(2, 0.5, codecs)]
+
+    async def main() -> None:
+        link = make_link(context, members, codecs)
+        try:
+            first, target, received = vector(0), vector(1), torch.zeros(NUMEL)
+            await link.seed(first)
+            torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
+            for _ in range(60):
+                for part in link.slices:
+                    cut = slice(part.start, part.stop)
+                    received[cut] += await link.exchange(part, target[cut].clone())
+            center = await link.read_all()
+            torch.testing.assert_close(center, target, rtol=0, atol=1e-5)
+            # What the answers say together is how far the center went, but for what is still owed.
+            torch.testing.assert_close(received, center - first, rtol=0, atol=0.02)
+        finally:
+            await link.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(("name", "least"), [("bfloat16", 1.95), ("float16", 1.95), ("int8", 3.5)])
+def test_as_many_bytes_fewer_enter_the_sockets(
+    context: Context, sync_nodes: Start, name: str, least: float
+) -> None:
+    codecs, numel = LinkCodecs(make_codec(name), make_codec(name)), 100_000
+    ((service, member),) = sync_nodes(1, 0.5, codecs)
+
+    async def main() -> None:
+        link = CenterLink(
+            context, [member], numel, "a/shadow", chunk_bytes=1 << 17, timeout_seconds=20.0, codecs=codecs
+        )
+        try:
+            await link.seed(torch.zeros(numel))
+            seeded = link.sent_bytes
+            for number in range(40):
+                await link.exchange(link.slices[0], vector(number, numel))
+            counts = link.metrics()
+            assert link.sent_bytes - seeded == counts["center_up_bytes"]
+            assert counts["center_up_float32_bytes"] == counts["center_down_float32_bytes"] == 40 * 4 * numel
+            # The first one up is float32, and counts.
+            assert counts["center_up_float32_bytes"] / counts["center_up_bytes"] > least * 0.93
+            assert counts["center_down_float32_bytes"] / counts["center_down_bytes"] > least
+            assert counts["reference_bytes"] == 4 * numel
+            assert service.metrics()["reference_bytes"] == 8 * numel
+        finally:
+            await link.close()
+
+    run(main())
+
+
+def deltas_of_five(context: Context, codecs: LinkCodecs, *, losing: bool) -> list[torch.Tensor]:
+    """What five exchanges answer, and the center then; `losing` each answer of the third one once."""
+    lost: set[int] = set()
+    received: list[torch.Tensor] = []
+
+    def first_time_lost(answer: CenterValues) -> Leaving:
+        leaves = answer.start in lost
+        lost.add(answer.start)
+        return [answer] if leaves else []
+
+    async def work(link: CenterLink, fake: FakeCenter) -> None:
+        for number in range(1, 6):
+            fake.leaving = first_time_lost if losing and number == 3 else as_it_is
+            received.append(await link.exchange(link.slices[0], vector(number)))
+        assert (fake.state.applied_slices, fake.state.repeated_chunks) == (5, 3 if losing else 0)
+        received.append(await link.read_all())
+
+    with_fake(context, codecs, work, timeout=1.0 if losing else ENOUGH_SECONDS)
+    return received
+
+
+@pytest.mark.parametrize("up", ["float32", "int8", "topk"])
+def test_a_lost_answer_moves_nothing_twice(context: Context, up: str) -> None:
+    codecs = pair(up, "int8")
+    expected = deltas_of_five(context, codecs, losing=False)
+    for one, other in zip(deltas_of_five(context, codecs, losing=True), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_after_a_timeout_the_next_exchange_is_float32_and_the_one_after_is_not(
+    context: Context, name: str
+) -> None:
+    async def work(link: CenterLink, fake: FakeCenter) -> None:
+        (part,) = link.slices
+        await link.exchange(part, vector(1))
+        await link.exchange(part, vector(2))
+        assert references(fake) == [0] * 3 + [2] * 3
+        fake.leaving = lambda _: []
+        with pytest.raises(PeerLost, match="did not answer"):
+            await link.exchange(part, vector(3))
+        fake.leaving = as_it_is
+        # Sent twice, the same both times; the center applied it.
+        assert references(fake) == [3] * 6
+        assert fake.state.applied_slices == 3
+        center = await link.read_all()
+        delta = await link.exchange(part, vector(4))
+        assert references(fake) == [0] * 3
+        after = await link.read_all()
+        # Not a trace of a wrong reference: the center takes the exact values.
+        torch.testing.assert_close(after, center + 0.5 * (vector(4) - center), rtol=0, atol=1e-6)
+        assert delta.shape == (NUMEL,)
+        await link.exchange(part, vector(5))
+        assert references(fake) == [6] * 3
+
+    with_fake(context, pair(name, name), work, timeout=0.4)
+
+
+def test_a_node_that_forgot_refuses_at_once_and_the_next_exchange_starts_anew(context: Context) -> None:
+    async def work(link: CenterLink, fake: FakeCenter) -> None:
+        (part,) = link.slices
+        await link.exchange(part, vector(1))
+        assert fake.state.reference_bytes == 2 * 4 * NUMEL
+        assert fake.state.forget("a") == 1
+        assert fake.state.reference_bytes == 0
+        center = await link.read_all()
+        with pytest.raises(PeerLost, match="refers to exchange 2, but exchange 0 is held"):
+            await link.exchange(part, vector(2))
+        torch.testing.assert_close(await link.read_all(), center, rtol=0, atol=0)
+        await link.exchange(part, vector(3))
+        after = await link.read_all()
+        torch.testing.assert_close(after, center + 0.5 * (vector(3) - center), rtol=0, atol=1e-6)
+
+    # The timeout is far longer than the test may take.
+    with_fake(context, pair("int8", "int8"), work, timeout=600.0)
+
+
+def test_a_cancelled_exchange_leaves_no_reference(context: Context) -> None:
+    async def work(link: CenterLink, fake: FakeCenter) -> None:
+        (part,) = link.slices
+        await link.exchange(part, vector(1))
+        fake.leaving = lambda _: []
+        exchange = asyncio.ensure_future(link.exchange(part, vector(2)))
+        await fake.until_heard(6)
+        exchange.cancel()
+        await asyncio.gather(exchange, return_exceptions=True)
+        fake.leaving = as_it_is
+        fake.heard.clear()
+        await link.exchange(part, vector(3))
+        assert references(fake) == [0] * 3
+
+    with_fake(context, pair("int8", "float32"), work)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_a_replica_that_diverged_arrives_as_it_is(context: Context, name: str) -> None:
+    async def work(link: CenterLink, fake: FakeCenter) -> None:
+        (part,) = link.slices
+        await link.exchange(part, vector(1))
+        diverged = vector(2)
+        diverged[200] = float("nan")
+        delta = await link.exchange(part, diverged)
+        center = await link.read_all()
+        # The chunk of element 200 is 128 to 255; only it went as float32, both ways.
+        assert references(fake) == [0] * 3 + [2, 0, 2]
+        assert torch.isnan(center).nonzero().flatten().tolist() == [200]
+        assert torch.isnan(delta).nonzero().flatten().tolist() == [200]
+
+    with_fake(context, pair(name, name), work)
+
+
+def test_a_payload_that_is_none_is_refused_and_the_center_stays(context: Context) -> None:
+    async def work(link: CenterLink, fake: FakeCenter) -> None:
+        (part,) = link.slices
+        await link.exchange(part, vector(1))
+        center = await link.read_all()
+        current = fake.state.exchange(b"x/0", exchange_of(1, 0, np.ones(NUMEL, np.float32)))
+        assert len(current) == 1
+        moved = await link.read_all()
+        assert not torch.equal(moved, center)
+        for payload in (np.zeros(3, np.uint8), np.full(340, 0xFF, np.uint8)):
+            bad = CenterExchange(2, 0, NUMEL, 1, payload)
+            with pytest.raises(ValueError, match="int8"):
+                fake.state.exchange(b"x/0", bad)
+        torch.testing.assert_close(await link.read_all(), moved, rtol=0, atol=0)
+        assert fake.state.applied_slices == 2
+
+    with_fake(context, pair("int8", "int8"), work)
+
+
+def test_an_answer_that_cannot_be_decoded_is_asked_for_again(context: Context) -> None:
+    async def work(link: CenterLink, fake: FakeCenter) -> None:
+        wrong = [True]
+
+        def leaving(answer: CenterValues) -> Leaving:
+            if wrong.pop() if wrong else False:
+                short = answer.payload[:-1].copy()
+                return [CenterValues(answer.request, answer.start, answer.elements, True, short)]
+            return [answer]
+
+        fake.leaving = leaving
+        delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
+        torch.testing.assert_close(delta, torch.full((NUMEL,), 0.5), rtol=0, atol=1e-6)
+        assert link.refused_messages == 1
+
+    with_fake(context, pair("float32", "int8"), work, timeout=1.0)
+
+
+def test_float32_needs_no_memory(context: Context) -> None:
+    async def work(link: CenterLink, fake: FakeCenter) -> None:
+        await link.exchange(link.slices[0], vector(1))
+        assert link.reference_bytes == fake.state.reference_bytes == 0
+        assert references(fake) == [0] * 3
+
+    with_fake(context, LinkCodecs(), work)

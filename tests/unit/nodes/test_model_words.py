@@ -1,0 +1,39 @@
+"""Which model came out, in words."""
+
+from __future__ import annotations
+
+import pytest
+from shadowsync.nodes.model_words import ModelFacts
+
+
+def facts(origin: str) -> ModelFacts:
+    """Of an algorithm called x."""
+    answer = {"model_origin": origin, "dense_elements": 10, "needs_peers": True}
+    return ModelFacts.of(answer, "x")
+
+
+@pytest.mark.parametrize(
+    ("origin", "saved", "scored"),
+    [
+        ("center", "the center (x)", "the center (x)"),
+        ("mean", "the mean of the replicas (x)", "the mean of the replicas (x)"),
+        ("global", "the global model (x)", "the global model (x)"),
+        ("replicas", "the replica of trainer-0 (x)", "the mean of the 3 replicas' own scores (x)"),
+    ],
+)
+def test_every_origin_has_its_words(origin: str, saved: str, scored: str) -> None:
+    model = facts(origin)
+    assert model.saved("trainer-0") == saved
+    assert model.scored(3) == scored
+    assert model.single == (origin != "replicas")
+
+
+def test_one_replica_is_no_mean() -> None:
+    assert facts("replicas").scored(1) == "the replica (x)"
+
+
+def test_those_that_agree_with_the_first() -> None:
+    model = facts("global")
+    assert model.agreeing(["a", "b"]) == ["a", "b"], "nobody said otherwise"
+    model.digests = {"a": "1", "b": "2", "c": "1"}
+    assert model.agreeing(["a", "b", "c"]) == ["a", "c"]

@@ -1,0 +1,239 @@
+"""Every rule among trainers against its closed form in float64, over several rounds with training in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from shadowsync.sync_algos.bmuf import BMUF, BMUFOptions
+from shadowsync.sync_algos.ds_sync import DSSync, DSSyncOptions
+from shadowsync.sync_algos.gossip import Gossip
+from shadowsync.sync_algos.grouping import fixed, shuffled
+from shadowsync.sync_algos.ma import MA, MAOptions
+from shadowsync.sync_algos.memory_cluster import MemoryCluster
+from shadowsync.sync_algos.memory_faults import Phase
+from shadowsync.sync_algos.pull import PullOptions
+
+Array = NDArray[np.float64]
+SIZE, ROUNDS, SEED = 11, 5, 3
+RATES = [0.25, 1.0]
+FORMS = ["interpolate", "keep"]
+TRAINERS = [1, 2, 3, 5]
+
+
+class Run:
+    """A cluster, and beside it the same replicas in float64. Workers step before each round and in it."""
+
+    def __init__(self, make: Callable[[], Any], trainers: int) -> None:
+        generator = torch.Generator().manual_seed(21)
+        self.cluster = MemoryCluster(make, torch.randn(SIZE, generator=generator), trainers, seed=SEED)
+        self.cluster.on_phase = self._meanwhile
+        self.random = np.random.default_rng(22)
+        self.exact = [replica.values.numpy().astype(np.float64) for replica in self.cluster.replicas]
+        self.snapshots = [one.copy() for one in self.exact]
+        self.trained = [0] * trainers
+        self.stepping = True
+
+    def rounds(self) -> Iterator[int]:
+        """Each round, run; the exact replicas have all steps, and no synchronization yet."""
+        for number in range(ROUNDS):
+            self.trained = [0] * len(self.exact)
+            for index in range(len(self.exact)):
+                for _ in range((index + number) % 3):
+                    self._step(index)
+            self.snapshots = [one.copy() for one in self.exact]
+            assert self.cluster.round() == dict.fromkeys(range(len(self.exact)), True)
+            yield number
+
+    def check(self) -> None:
+        """Equal up to the rounding of float32."""
+        for replica, exact in zip(self.cluster.replicas, self.exact, strict=True):
+            close(replica.values, exact)
+
+    def pull(self, index: int, target: Array, options: PullOptions) -> None:
+        """The two forms, written out."""
+        w, rate = self.exact[index], options.elastic_rate
+        if options.form == "interpolate":
+            self.exact[index] = (1 - rate) * w + rate * target
+        else:
+            self.exact[index] = w + rate * (target - self.snapshots[index])
+
+    def _meanwhile(self, index: int, phase: Phase) -> None:
+        if phase is Phase.GIVING and self.stepping:
+            self._step(index)
+
+    def _step(self, index: int) -> None:
+        step = self.random.normal(size=SIZE).astype(np.float32)
+        self.cluster.replicas[index].values.add_(torch.from_numpy(step))
+        self.exact[index] = self.exact[index] + step
+        self.cluster.replicas[index].trained_examples += 8
+        self.trained[index] += 8
+
+
+def close(found: torch.Tensor, exact: Array) -> None:
+    np.testing.assert_allclose(found.numpy().astype(np.float64), exact, rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("trainers", TRAINERS)
+def test_ma(trainers: int, rate: float, form: Any) -> None:
+    options = MAOptions(elastic_rate=rate, form=form)
+    run = Run(lambda: MA(options), trainers)
+    for _ in run.rounds():
+        mean = sum(run.snapshots) / trainers
+        for index in range(trainers):
+            run.pull(index, np.asarray(mean), options)
+        run.check()
+
+
+def test_weighted_ma() -> None:
+    """Weighed by what was trained since the last completed round; also what was trained in that one."""
+    options = MAOptions(weighted=True)
+    run = Run(lambda: MA(options), 3)
+    during = [0.0, 0.0, 0.0]
+    plain = []
+    for _ in run.rounds():
+        # The step in the round came after the snapshot: it is in the next one.
+        weights = np.array([now - 8 + before for now, before in zip(run.trained, during, strict=True)])
+        assert weights.min() >= 0
+        during = [8.0] * 3
+        mean = np.average(run.snapshots, axis=0, weights=weights)
+        plain.append(float(np.abs(mean - np.mean(run.snapshots, axis=0)).max()))
+        for index in range(3):
+            run.pull(index, mean, options)
+        run.check()
+    assert min(plain) > 1e-3, "the control: in every round an unweighted mean is another one"
+
+
+def test_if_nobody_trained_all_count_the_same() -> None:
+    cluster = MemoryCluster(lambda: MA(MAOptions(weighted=True, elastic_rate=1.0)), torch.zeros(3), 2)
+    cluster.replicas[0].values.fill_(4.0)
+    cluster.round()
+    assert [replica.values.tolist() for replica in cluster.replicas] == [[2.0] * 3] * 2
+
+
+def test_an_incomplete_round_still_weighs() -> None:
+    """What was trained before a round that ended early counts in the next one."""
+    cluster = MemoryCluster(lambda: MA(MAOptions(weighted=True, elastic_rate=1.0)), torch.zeros(1), 2)
+    cluster.replicas[0].values.fill_(4.0)
+    cluster.replicas[0].trained_examples = 30
+    assert cluster.round(who=[0]) == {0: False}
+    cluster.replicas[1].trained_examples = 10
+    cluster.regroup()
+    cluster.round()
+    assert cluster.replicas[1].values.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("trainers", [1, 3])
+@pytest.mark.parametrize(
+    "momentum",
+    [{"eta": 0.7}, {"eta": 1.0, "block_momentum": 0.6}, {"block_momentum": 0.6, "nesterov": True}],
+    ids=["none", "plain", "nesterov"],
+)
+def test_bmuf(trainers: int, rate: float, form: Any, momentum: dict[str, Any]) -> None:
+    """Chen and Huo's filter: W_g is the global model, W_init what was broadcast, Δ the filtered update."""
+    options = BMUFOptions(elastic_rate=rate, form=form, **momentum)
+    mu, eta = options.block_momentum, options.eta
+    run = Run(lambda: BMUF(options), trainers)
+    w_g = run.exact[0].copy()
+    w_init, delta = w_g.copy(), np.zeros(SIZE)
+    for _ in run.rounds():
+        update = np.mean(run.snapshots, axis=0) - w_init
+        delta = mu * delta + eta * update
+        w_g = w_g + delta
+        w_init = w_g + mu * delta if options.nesterov else w_g
+        for index in range(trainers):
+            run.pull(index, w_init, options)
+        run.check()
+        for algorithm in run.cluster.algorithms:
+            close(algorithm.global_model(), w_g)
+            close(algorithm.state().tensors["momentum"], delta)
+    assert run.cluster.algorithms[0].state().completed_rounds == ROUNDS
+
+
+def test_the_kinds_of_momentum_are_told_apart() -> None:
+    """The control of the test above: global models differ by far more than its tolerance."""
+    found = []
+    for momentum in ({}, {"block_momentum": 0.6}, {"block_momentum": 0.6, "nesterov": True}):
+        run = Run(lambda momentum=momentum: BMUF(BMUFOptions(**momentum)), 2)
+        list(run.rounds())
+        found.append(run.cluster.algorithms[0].global_model())
+    apart = [float((a - b).abs().max()) for a, b in zip(found, found[1:] + found[:1], strict=True)]
+    assert min(apart) > 0.05
+
+
+def test_without_training_nesterov_comes_to_rest() -> None:
+    """The look-ahead itself is no training; measured against g it would be fed back and grow."""
+    options = BMUFOptions(elastic_rate=1.0, block_momentum=0.9, nesterov=True)
+    run = Run(lambda: BMUF(options), 2)
+    list(run.rounds())
+    run.stepping = False
+    moved = []
+    for _ in range(60):
+        before = run.cluster.algorithms[0].global_model().clone()
+        run.cluster.round()
+        moved.append(float((run.cluster.algorithms[0].global_model() - before).norm()))
+    assert moved[-1] < 0.01 * moved[0]
+    # The control: one element, g as the reference of the update in place of the look-ahead.
+    g, delta = 0.0, 1.0
+    for _ in range(60):
+        delta = 0.9 * delta + 0.9 * delta
+        g += delta
+    assert delta > 1.0
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("trainers", TRAINERS)
+def test_gossip(trainers: int, rate: float, form: Any) -> None:
+    """Each goes α/2 of the way to its partner's snapshot; an odd one stays."""
+    options = PullOptions(elastic_rate=rate, form=form)
+    run = Run(lambda: Gossip(options), trainers)
+    for number in run.rounds():
+        for group in shuffled(2)(range(trainers), number, SEED):
+            middle = np.mean([run.snapshots[index] for index in group], axis=0)
+            for index in group:
+                run.pull(index, middle, options)
+        run.check()
+
+
+@pytest.mark.parametrize("reshuffle", [True, False])
+@pytest.mark.parametrize(("trainers", "size"), [(1, 2), (4, 2), (5, 2), (7, 3), (3, 8)])
+@pytest.mark.parametrize("form", FORMS)
+def test_ds_sync(trainers: int, size: int, reshuffle: bool, form: Any) -> None:
+    options = DSSyncOptions(form=form, group_size=size, reshuffle=reshuffle)
+    run = Run(lambda: DSSync(options), trainers)
+    grouping = shuffled(size) if reshuffle else fixed(size)
+    for number in run.rounds():
+        for group in grouping(range(trainers), number, SEED):
+            mean = np.mean([run.snapshots[index] for index in group], axis=0)
+            for index in group:
+                run.pull(index, mean, options)
+        run.check()
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.5, 1.0])
+def test_the_two_forms_differ_by_the_progress_made_meanwhile(rate: float) -> None:
+    """`interpolate` shrinks by α what workers did in the round, `keep` leaves it."""
+    after = {}
+    step = torch.full((4,), 3.0)
+    for form in ("interpolate", "keep"):
+        options = MAOptions(elastic_rate=rate, form=form)
+        cluster = MemoryCluster(lambda options=options: MA(options), torch.ones(4), 2)
+
+        def train(index: int, phase: Phase, cluster: MemoryCluster = cluster) -> None:
+            if phase is Phase.GIVING:
+                cluster.replicas[index].values.add_(step)
+
+        cluster.on_phase = train
+        cluster.round()
+        after[form] = cluster.replicas[0].values - 1.0
+    torch.testing.assert_close(after["keep"], step)
+    torch.testing.assert_close(after["interpolate"], (1 - rate) * step)
