@@ -346,7 +346,7 @@ def _settings(
 
 
 def _network_overrides(given: Mapping[str, str | None]) -> list[str]:
-    """The network options as overrides of the job file, quoted, so that no value is taken for another type."""
+    """The network options as overrides of the job file, quoted: text whatever is in them."""
     import json
 
     return [f"network.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]

@@ -1,7 +1,7 @@
 """All-reduce of a flat buffer between processes on one machine: ours against torch.distributed's gloo.
 
-Both in the same processes, in alternation. Ours is `meet` and `mean` as an algorithm calls them, over TCP on
-loopback, into a new tensor; gloo's is `all_reduce` in place, a sum. A figure is the time of the slowest
+Both in the same processes, in alternation. Ours is `meet` and `mean` as an algorithm calls them, into a new
+tensor; gloo's is `all_reduce` in place, a sum. A figure is the time of the slowest
 process, from the moment that all were told to start. Use: python benchmarks/allreduce.py [--processes 2]
 """
 
@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import tempfile
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import zmq
-from pairs import Figures, alternate, ratio, save, show_ratio, table
-from shadowsync.nodes.peer_link import PeerLink
+from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
 from shadowsync.nodes.peer_line import PeerSocket
+from shadowsync.nodes.peer_link import PeerLink
 from shadowsync.nodes.role import MemberInfo
 from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
 from shadowsync.sync_algos.none import NoSync
@@ -30,18 +31,34 @@ from shadowsync.sync_algos.none import NoSync
 TIMEOUT_SECONDS = 60.0
 
 
-def serve(rank: int, count: int, elements: int, chunk_bytes: int, codec: str, folder: str, pipe: Connection) -> None:
+ADDRESSES = {"tcp": "tcp://127.0.0.1:0", "ipc": "ipc://@shadowsync-allreduce-{pid}"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is measured."""
+
+    processes: int
+    elements: int
+    chunk_bytes: int
+    codec: str
+    transport: str
+
+
+def serve(rank: int, setup: Setup, folder: str, pipe: Connection) -> None:
     """One process: measures what it is told to until told None."""
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
-    asyncio.run(_serve(rank, elements, chunk_bytes, codec, pipe))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=setup.processes
+    )
+    asyncio.run(_serve(rank, setup, pipe))
     dist.destroy_process_group()
 
 
-async def _serve(rank: int, elements: int, chunk_bytes: int, codec: str, pipe: Connection) -> None:
+async def _serve(rank: int, setup: Setup, pipe: Connection) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = PeerSocket(context, os.environ.get("H1ADDR","tcp://127.0.0.1:0").replace("R",str(rank)))
+    socket = PeerSocket(context, ADDRESSES[setup.transport].format(pid=os.getpid()))
     pipe.send(socket.endpoint)
     members = [
         MemberInfo(f"trainer-{at}", "trainer", at, f"token-{at}", endpoint)
@@ -53,19 +70,19 @@ async def _serve(rank: int, elements: int, chunk_bytes: int, codec: str, pipe: C
         members,
         rank,
         f"token-{rank}",
-        numel=elements,
+        numel=setup.elements,
         seed=0,
-        chunk_bytes=chunk_bytes,
+        chunk_bytes=setup.chunk_bytes,
         timeout_seconds=TIMEOUT_SECONDS,
         eager=False,
         algorithm=NoSync(None),
-        on_late=lambda generation, index: print(f"trainer {index} is late", flush=True),
+        on_late=lambda generation, index: print(f"{index} is late in {generation}", flush=True),
         on_excluded=lambda: None,
         on_wanted=lambda: None,
-        codecs=LinkCodecs(make_codec(codec), make_codec(codec)),
+        codecs=LinkCodecs(make_codec(setup.codec), make_codec(setup.codec)),
     )
     link.regroup(1, range(len(members)))
-    values = torch.randn(elements, generator=torch.Generator().manual_seed(rank))
+    values = torch.randn(setup.elements, generator=torch.Generator().manual_seed(rank))
     buffer = values.clone()
     while (told := await asyncio.to_thread(pipe.recv)) is not None:
         which, repeat = told
@@ -87,12 +104,12 @@ async def _serve(rank: int, elements: int, chunk_bytes: int, codec: str, pipe: C
 class Processes:
     """The measuring processes."""
 
-    def __init__(self, count: int, elements: int, chunk_bytes: int, codec: str, folder: str) -> None:
+    def __init__(self, setup: Setup, folder: str) -> None:
         spawn = multiprocessing.get_context("spawn")
-        pairs = [spawn.Pipe() for _ in range(count)]
+        pairs = [spawn.Pipe() for _ in range(setup.processes)]
         self.pipes = [ours for ours, _ in pairs]
         self.processes = [
-            spawn.Process(target=serve, args=(rank, count, elements, chunk_bytes, codec, folder, theirs))
+            spawn.Process(target=serve, args=(rank, setup, folder, theirs))
             for rank, (_, theirs) in enumerate(pairs)
         ]
         for process in self.processes:
@@ -128,21 +145,27 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=40.0)
     parser.add_argument("--chunk-bytes", type=int, default=1 << 20)
     parser.add_argument("--codec", default="float32")
+    parser.add_argument("--transport", choices=sorted(ADDRESSES), default="tcp")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         elements = int(given.megabytes * 1e6 / 4)
-        processes = Processes(given.processes, elements, given.chunk_bytes, given.codec, folder)
+        setup = Setup(given.processes, elements, given.chunk_bytes, given.codec, given.transport)
+        processes = Processes(setup, folder)
         for which in ("ours", "gloo"):
             processes.measure(which, 2)
-        runs = {which: lambda which=which: processes.measure(which, given.repeat) for which in ("ours", "gloo")}
+        runs = {
+            which: lambda which=which: processes.measure(which, given.repeat) for which in ("ours", "gloo")
+        }
         results = alternate(runs, given.pairs)
         processes.close()
     rates = {which: [row["per_second"] for row in rows] for which, rows in results.items()}
     over = ratio(rates["ours"], rates["gloo"])
-    what = f"all-reduce of {given.megabytes:g} MB between {given.processes} processes, {given.codec}"
+    what = (
+        f"all-reduce of {given.megabytes:g} MB, {given.processes} processes, {given.codec}, {given.transport}"
+    )
     print(f"\n{what}\n{table(results)}\n{show_ratio('ours over gloo, in all-reduces a second', over)}")
     if given.out:
         save(given.out, what, {"figures": results, "ours_over_gloo": over, "chunk_bytes": given.chunk_bytes})

@@ -99,9 +99,14 @@ class EmulatedTrainer:
         return self.rounds.metrics() | {"steps": self._shared.total_iterations(), "bytes": moved}
 
     def stop(self) -> None:
-        """No further step begins."""
+        """No further step begins, and no round."""
         self._stop.set()
         self.shadow.stop()
+
+    def join(self) -> None:
+        """Waits for both threads."""
+        self._thread.join()
+        self.shadow.join(60.0)
 
     def _open(self) -> Links:
         center = self._settings.open_center(self._shared, "shadow")
@@ -114,6 +119,8 @@ class EmulatedTrainer:
             self._shared.iterations[0] += 1
             if self._own is not None:
                 self._own.after_iteration()
+        if self._own is not None:
+            self._own.close()
 
 
 def _fail(error: BaseException) -> None:
@@ -129,6 +136,7 @@ def serve(address: str) -> None:
     print("ready", flush=True)
     sys.stdin.read()
     service.stop()
+    service.join(10.0)
 
 
 def train(addresses: list[str], first: int, count: int, mode: str, step: float) -> None:
@@ -146,6 +154,8 @@ def train(addresses: list[str], first: int, count: int, mode: str, step: float) 
         print(json.dumps([trainer.figures() for trainer in trainers]), flush=True)
     for trainer in trainers:
         trainer.stop()
+    for trainer in trainers:
+        trainer.join()
 
 
 @dataclass(frozen=True)
@@ -181,10 +191,12 @@ def measure(cell: Cell, links: LimitedLinks, step: float, warm_seconds: float, s
         time.sleep(seconds)
         after, passed = _figures(groups), time.monotonic() - at
     finally:
-        for process in [*groups, *nodes]:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait(timeout=60)
+        for processes in (groups, nodes):
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.close()
+            for process in processes:
+                process.wait(timeout=120)
     return _summary(before, after, passed)
 
 

@@ -38,6 +38,8 @@ def parse_cells(text: str) -> list[Cell]:
     A comma inside brackets or quotes belongs to an option's value. What is written twice gets labels of its
     own, so that a spread can be seen.
     """
+    if not text.isprintable():
+        raise JobFileError(f"--algorithms: {text!r} given, with a character that cannot be printed")
     written = [part.strip() for part in _split(text)]
     if not any(written):
         raise JobFileError("--algorithms: nothing given", remedy=_EXAMPLE)
@@ -86,8 +88,6 @@ def slug(label: str) -> str:
 
 
 def _parse_cell(text: str, label: str) -> Cell:
-    if any(not character.isprintable() for character in text):
-        raise JobFileError(f"--algorithms: {text!r} given, with a character that cannot be printed")
     body, at, rate = text.rpartition("@")
     every: int | None = None
     if not at:

@@ -1,4 +1,4 @@
-"""The columns that every table of a comparison has: the same words on the page, on paper and on the terminal."""
+"""The columns of every table of a comparison: the same words on the page, on paper and on the terminal."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ COLUMNS: Final = (
     Column("CPU s / million", lambda row: amount(row.cpu_seconds_per_million)),
     Column("sync bytes", _bytes),
     Column("rounds", lambda row: amount(row.rounds)),
-    Column("round", lambda row: NOTHING if row.round_seconds is None else wording.duration(row.round_seconds)),
+    Column(
+        "round", lambda row: NOTHING if row.round_seconds is None else wording.duration(row.round_seconds)
+    ),
     Column("gap mean / max", _gap),
     Column("divergence", lambda row: amount(row.divergence)),
 )

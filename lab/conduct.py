@@ -69,20 +69,22 @@ def reports_of(folder: Path, comparison: Comparison) -> dict[str, list[Report]]:
     """The whole reports of the runs that have figures, by label: for the curves."""
     found: dict[str, list[Report]] = {}
     for run in comparison.runs:
-        if run.figures is not None and run.folder is not None:
-            found.setdefault(run.label, []).append(read_report(folder / run.folder / REPORT_NAME))
+        path = folder / (run.folder or "") / REPORT_NAME
+        # Who needs the room may have deleted the folder of a run; its figures are in compare.json.
+        if run.figures is not None and path.exists():
+            found.setdefault(run.label, []).append(read_report(path))
     return found
 
 
 def _make(folder: Path, comparison: Comparison, run: Run, jobs: JobProcess) -> None:
     runs = folder / RUNS
-    before = _names(runs)
+    before = _names(runs, run)
     code, message = jobs.run(folder / JOBS / f"{run.name}.json", folder / LOGS / f"{run.name}.txt")
     if jobs.interrupts:
         return
     run.exit_code = code if code >= 0 else 128 - code
     run.message = message or ("killed" if code < 0 else "")
-    made = sorted(_names(runs) - before)
+    made = sorted(_names(runs, run) - before)
     run.folder = f"{RUNS}/{made[0]}" if made else None
     run.figures = None
     if made and code in WITH_FIGURES and (runs / made[0] / REPORT_NAME).exists():
@@ -92,10 +94,9 @@ def _make(folder: Path, comparison: Comparison, run: Run, jobs: JobProcess) -> N
     run.status = "finished" if run.figures is not None else "failed"
 
 
-def _names(runs: Path) -> set[str]:
-    if not runs.is_dir():
-        return set()
-    return {path.name for path in runs.iterdir() if path.is_dir() and not path.is_symlink()}
+def _names(runs: Path, run: Run) -> set[str]:
+    """The folders of a run; one that was interrupted has left its own."""
+    return {path.name for path in runs.glob(f"{run.name}*")}
 
 
 def _line(run: Run, number: str, seconds: float) -> str:

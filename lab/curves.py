@@ -14,6 +14,12 @@ POINTS = 120
 Floats = npt.NDArray[np.float64]
 
 
+def from_start(curve: Sequence[Point]) -> list[Point]:
+    """The curve with its first point at 0: processes do not take equally long to start."""
+    first = min((x for x, _ in curve), default=0.0)
+    return [(x - first, y) for x, y in curve]
+
+
 def mean_curve(curves: Sequence[Sequence[Point]]) -> tuple[Floats, Floats]:
     """The mean of curves where all of them are: each is drawn straight from point to point.
 

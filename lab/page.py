@@ -18,26 +18,28 @@ STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --bad: #c81e1e; --good: #0a7d43; --dim: #666 }
 @media (prefers-color-scheme: dark) { :root { --bad: #ff7b72; --good: #4cc38a; --dim: #aaa } }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 88rem; padding: 1rem }
-h1 { font-size: 1.5rem; margin: .2rem 0; overflow-wrap: anywhere } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem }
+h1 { font-size: 1.5rem; margin: .2rem 0; overflow-wrap: anywhere }
+h2 { font-size: 1.15rem; margin: 2rem 0 .2rem }
 p, li { max-width: 60rem } .dim, figcaption { color: var(--dim); font-size: .9rem }
 .loud { border: 2px solid var(--bad); color: var(--bad); border-radius: .4rem; padding: .5rem .8rem;
   font-weight: 600 }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .88rem; width: 100% }
-th, td { padding: .35rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .8rem; width: 100% }
+th, td { padding: .35rem .4rem; text-align: right; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums }
 th { font-weight: 600; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
-td span { white-space: pre } td:first-child { font-weight: 600; min-width: 6rem }
+td span { white-space: pre } td:first-child { font-weight: 600; min-width: 9rem }
 td:first-child span { white-space: normal; overflow-wrap: anywhere }
 tr.alone { background: var(--soft) } tr.bad td { color: var(--bad) }
 td.better { color: var(--good); font-weight: 600 } td.worse { color: var(--bad); font-weight: 600 }
-.plots { display: grid; margin-top: 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem 2rem }
+.plots { display: grid; gap: 1rem 2rem; margin-top: 2rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)) }
 figure { margin: 0 } figure svg { width: 100%; height: auto; display: block } figcaption b { display: block;
-  font-size: 1.05rem }
+  color: CanvasText; font-size: 1.05rem }
 code { overflow-wrap: anywhere }
 @media (max-width: 760px) {
   thead { display: none } table, tbody, tr, td { display: block }
   tr { border: 1px solid var(--line); border-radius: .5rem; margin: .7rem 0; padding: .3rem .2rem }
-  td { border: 0; display: flex; justify-content: space-between; gap: 1rem; padding: .15rem .6rem }
+  td { border: 0; font-size: .9rem; display: flex; justify-content: space-between; gap: 1rem; padding: .15rem .6rem }
   td::before { content: attr(data-title); color: var(--dim); font-weight: 400; text-align: left }
   td:first-child { font-size: 1.05rem } td:first-child::before { content: none }
 }

@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter
 
 from ..pipeline.report.model import Point, Report
 from .cells import REFERENCE
-from .curves import mean_curve
+from .curves import from_start, mean_curve
 from .record import Comparison
 from .summary import Row
 
@@ -24,6 +24,34 @@ INK: Final = "#010203"
 COLOURS: Final = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#a855f7", "#ec4899", "#14b8a6", "#84cc16")
 ALONE: Final = "#8b8b8b"
 
+# Title, what it shows, the axes, and the curves of one report.
+CURVES: Final[tuple[tuple[str, str, str, str, Callable[[Report], list[list[Point]]]], ...]] = (
+    (
+        "NE during training",
+        "Each example scored before it is learned, since the point before; mean over seeds.",
+        "examples trained",
+        "NE, lower is better",
+        lambda report: [report.curves.ne],
+    ),
+    (
+        "Sync gap over time",
+        "Iterations of a trainer between two completed rounds; mean over trainers and seeds.",
+        "seconds since the first",
+        "iterations",
+        # Without rounds there is no gap between two.
+        lambda report: (
+            [from_start(curve) for curve in report.curves.sync_gap.values()] if report.sync.rounds else []
+        ),
+    ),
+    (
+        "Divergence over time",
+        "How far the replicas are apart, from a sample of their elements; mean over seeds.",
+        "seconds since the first",
+        "‖w − mean‖ / ‖mean‖",
+        lambda report: [from_start(report.curves.divergence)],
+    ),
+)
+
 Reports = Mapping[str, Sequence[Report]]
 Style = dict[str, Any]
 
@@ -31,30 +59,6 @@ Style = dict[str, Any]
 def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> list[tuple[str, str, str]]:
     """(title, what it shows, SVG) of each plot; one that has no points says so."""
     styles = _styles(rows)
-    curves: list[tuple[str, str, str, str, Callable[[Report], list[list[Point]]]]] = [
-        (
-            "NE during training",
-            "Each example scored before it is learned, since the point before; mean over seeds.",
-            "examples trained",
-            "NE, lower is better",
-            lambda report: [report.curves.ne],
-        ),
-        (
-            "Sync gap over time",
-            "Iterations of a trainer between two completed rounds; mean over trainers and seeds.",
-            "seconds since the start",
-            "iterations",
-            # Without rounds there is no gap between two.
-            lambda report: list(report.curves.sync_gap.values()) if report.sync.rounds else [],
-        ),
-        (
-            "Divergence over time",
-            "How far the replicas are apart, from a sample of their elements; mean over seeds.",
-            "seconds since the start",
-            "‖w − mean‖ / ‖mean‖",
-            lambda report: [report.curves.divergence],
-        ),
-    ]
     pictures = [
         (
             "Quality against throughput against bytes",
@@ -67,7 +71,7 @@ def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> list[
             _svg(_forest(rows, styles), "forest"),
         ),
     ]
-    for title, text, x, y, get in curves:
+    for title, text, x, y, get in CURVES:
         figure = _lines(reports, styles, x, y, get)
         pictures.append((title, text, _svg(figure, re.sub(r"\W", "", title))))
     return pictures
@@ -109,9 +113,14 @@ def _trade(comparison: Comparison, rows: Sequence[Row], styles: Mapping[str, Sty
             facecolors="none",
             edgecolors=style["color"],
             linewidths=1.5,
-            label=_legend_text(row.label),
         )
-    return _finish(figure, axes, "no run has both an NE and a throughput")
+        place = (row.examples_per_second, row.ne)
+        far = 3 + size**0.5 / 2
+        text = axes.annotate(row.label, place, (far, 0), textcoords="offset points", va="center", fontsize=8)
+        text.set_parse_math(False)
+        text.set_color(INK)
+    axes.margins(x=0.25)
+    return _finish(figure, axes, "no run has both an NE and a throughput", legend=False)
 
 
 def _forest(rows: Sequence[Row], styles: Mapping[str, Style]) -> Figure:
@@ -125,6 +134,7 @@ def _forest(rows: Sequence[Row], styles: Mapping[str, Style]) -> Figure:
         axes.plot([value.mean], [at], marker="o", markersize=5, color=styles[row.label]["color"])
     axes.set_yticks(range(len(shown)), [row.label for row in reversed(shown)], parse_math=False)
     axes.axvline(0.0, color=INK, linewidth=0.8)
+    axes.set_ylim(-0.6, len(shown) - 0.4)
     return _finish(figure, axes, "no run was paired with one trainer's", legend=False)
 
 
@@ -149,8 +159,8 @@ def _legend_text(label: str) -> str:
     return label.lstrip("_")
 
 
-def _frame(x: str, y: str, height: float = 3.6) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(6.4, height), layout="constrained")
+def _frame(x: str, y: str, height: float = 3.3) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.6, height), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
     figure.patch.set_alpha(0.0)
@@ -170,7 +180,9 @@ def _finish(figure: Figure, axes: Axes, missing: str, *, legend: bool = True) ->
         axes.text(0.5, 0.5, missing, ha="center", va="center", transform=axes.transAxes, color=INK)
         return figure
     if legend:
-        texts = figure.legend(loc="outside lower center", ncols=3, fontsize="small", frameon=False).get_texts()
+        texts = figure.legend(
+            loc="outside lower center", ncols=3, fontsize="small", frameon=False
+        ).get_texts()
         for text in texts:
             # A "$" in a name would otherwise start a formula.
             text.set_parse_math(False)

@@ -75,12 +75,12 @@ class AllReduceState:
     ) -> None:
         # The payload of a lossy codec may be a little larger than what it encodes, where that is tiny.
         early = EarlyChunks(4 * numel + 65_536)
-        self.standing = Standing(index, timeout_seconds, PeerCoding(codecs), early)
+        self.standing = Standing(index, timeout_seconds, PeerCoding(codecs, index), early)
         self._meeting = Meeting(
             self.standing, algorithm, numel=numel, chunk_elements=chunk_elements, seed=seed, eager=eager
         )
         self._streaming = Streaming(self.standing, chunk_elements)
-        self._resolution = Resolution(self.standing)
+        self._resolution = Resolution(self.standing, self._streaming)
         self._grouping: Grouping | None = None
         self._wanted_until = 0.0
         self._handlers: dict[type[Message], Handler] = {

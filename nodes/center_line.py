@@ -21,26 +21,11 @@ from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import prepare
 from ..sync_algos.base import PeerLost, Slice
 from .role import MemberInfo
+from .traffic import Traffic
 
 QUEUED_CHUNKS = 64
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Traffic:
-    """Bytes of a link, counted where they enter and leave the socket, headers included.
-
-    `up` and `down` are those of exchanges alone, and `*_float32` what their values are as float32. Written by
-    the link's thread; any thread may read it.
-    """
-
-    sent: int = 0
-    received: int = 0
-    up: int = 0
-    up_float32: int = 0
-    down: int = 0
-    down_float32: int = 0
 
 
 @dataclass
@@ -145,8 +130,7 @@ class CenterLine:
             self.traffic.sent += size
             if isinstance(message, CenterExchange):
                 pending.is_exchange = True
-                self.traffic.up += size
-                self.traffic.up_float32 += 4 * message.elements
+                self.traffic.went_up(size, message.elements)
             await cast("Awaitable[Any]", self.socket.send_multipart(frames, copy=False))
 
     async def _bounded(self, sending: Awaitable[None], pending: _Pending) -> bool:
@@ -169,8 +153,7 @@ class CenterLine:
         if pending is None or message.start not in pending.missing:
             return
         if pending.is_exchange:
-            self.traffic.down += size
-            self.traffic.down_float32 += 4 * message.elements
+            self.traffic.went_down(size, message.elements)
         if pending.target is not None:
             at = message.start - self.part.start
             stop = min(at + self.chunk, len(pending.target))

@@ -15,8 +15,10 @@ from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
 from ..sync_algos.base import Slice
 from ..sync_algos.memory import split_evenly
-from .center_line import CenterLine, Traffic
+from .center_line import CenterLine
+from .reused_buffers import ReusedBuffers
 from .role import MemberInfo
+from .traffic import Traffic
 
 
 class CenterLink:
@@ -59,6 +61,7 @@ class CenterLink:
             for member, part in zip(members, split_evenly(numel, len(members)), strict=False)
         ]
         self._references = {line.part: Reference(codecs.up, len(line.part)) for line in self._lines}
+        self._answers = {line.part: ReusedBuffers(1) for line in self._lines}
         self._tasks = [asyncio.get_running_loop().create_task(line.receive()) for line in self._lines]
 
     @property
@@ -88,13 +91,7 @@ class CenterLink:
 
     def metrics(self) -> dict[str, int]:
         """Counts of this link, to be summed over a trainer's links; any thread may read them."""
-        return {
-            "center_up_bytes": self.traffic.up,
-            "center_up_float32_bytes": self.traffic.up_float32,
-            "center_down_bytes": self.traffic.down,
-            "center_down_float32_bytes": self.traffic.down_float32,
-            "reference_bytes": self.reference_bytes,
-        }
+        return self.traffic.metrics("center") | {"reference_bytes": self.reference_bytes}
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """See `Center.exchange`. `values` must not be changed until this returns or raises; one exchange of
@@ -106,7 +103,7 @@ class CenterLink:
                 f"contiguous float32 [{len(part)}] is sent"
             )
         array = values.numpy()
-        answer = np.empty(len(part), dtype=np.float32)
+        answer = self._answers[part].take(len(part))
         number = self._number()
         ready: dict[int, CenterExchange] = {}
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..pipeline.wire.messages import PeerChunk
+from ..pipeline.wire.messages import PeerChunk, PeerResult
+
+Early = PeerChunk | PeerResult
 
 
 class RoundId(NamedTuple):
@@ -23,7 +25,7 @@ def round_of(message: object) -> RoundId:
 @dataclass
 class _Kept:
     id: RoundId
-    chunks: dict[int, PeerChunk] = field(default_factory=dict)
+    chunks: dict[int, Early] = field(default_factory=dict)
     bytes: int = 0
 
 
@@ -43,7 +45,7 @@ class EarlyChunks:
         """Bytes of what is kept."""
         return sum(kept.bytes for kept in self._kept.values())
 
-    def keep(self, peer: int, message: PeerChunk) -> None:
+    def keep(self, peer: int, message: Early) -> None:
         """Keeps a chunk; those of an earlier round of this peer are forgotten.
 
         Raises:
@@ -62,7 +64,7 @@ class EarlyChunks:
         kept.chunks[message.position] = message
         kept.bytes += message.payload.nbytes
 
-    def take(self, peer: int, id: RoundId) -> list[PeerChunk]:
+    def take(self, peer: int, id: RoundId) -> list[Early]:
         """What is kept of a peer for a round, which is then forgotten."""
         kept = self._kept.get(peer)
         if kept is None or kept.id != id:

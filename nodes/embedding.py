@@ -8,38 +8,29 @@ import logging
 from pathlib import Path
 from typing import Any, ClassVar
 
-import zmq
-
 from ..pipeline.checkpoint.files import FileEntry, write_tensors
 from ..pipeline.config.job import Job
 from ..pipeline.embedding.plan import TablePlan
 from ..pipeline.embedding.store import ShardStore
-from ..pipeline.wire.sockets import Listener
-from .role import NodeContext, Role, unknown_verb
+from .role import NodeContext, unknown_verb
+from .serving_role import ServingRole
 from .shard_service import ShardService
 
 log = logging.getLogger(__name__)
 
 
-class EmbeddingRole(Role):
+class EmbeddingRole(ServingRole[ShardService]):
     """The control side of an embedding node; its service thread owns the rows."""
 
     name: ClassVar[str] = "embedding"
 
     def __init__(self, job: Job) -> None:
+        super().__init__()
         self._job = job
-        self._listener: Listener | None = None
-        self._service: ShardService | None = None
         self._index = 0
-
-    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Binds the socket that workers look rows up at."""
-        self._listener = Listener(context, address)
-        return self._listener.endpoint
 
     async def prepare(self, node: NodeContext) -> dict[str, Any]:
         """Allocates and fills the shard, after checking that it fits into memory."""
-        assert self._listener is not None
         self._index = node.index
         plan = TablePlan.make(self._job.table_rows, self._job.model.embedding_dim, self._job.embedding.nodes)
         settings = self._job.embedding
@@ -53,7 +44,7 @@ class EmbeddingRole(Role):
             memory_fraction=settings.memory_fraction,
             init_scale=settings.init_scale,
         )
-        self._service = ShardService(self._listener, store, node.fail)
+        self._service = ShardService(self.bound, store, node.fail, self._job.codecs.embedding())
         self._service.start()
         log.info("holds %d rows of %d floats", store.rows, store.dim)
         return {"rows": store.rows, "plan_digest": plan.digest}
@@ -68,21 +59,8 @@ class EmbeddingRole(Role):
             return await self._checkpoint(Path(str(body["directory"])))
         raise unknown_verb(self.name, verb)
 
-    def metrics(self) -> dict[str, Any]:
-        """Counts so far."""
-        return self._service.metrics() if self._service else {}
-
-    async def close(self) -> None:
-        """Ends the service thread."""
-        if self._service is not None:
-            self._service.stop()
-            await asyncio.to_thread(self._service.join, 3.0)
-        elif self._listener is not None:
-            self._listener.close()
-
     async def _checkpoint(self, directory: Path) -> dict[str, Any]:
-        service = self._service
-        assert service is not None
+        service = self.service
         loop = asyncio.get_running_loop()
         written: asyncio.Future[list[FileEntry]] = loop.create_future()
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import sys
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from ..pipeline.config.job import Job
@@ -42,7 +42,7 @@ class Emulation:
         self._options: dict[Place, list[str]] = {}
         self._tokens = {place: uuid4().hex for place in self._places}
         self._figures: dict[str, Any] = {}
-        self._means = ""
+        self._means: Literal["relay", "tc"] = "relay"
 
     def token(self, role: str, index: int) -> str:
         """The incarnation that a child is to have."""
@@ -67,7 +67,6 @@ class Emulation:
             for place, address in zip(self._places, addresses, strict=True):
                 self._options[place] = ["--bind", address, "--advertise", address]
         else:
-            self._means = "relay"
             await self._start_relay()
 
     async def stop(self) -> None:

@@ -38,6 +38,10 @@ class FixedRate(ABC):
         """Bytes that this worker itself sent and received so far; any thread may read them."""
         return 0, 0
 
+    def link_metrics(self) -> dict[str, int]:
+        """See `CenterLink.metrics`, of this worker's own link; any thread may read it."""
+        return {}
+
     def close(self) -> None:  # noqa: B027
         """Closes what it holds."""
 
@@ -81,6 +85,10 @@ class OwnRounds(FixedRate):
     def bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far; any thread may read them."""
         return (self._center.sent_bytes, self._center.received_bytes) if self._center is not None else (0, 0)
+
+    def link_metrics(self) -> dict[str, int]:
+        """See `CenterLink.metrics`; any thread may read it."""
+        return self._center.metrics() if self._center is not None else {}
 
     def after_iteration(self) -> None:
         """Runs a round if it is time for one, and waits for its end."""

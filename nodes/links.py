@@ -16,6 +16,7 @@ from .peer_link import PeerLink
 from .replica import Shared
 from .role import MemberInfo
 from .sync_group import GroupView
+from .traffic import summed
 
 
 class Links:
@@ -53,6 +54,10 @@ class Links:
     def received_bytes(self) -> int:
         """Over all links; any thread may read it."""
         return sum(link.received_bytes for link in (self._center, self.peers) if link is not None)
+
+    def metrics(self) -> dict[str, int]:
+        """What codecs saved and need, see `CenterLink.metrics`; any thread may read it."""
+        return summed(link.metrics() for link in (self._center, self.peers) if link is not None)
 
     def lose(self, token: str) -> None:
         """A sync node is gone."""

@@ -1,10 +1,14 @@
 """How the chunks of an all-reduce travel, and what both ends remember for it.
 
-With a lossy codec a round travels as the difference from the last mean, which is the same on all members
-bit by bit; what encoding loses is fed back, by each member for its values and by each reducer for its slice.
-That needs a last mean: the first round of a generation, a round of another group than the last one's (gossip,
-reshuffled groups: every round) and an exchange travel as float32, and start anew. After a round without
-result a new generation follows, so that a reference never has to be taken back.
+With a lossy codec a chunk travels as the difference from what the receiver decoded of it last time, which
+both ends hold; so what encoding loses is part of the next difference. A member holds that of its own values
+(n elements), and of each member's for the slice that it reduces (n together); all hold the last result (n).
+Differences from the last result, with residuals of their own, would need less, and do not converge: what is
+not sent at once stays in the next difference as well as in the residual, and is sent twice.
+
+The first round of a generation, one of another group than the last (gossip, reshuffled groups: every round)
+and every exchange travel as float32. After a round without a result comes a new generation, so that no
+reference has to be taken back.
 """
 
 from __future__ import annotations
@@ -14,121 +18,111 @@ from typing import NamedTuple
 import numpy as np
 
 from ..pipeline.data.batch import Float32Array
-from ..pipeline.wire.codecs.base import Codec, CodecError, Payload
-from ..pipeline.wire.codecs.feedback import Encoded, ErrorFeedback, decode_chunk
-from ..pipeline.wire.codecs.float32 import Float32
+from ..pipeline.wire.codecs.base import Payload
+from ..pipeline.wire.codecs.reference import Reference
 from ..pipeline.wire.codecs.registry import LinkCodecs
-
-_PLAIN = Float32()
+from ..sync_algos.base import Slice
 
 
 class Packed(NamedTuple):
-    """A chunk as it travels, and the name of the codec that wrote it."""
+    """A chunk as it travels; `base` is the version that it is the difference from, 0: of nothing."""
 
-    codec: str
+    base: int
     elements: int
     payload: Payload
 
 
 class Coding:
-    """One round's coding. `reference` is the last mean, float32 [n], or None: then values travel as they are.
-
-    Args:
-        up: encodes for the reducer; `down` its results, whose slice starts at `slice_start`.
-    """
+    """The coding of the rounds of one group of trainers, `part` being the slice that this one reduces."""
 
     def __init__(
-        self,
-        up: ErrorFeedback,
-        down: ErrorFeedback,
-        codecs: LinkCodecs,
-        reference: Float32Array | None = None,
-        slice_start: int = 0,
+        self, codecs: LinkCodecs, group: tuple[int, ...], index: int, elements: int, part: Slice
     ) -> None:
-        self._up, self._down, self._codecs = up, down, codecs
-        self._reference = reference
-        self._slice_start = slice_start
-
-    def encode_up(self, start: int, values: Float32Array) -> Packed:
-        """This member's values from `start` on."""
-        if self._reference is not None:
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = values - self._reference[start : start + len(values)]
-        return _packed(self._codecs.up, self._up.encode(start, values))
-
-    def decode_up(self, packed: Packed) -> Float32Array:
-        """What `encode_up` was given, less the reference."""
-        return _unpacked(self._codecs.up, packed)
-
-    def encode_down(self, start: int, means: Float32Array) -> Packed:
-        """Means of what `decode_up` gave, from `start` on."""
-        return _packed(self._codecs.down, self._down.encode(start - self._slice_start, means))
-
-    def decode_down(self, start: int, packed: Packed, into: Float32Array) -> None:
-        """Writes the mean from `start` on into `into`."""
-        values = _unpacked(self._codecs.down, packed)
-        if self._reference is None:
-            into[:] = values
-        else:
-            with np.errstate(over="ignore", invalid="ignore"):
-                np.add(self._reference[start : start + len(into)], values, out=into)
-
-
-class PeerCoding:
-    """What one trainer remembers from round to round for lossy codecs; nothing for float32."""
-
-    def __init__(self, codecs: LinkCodecs) -> None:
-        self._codecs = codecs
-        self._lossy = codecs.up.lossy or codecs.down.lossy
-        self._group: tuple[int, ...] = ()
-        self._reference: Float32Array | None = None
-        self._up = ErrorFeedback(_PLAIN, 0)
-        self._down = ErrorFeedback(_PLAIN, 0)
+        self.group = group
+        self.elements = elements
+        self._part = part
+        self._own = Reference(codecs.up, elements)
+        self._others = {peer: Reference(codecs.up, len(part)) for peer in group if peer != index}
+        self._results = Reference(codecs.down, elements)
+        self._rounds = 0
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the reference and of what is fed back."""
-        held = self._reference.nbytes if self._reference is not None else 0
-        return held + self._up.memory_bytes + self._down.memory_bytes
+        """Bytes of the references."""
+        return sum(reference.memory_bytes for reference in self._all())
 
-    def begin(self, group: tuple[int, ...], elements: int, slice_start: int) -> Coding:
+    def begin(self) -> None:
+        """A round starts."""
+        for reference in self._all():
+            reference.begin()
+
+    def complete(self) -> None:
+        """The round is complete: the next one refers to it."""
+        self._rounds += 1
+        for reference in self._all():
+            reference.complete(self._rounds)
+
+    def encode_up(self, start: int, values: Float32Array) -> tuple[Packed, Float32Array]:
+        """This member's values from `start` on; gives also what the reducer makes of them. Once a chunk."""
+        base, encoded = self._own.encode(start, values)
+        stop = start + len(values)
+        known = self._own.values[start:stop] if self._own.kept else values
+        return Packed(base, len(values), encoded.payload), known
+
+    def decode_up(self, peer: int, start: int, packed: Packed) -> Float32Array:
+        """Another's values from `start` on, of the slice that this one reduces."""
+        return _decoded(self._others[peer], start - self._part.start, packed)
+
+    def encode_down(self, start: int, means: Float32Array) -> tuple[Packed, Float32Array]:
+        """The means from `start` on; gives also what everyone makes of them. Once a chunk."""
+        base, encoded = self._results.encode(start, means)
+        known = self._results.values[start : start + len(means)] if self._results.kept else means
+        return Packed(base, len(means), encoded.payload), known
+
+    def decode_down(self, start: int, packed: Packed) -> Float32Array:
+        """The means from `start` on."""
+        return _decoded(self._results, start, packed)
+
+    def _all(self) -> list[Reference]:
+        return [self._own, self._results, *self._others.values()]
+
+
+class PeerCoding:
+    """What one trainer remembers from round to round: the coding of the group that it met last."""
+
+    def __init__(self, codecs: LinkCodecs, index: int) -> None:
+        self._codecs = codecs
+        self._index = index
+        self._last: Coding | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the references; none for codecs that lose nothing."""
+        return self._last.memory_bytes if self._last is not None else 0
+
+    def begin(self, group: tuple[int, ...], elements: int, part: Slice) -> Coding:
         """The coding of a group's next all-reduce."""
-        if self._reference is None or group != self._group or len(self._reference) != elements:
-            self.forget()
-            return plain()
-        return Coding(self._up, self._down, self._codecs, self._reference, slice_start)
-
-    def completed(self, group: tuple[int, ...], result: Float32Array, slice_elements: int) -> None:
-        """An all-reduce is complete: the next one of this group refers to its result."""
-        if not self._lossy or len(group) == 1:
-            return
-        if self._reference is None:
-            self._reference = result.copy()
-            self._up = ErrorFeedback(self._codecs.up, len(result))
-            self._down = ErrorFeedback(self._codecs.down, slice_elements)
-        else:
-            self._reference[:] = result
-            self._up.commit()
-            self._down.commit()
-        self._group = group
+        last = self._last
+        if last is None or last.group != group or last.elements != elements:
+            codecs = self._codecs if len(group) > 1 else LinkCodecs()
+            last = self._last = Coding(codecs, group, self._index, elements, part)
+        last.begin()
+        return last
 
     def forget(self) -> None:
-        """The next round travels as float32: a new generation, or another group."""
-        self._group, self._reference = (), None
-        self._up, self._down = ErrorFeedback(_PLAIN, 0), ErrorFeedback(_PLAIN, 0)
+        """The next round travels as float32."""
+        self._last = None
 
 
-def plain() -> Coding:
+def plain(group: tuple[int, ...], index: int) -> Coding:
     """Float32 both ways."""
-    nothing = ErrorFeedback(_PLAIN, 0)
-    return Coding(nothing, nothing, LinkCodecs())
+    return Coding(LinkCodecs(), group, index, 0, Slice(0, 0))
 
 
-def _packed(codec: Codec, encoded: Encoded) -> Packed:
-    return Packed(codec.name if encoded.coded else _PLAIN.name, len(encoded.decoded), encoded.payload)
-
-
-def _unpacked(codec: Codec, packed: Packed) -> Float32Array:
-    if packed.codec not in (codec.name, _PLAIN.name):
-        raise CodecError(f"written by {packed.codec:.20}, while {codec.name} is expected")
-    return decode_chunk(codec, packed.payload, packed.elements, coded=packed.codec == codec.name)
+def _decoded(reference: Reference, start: int, packed: Packed) -> Float32Array:
+    values = reference.decode(start, packed.base, packed.payload, packed.elements)
+    if not reference.kept:
+        return values
+    held = reference.values[start : start + packed.elements]
+    np.copyto(held, values)
+    return held

@@ -8,10 +8,12 @@ import zmq
 
 from ..pipeline.errors import ProtocolError
 from ..pipeline.wire.frames import decode, encode
-from ..pipeline.wire.messages import Failure
+from ..pipeline.wire.messages import Failure, PeerChunk, PeerResult
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Listener, prepare
+from .kept_memory import keep_freed_memory
 from .role import MemberInfo
+from .traffic import Traffic
 
 QUEUED_CHUNKS = 64
 IDENTITY_SUFFIX = "/peer"
@@ -28,6 +30,7 @@ class PeerSocket:
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        keep_freed_memory()
         self.listener = Listener(context, address)
         self.endpoint = self.listener.endpoint
 
@@ -46,23 +49,28 @@ class PeerLine:
         self.socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
         self.socket.setsockopt_string(zmq.IDENTITY, token + IDENTITY_SUFFIX)
         self.socket.connect(member.endpoint)
-        self.sent_bytes = 0
+        self.traffic = Traffic()
         self.refused_messages = 0
 
     @property
     def has_room(self) -> bool:
         """Whether a message can be queued; `send` must find it so."""
-        return bool(self.socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT)
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
 
     def send(self, message: Message) -> None:
         """Queues a message; tensors that are large are not copied."""
         frames = encode(message)
         self.socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
-        self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
+        size = sum(memoryview(frame).nbytes for frame in frames)
+        self.traffic.sent += size
+        if isinstance(message, PeerChunk):
+            self.traffic.went_up(size, message.elements)
+        elif isinstance(message, PeerResult):
+            self.traffic.went_down(size, message.elements)
 
     def hear(self) -> None:
         """Logs what the other side refused."""
-        while self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
             self.refused_messages += 1
             try:

@@ -25,6 +25,7 @@ from .early_chunks import RoundId
 from .peer_events import Ended, Event, Excluded, Late, Met, Result
 from .peer_line import IDENTITY_SUFFIX, PeerLine, PeerSocket
 from .role import MemberInfo
+from .traffic import summed
 
 SENT_AT_ONCE = 4
 RECEIVED_AT_ONCE = 8
@@ -130,7 +131,7 @@ class PeerLink:
     @property
     def sent_bytes(self) -> int:
         """Bytes of the messages sent so far; any thread may read it."""
-        return self._listener.sent_bytes + sum(line.sent_bytes for line in self._lines.values())
+        return self._listener.sent_bytes + sum(line.traffic.sent for line in self._lines.values())
 
     @property
     def received_bytes(self) -> int:
@@ -147,6 +148,11 @@ class PeerLink:
     def memory_bytes(self) -> int:
         """Bytes that the protocol holds: see `AllReduceState.memory_bytes`."""
         return self._state.memory_bytes
+
+    def metrics(self) -> dict[str, int]:
+        """Counts of what this link itself sent, to be summed over trainers; any thread may read them."""
+        ways = summed(line.traffic.metrics("peers") for line in self._lines.values())
+        return ways | {"reference_bytes": self._state.standing.coding.memory_bytes}
 
     @property
     def undecided_rounds(self) -> int:
@@ -220,8 +226,11 @@ class PeerLink:
     def _on_activity(self) -> None:
         for line in self._lines.values():
             line.hear()
-        self._receive()
-        self._send()
+        # Their next turn has come already where one is scheduled.
+        if not self._receiving:
+            self._receive()
+        if not self._sending:
+            self._send()
 
     def _receive(self) -> None:
         self._receiving = False

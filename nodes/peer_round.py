@@ -35,7 +35,6 @@ class PeerRound:
         self.version = version
         self.phase = Phase.MEETING
         self.ready: set[int] = set()
-        self.behind: set[int] = set()
         self.adoption: Adoption | None = None
         self.work: ReduceRound | None = None
         self.survivors: set[int] = set()
@@ -69,6 +68,12 @@ class PeerRound:
             return False
         self._asked[peer] = now
         return True
+
+    def blocked_by(self) -> list[int]:
+        """Whom this trainer waits for before it meets."""
+        if self.adoption is not None:
+            return [self.adoption.donor]
+        return [peer for peer in self.others if peer not in self.ready] if self.phase is Phase.MEETING else []
 
     def completers(self) -> list[int]:
         """Who said that it completed the round."""

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import zmq
-
 from ..pipeline.data.batch import BatchId
-from ..pipeline.wire.messages import Credit, Failure
+from ..pipeline.wire.messages import Credit
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Listener
-from .delivery_state import TRAINING, DeliveryState, token_of
+from .delivery_state import TRAINING, DeliveryState
+from .listening_service import ListeningService
 from .reader_feed import AHEAD_BATCHES, Fed, SpanTotals
-from .service import Service
-
-POLL_MILLISECONDS = 200
-
-log = logging.getLogger(__name__)
 
 
-class Sender(Service):
+class Sender(ListeningService):
     """Hands batches to the workers that have credit.
 
     Args:
@@ -40,18 +33,11 @@ class Sender(Service):
         totals: Callable[[SpanTotals], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        super().__init__("sender", failed)
+        super().__init__("sender", listener, failed)
         self.state = DeliveryState(retain_bytes)
-        self._listener = listener
         self._source = source
         self._totals = totals
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._watched: dict[int, Callable[[], None]] = {}
-
-    def call(self, command: Callable[[], None]) -> None:
-        """Runs `command` on this thread soon; any thread may call it."""
-        self._commands.put(command)
-        self.waker.wake()
 
     def watch_pass(self, pass_number: int, done: Callable[[], None]) -> None:
         """On this thread: calls `done` once nothing of the pass is outstanding any more."""
@@ -67,44 +53,29 @@ class Sender(Service):
 
     def metrics(self) -> dict[str, Any]:
         """Counts so far; any thread may read them."""
-        return {
+        return super().metrics() | {
             "read_examples": self.state.read_examples,
             "read_batches": self.state.read_batches,
             "resent_batches": self.state.resent_batches,
             "kept_bytes": self.state.kept_bytes,
-            "sent_bytes": self._listener.sent_bytes,
-            "received_bytes": self._listener.received_bytes,
         }
 
-    def body(self) -> None:
-        """Sends until told to stop, then closes the socket."""
-        poller = zmq.Poller()
-        poller.register(self._listener.socket, zmq.POLLIN)
-        poller.register(self.waker.fileno(), zmq.POLLIN)
-        try:
-            while not self.stopping:
-                poller.poll(POLL_MILLISECONDS)
-                self.waker.clear()
-                while not self._commands.empty():
-                    self._commands.get()()
-                self._listener.serve(self._handle)
-                self._take_batches()
-                now = time.monotonic()
-                for identity, delivery in self.state.deliveries(now) + self.state.overdue(now):
-                    self._listener.send(identity, delivery)
-                # Sending made room, and the parser only wakes this thread when it puts something.
-                if self._take_batches():
-                    self.waker.wake()
-                self._finish_passes()
-        finally:
-            self._listener.close()
+    def handle(self, identity: bytes, message: Message) -> None:
+        """A worker's credit."""
+        if not isinstance(message, Credit):
+            raise ValueError(f"a reader takes no {message.KIND}")
+        self.state.credit(identity, message)
 
-    def _handle(self, identity: bytes, message: Message) -> None:
-        if isinstance(message, Credit):
-            self.state.credit(identity, message)
-        else:
-            log.error("refused a %s from %r", message.KIND, token_of(identity))
-            self._listener.send(identity, Failure(request=0, what=f"a reader takes no {message.KIND}"))
+    def served(self) -> None:
+        """Sends what there is credit for."""
+        self._take_batches()
+        now = time.monotonic()
+        for identity, delivery in self.state.deliveries(now) + self.state.overdue(now):
+            self.listener.send(identity, delivery)
+        # Sending made room, and the parser only wakes this thread when it puts something.
+        if self._take_batches():
+            self.waker.wake()
+        self._finish_passes()
 
     def _take_batches(self) -> bool:
         took = False

@@ -21,6 +21,8 @@ from .peer_codecs import Coding, Packed
 from .reused_buffers import ReusedBuffers
 from .weighted_mean import WeightedMean
 
+ASKED_AT_ONCE = 1024
+
 
 @dataclass(frozen=True)
 class RoundBuffers:
@@ -89,7 +91,7 @@ class ReduceRound:
         self.exchange = exchange
         self._index = index
         self._values = values
-        self._coding = coding
+        self.coding = coding
         self._weights = {index: weight}
         size = len(values)
         if exchange:
@@ -103,6 +105,7 @@ class ReduceRound:
         self._staged: dict[int, dict[int, Float32Array]] = {}
         self._no_chunk = {peer: set() if exchange else set(self.own) for peer in others}
         self._sent: dict[int, Packed] = {}
+        self._known: dict[int, Float32Array] = {}
         self.packed: dict[int, Packed] = {}
         self._no_result = set(range(len(self.chunks)))
         # A member's own values are not part of what an exchange gives it.
@@ -142,11 +145,6 @@ class ReduceRound:
         return sorted(theirs, key=lambda at: at - first[self.chunks[at].owner])
 
     @property
-    def own_elements(self) -> int:
-        """Of the slice that this member reduces."""
-        return len(self._mine)
-
-    @property
     def weight(self) -> float:
         """Of this member's values."""
         return self._weights[self._index]
@@ -155,7 +153,8 @@ class ReduceRound:
         """This member's values at a position, for the one that reduces it; encoded once."""
         if position not in self._sent:
             chunk = self.chunks[position]
-            self._sent[position] = self._coding.encode_up(chunk.start, self._values[chunk.start : chunk.stop])
+            values = self._values[chunk.start : chunk.stop]
+            self._sent[position], self._known[position] = self.coding.encode_up(chunk.start, values)
         return self._sent[position]
 
     def missing_chunks(self, peer: int) -> set[int]:
@@ -183,7 +182,7 @@ class ReduceRound:
         self._check_size(position, packed)
         if not (math.isfinite(weight) and weight >= 0) or self._weights.get(peer, weight) != weight:
             raise ValueError(f"the weight {weight}")
-        values = self._coding.decode_up(packed)
+        values = self.coding.decode_up(peer, self.chunks[position].start, packed)
         self._weights[peer] = weight
         self._no_chunk[peer].discard(position)
         staged = self._staged.setdefault(position, {})
@@ -204,7 +203,7 @@ class ReduceRound:
         if position not in self._no_result or self.chunks[position].owner == self._index:
             return False
         self._check_size(position, packed)
-        self._place(position, packed)
+        self._place(position, packed, self.coding.decode_down(self.chunks[position].start, packed))
         return True
 
     def _check_size(self, position: int, packed: Packed) -> None:
@@ -214,31 +213,28 @@ class ReduceRound:
 
     def _reduce(self, position: int, parts: dict[int, Float32Array]) -> None:
         chunk = self.chunks[position]
-        parts[self._index] = self._coding.decode_up(self.outgoing_chunk(position))
+        self.outgoing_chunk(position)
+        parts[self._index] = self._known[position]
         at = chunk.start - self._mine.start
         out = self._reduced[at : at + chunk.stop - chunk.start]
         weights = [self._weights[member] for member in self.members]
         self._mean.into(out, [parts[member] for member in self.members], weights)
-        self._place(position, self._coding.encode_down(chunk.start, out))
+        self._place(position, *self.coding.encode_down(chunk.start, out))
 
     def _give_own(self, position: int) -> None:
         # A copy: whoever completes keeps what it sent, also when its caller goes on to change the values.
         chunk = self.chunks[position]
         values = self._values[chunk.start - self._mine.start : chunk.stop - self._mine.start].copy()
-        self.packed[position] = self._coding.encode_up(chunk.start, values)
+        self.packed[position], _ = self.coding.encode_up(chunk.start, values)
         self._no_result.discard(position)
 
-    def _place(self, position: int, packed: Packed) -> None:
+    def _place(self, position: int, packed: Packed, values: Float32Array) -> None:
         chunk = self.chunks[position]
-        into = self.result[chunk.start - self._origin : chunk.stop - self._origin]
-        self._coding.decode_down(chunk.start, packed, into)
+        self.result[chunk.start - self._origin : chunk.stop - self._origin] = values
         self.packed[position] = packed
         self._no_result.discard(position)
 
 
-Positions = NDArray[np.int32]
-
-
-def as_positions(found: Iterable[int], most: int = 1024) -> Positions:
-    """Positions for a message, no more than `most` at once."""
-    return np.array(sorted(found)[:most], dtype=np.int32)
+def as_positions(found: Iterable[int]) -> NDArray[np.int32]:
+    """Positions for a message, the first ASKED_AT_ONCE of them."""
+    return np.array(sorted(found)[:ASKED_AT_ONCE], dtype=np.int32)

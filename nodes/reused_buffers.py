@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
+import sys
 
 import numpy as np
 
 from ..pipeline.data.batch import Float32Array
 
+# What refers to a buffer that nobody uses: the list, and whoever looks.
+IDLE_REFERENCES = 3
+
 
 class ReusedBuffers:
-    """Gives out arrays, and takes each one's memory back when nothing refers to it any more.
-
-    What refers to it are the array itself and tensors made from it with `torch.from_numpy`; a slice of it
-    (numpy's, not the tensor's) does not count, so whoever slices keeps the array too. Any thread may drop
-    one. At most `keep` buffers wait; those of another size are forgotten when one is taken.
+    """Gives out arrays, and uses the memory of one again when nothing refers to it any more: no array, no
+    tensor made from one, and no frame that ZeroMQ has still to send. At most `keep` buffers are known.
     """
 
     def __init__(self, keep: int) -> None:
-        self._free: deque[Float32Array] = deque(maxlen=keep)
+        self._keep = keep
+        self._buffers: list[Float32Array] = []
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the buffers that wait."""
-        return sum(buffer.nbytes for buffer in list(self._free))
+        """Bytes of the buffers that nobody uses."""
+        return sum(buffer.nbytes for buffer in self._buffers if _is_idle(buffer))
 
     def take(self, elements: int) -> Float32Array:
         """A float32 array [elements]; its contents are undefined."""
-        buffer = self._free.popleft() if self._free else None
-        if buffer is None or len(buffer) != elements:
-            self._free.clear()
-            buffer = np.empty(elements, dtype=np.float32)
-        array = buffer[:]
-        weakref.finalize(array, self._free.append, buffer).atexit = False
-        return array
+        self._buffers = [buffer for buffer in self._buffers if len(buffer) == elements]
+        for buffer in self._buffers:
+            if _is_idle(buffer):
+                return buffer[:]
+        made = np.empty(elements, dtype=np.float32)
+        self._buffers = [*self._buffers, made][-self._keep :]
+        return made[:]
+
+
+def _is_idle(buffer: Float32Array) -> bool:
+    # A view, and a view of a view, refers to the array that owns the memory; so does a tensor, by its view.
+    return sys.getrefcount(buffer) <= IDLE_REFERENCES + 1

@@ -56,12 +56,12 @@ class Meeting:
     def on_ready(self, peer: int, message: PeerReady, now: float) -> None:
         """A peer is ready for a round, perhaps not for the first time that it says so."""
         at, id = self._at, round_of(message)
-        if id < at.seen(peer):
+        round = at.current(id, peer)
+        if round is None and id < at.seen(peer):
             return
         repeated = at.ready.get(peer) == message
         at.ready[peer] = message
         at.see(peer, id)
-        round = at.current(id, peer)
         if id.generation < at.generation or id.generation <= at.broken_through:
             at.mail.notice(peer, PeerEnded(id.generation))
         elif round is not None:
@@ -71,17 +71,22 @@ class Meeting:
                 round.progressed(peer, now)
             self._note(round, peer)
             self._check(round, now)
+        elif at.memory.is_completed(id):
+            # Without this peer's values: there are none in a round of nothing.
+            at.mail.notice(peer, PeerReady(*id, message.version))
         elif repeated and id.generation == at.generation:
             at.wait(peer, id)
 
     def on_wait(self, peer: int, message: PeerWait, now: float) -> None:
-        """A peer is alive. Before it is ready it may take its time; afterwards it has to go on, unless it
-        adopts a state, or others keep it."""
+        """A peer is alive. Before it is ready it may take its time; afterwards it has to go on, unless
+        others keep it."""
         round = self._at.current(round_of(message), peer)
         if round is None:
             return
+        if len(message.blocked_by) > len(round.group):
+            raise ValueError(f"blocked by {len(message.blocked_by)} of a group of {len(round.group)}")
         kept = set(message.blocked_by.tolist()) - {self._at.index}
-        if peer not in round.ready or peer in round.behind or kept:
+        if peer not in round.ready or kept:
             round.progressed(peer, now)
 
     def on_state_ask(self, peer: int, message: PeerStateAsk, now: float) -> None:  # noqa: ARG002
@@ -145,7 +150,6 @@ class Meeting:
             self._met(round)
             return
         best = max((round.version, *versions.values()))
-        round.behind = {peer for peer, version in versions.items() if version < best}
         if round.version == best:
             self._met(round)
             return

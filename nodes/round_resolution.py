@@ -12,15 +12,16 @@ from ..pipeline.wire.messages import PeerAsk, PeerEnded, PeerResolve, PeerVerdic
 from .early_chunks import round_of
 from .peer_round import PeerRound, Phase
 from .reduce_round import as_positions
-from .round_streaming import NO_POSITIONS
+from .round_streaming import NO_POSITIONS, Streaming
 from .standing import Standing
 
 
 class Resolution:
     """One trainer's part of it."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: Standing, streaming: Streaming) -> None:
         self._at = standing
+        self._streaming = streaming
 
     def begin(self, round: PeerRound, now: float) -> None:
         """The round under way, which this trainer gave its values to, cannot end normally."""
@@ -45,9 +46,10 @@ class Resolution:
         at, work = self._at, round.work
         assert work is not None
         if completers := round.completers():
-            at.mail.notice(
-                completers[0], PeerAsk(*round.id, NO_POSITIONS, as_positions(work.missing_results()))
-            )
+            if missing := work.missing_results():
+                ask = PeerAsk(*round.id, NO_POSITIONS, as_positions(missing))
+                at.mail.notice(completers[0], ask)
+            self._streaming.complete_if_whole(round)
         elif not work.reduced or any(not verdict.reduced for verdict in round.verdicts.values()):
             at.end(round, "a member is lost")
         elif round.survivors <= round.verdicts.keys():

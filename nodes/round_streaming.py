@@ -13,7 +13,7 @@ from .early_chunks import RoundId, round_of
 from .peer_codecs import Packed, plain
 from .peer_events import Result
 from .peer_round import PeerRound, Phase
-from .reduce_round import ReduceRound, RoundBuffers, as_positions, even_slices
+from .reduce_round import ASKED_AT_ONCE, ReduceRound, RoundBuffers, as_positions, even_slices
 from .standing import Standing
 
 NO_POSITIONS = np.empty(0, dtype=np.int32)
@@ -33,10 +33,10 @@ class Streaming:
         """This trainer gives its values; what others gave before is taken now."""
         at = self._at
         if exchange:
-            coding = plain()
+            coding = plain(round.group, at.index)
         else:
-            start = dict(even_slices(len(values), round.group))[at.index].start
-            coding = at.coding.begin(round.group, len(values), start)
+            part = dict(even_slices(len(values), round.group))[at.index]
+            coding = at.coding.begin(round.group, len(values), part)
         round.work = work = ReduceRound(
             round.group, at.index, values, weight, self._chunk, coding, self.buffers, exchange=exchange
         )
@@ -49,7 +49,11 @@ class Streaming:
                 self._send_result(round.id, position, round.others)
         for peer in round.others:
             for message in at.early.take(peer, round.id):
-                self._take_chunk(round, peer, message, now)
+                # Before this trainer gave anything only an exchange has results.
+                if isinstance(message, PeerChunk):
+                    self._take_chunk(round, peer, message, now)
+                elif exchange:
+                    self._take_result(round, work, peer, message, now)
         self.complete_if_whole(round)
 
     def on_chunk(self, peer: int, message: PeerChunk, now: float) -> None:
@@ -68,25 +72,38 @@ class Streaming:
 
     def on_result(self, peer: int, message: PeerResult, now: float) -> None:
         """A result from the peer that reduces it, or from one that completed the round."""
-        round = self._at.current(round_of(message), peer)
+        at, id = self._at, round_of(message)
+        round = at.current(id, peer)
         if round is None or round.work is None:
+            # In an exchange a peer's values are its results, and it may be faster than this trainer.
+            ahead = round is None and id.generation > at.broken_through and id >= at.upcoming
+            if ahead or round is not None:
+                at.see(peer, id)
+                at.early.keep(peer, message)
             return
-        work, position = round.work, message.position
+        self._take_result(round, round.work, peer, message, now)
+        self.complete_if_whole(round)
+
+    def _take_result(
+        self, round: PeerRound, work: ReduceRound, peer: int, message: PeerResult, now: float
+    ) -> None:
+        position = message.position
         known = 0 <= position < len(work.chunks)
         if known and work.chunks[position].owner != peer and peer not in round.completers():
             raise ValueError(f"a result at position {position}, which another reduces")
-        if work.take_result(position, Packed(message.codec, message.elements, message.payload)):
+        if work.take_result(position, Packed(message.base, message.elements, message.payload)):
             self._went_on(round, peer, now)
-            self.complete_if_whole(round)
 
     def on_ask(self, peer: int, message: PeerAsk, now: float) -> None:  # noqa: ARG002
         """A peer lacks something of a round."""
         at, id = self._at, round_of(message)
+        if len(message.chunks) + len(message.results) > 2 * ASKED_AT_ONCE:
+            raise ValueError(f"{len(message.chunks)} chunks and {len(message.results)} results asked for")
         round = at.current(id, peer)
         if round is None:
             self._answer_from_memory(peer, id, message.results.tolist())
         elif round.work is None:
-            at.wait(peer, id)
+            at.wait(peer, id, round.blocked_by())
         elif round.phase is Phase.STREAMING:
             self._answer(round, round.work, peer, message)
 
@@ -114,8 +131,7 @@ class Streaming:
         if round.phase is not Phase.STREAMING and not round.completers():
             return
         at.complete(round)
-        if round.phase is Phase.STREAMING and not work.exchange and round.id.generation == at.generation:
-            at.coding.completed(round.group, work.result, work.own_elements)
+        work.coding.complete()
         if round.phase is Phase.RESOLVING:
             for peer in round.survivors:
                 at.mail.notice(peer, PeerVerdict(*round.id, completed=True, reduced=True))
@@ -125,7 +141,7 @@ class Streaming:
         work = round.work
         assert work is not None
         round.ready.add(peer)
-        packed = Packed(message.codec, message.elements, message.payload)
+        packed = Packed(message.base, message.elements, message.payload)
         missing = len(work.missing_chunks(peer))
         if work.take_chunk(peer, message.position, message.weight, packed):
             self._send_result(round.id, message.position, round.others)
@@ -134,7 +150,6 @@ class Streaming:
 
     def _went_on(self, round: PeerRound, peer: int, now: float) -> None:
         round.progressed(peer, now)
-        round.behind.discard(peer)
         round.last_progress = now
 
     def _ask(self, round: PeerRound, work: ReduceRound, peer: int) -> None:
@@ -177,7 +192,7 @@ class Streaming:
             if self._at.round is not round or not round.streams:
                 return None
             packed = work.outgoing_chunk(position)
-            return PeerChunk(*round.id, position, packed.elements, work.weight, packed.codec, packed.payload)
+            return PeerChunk(*round.id, position, packed.elements, work.weight, packed.base, packed.payload)
 
         self._at.mail.chunk(work.chunks[position].owner, (round.id, "chunk", position), make)
 
@@ -191,7 +206,7 @@ class Streaming:
                 packed = self._at.memory.results(id).get(position)
             if packed is None:
                 return None
-            return PeerResult(*id, position, packed.elements, packed.codec, packed.payload)
+            return PeerResult(*id, position, packed.elements, packed.base, packed.payload)
 
         for peer in peers:
             self._at.mail.chunk(peer, (id, "result", position), make)

@@ -102,6 +102,10 @@ class Shadow(Service):
         links = self._opened.result() if self._opened.done() else None
         return (links.sent_bytes, links.received_bytes) if links is not None else (0, 0)
 
+    def link_metrics(self) -> dict[str, int]:
+        """See `Links.metrics`; any thread may read it."""
+        return self._opened.result().metrics() if self._opened.done() else {}
+
     async def round(self) -> bool:
         """One round now, on this thread's loop."""
         async with self._one_round:

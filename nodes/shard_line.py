@@ -10,10 +10,13 @@ import numpy as np
 from ..pipeline.data.batch import Float32Array
 from ..pipeline.embedding.lookup import LookupPlan
 from ..pipeline.errors import ShadowSyncError
+from ..pipeline.wire.codecs.base import CodecError
+from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import Delivery, Failure, Lookup, Push, Pushed, Vectors
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Connection
 from .reader_line import ReaderLine
+from .row_coding import RowCoding
 
 RESEND_SECONDS = 3.0
 
@@ -53,10 +56,17 @@ class _Request:
 class ShardLines:
     """All of a worker's connections to embedding nodes, in the order of the nodes. Owned by its thread."""
 
-    def __init__(self, connections: Sequence[Connection], names: Sequence[str], dim: int) -> None:
+    def __init__(
+        self,
+        connections: Sequence[Connection],
+        names: Sequence[str],
+        dim: int,
+        codecs: LinkCodecs | None = None,
+    ) -> None:
         self.connections = list(connections)
         self._names = list(names)
         self._dim = dim
+        self._coding = RowCoding(codecs or LinkCodecs(), dim)
         self._next_request = 1
         self._open: dict[int, _Request] = {}
         self.lookups = 0
@@ -104,6 +114,10 @@ class ShardLines:
         if request is None or request.shard != shard:
             return None
         slot = request.slot
+        try:
+            message = self._coding.incoming(message)
+        except CodecError as error:
+            raise ShardRefused(f"answered what cannot be read: {error}", where=self._names[shard]) from error
         if isinstance(message, Vectors) and isinstance(request.message, Lookup):
             expected = (len(request.message.rows), self._dim)
             if message.values.shape != expected:
@@ -143,11 +157,11 @@ class ShardLines:
             if now - request.sent_at > RESEND_SECONDS:
                 request.sent_at = now
                 self.resent += 1
-                self.connections[request.shard].send(request.message)
+                self.connections[request.shard].send(self._coding.outgoing(request.message))
 
     def _send(self, slot: Slot, shard: int, message: Lookup | Push, now: float) -> None:
         self._open[message.request] = _Request(slot, shard, message, now)
-        self.connections[shard].send(message)
+        self.connections[shard].send(self._coding.outgoing(message))
 
     def _number(self) -> int:
         number, self._next_request = self._next_request, self._next_request + 1

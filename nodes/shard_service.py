@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-import queue
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import zmq
 
 from ..pipeline.embedding.applied import AppliedBatches
 from ..pipeline.embedding.store import ShardStore
-from ..pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
+from ..pipeline.wire.codecs.registry import LinkCodecs
+from ..pipeline.wire.messages import Lookup, Push, Pushed, Vectors
 from ..pipeline.wire.pool import BufferPool
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Listener
-from .service import Service
-
-POLL_MILLISECONDS = 200
-
-log = logging.getLogger(__name__)
+from .listening_service import ListeningService
+from .row_coding import RowCoding
 
 
-class ShardService(Service):
+class ShardService(ListeningService):
     """Answers lookups and applies pushes, in the order in which they come.
 
     A push that was applied before (contract 7: it has the id of its batch) is answered again and changes
@@ -31,28 +26,26 @@ class ShardService(Service):
     """
 
     def __init__(
-        self, listener: Listener, store: ShardStore, failed: Callable[[BaseException], None]
+        self,
+        listener: Listener,
+        store: ShardStore,
+        failed: Callable[[BaseException], None],
+        codecs: LinkCodecs | None = None,
     ) -> None:
-        super().__init__("shard", failed)
+        super().__init__("shard", listener, failed)
         self.store = store
         self.applied = AppliedBatches()
-        self._listener = listener
+        self._coding = RowCoding(codecs or LinkCodecs(), store.dim)
         self._pool = BufferPool()
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pushes = 0
         self._lookups = 0
         self._looked_up_rows = 0
         self._staleness_sum = 0
         self._staleness_max = 0
 
-    def call(self, command: Callable[[], None]) -> None:
-        """Runs `command` on this thread between two messages; any thread may call it."""
-        self._commands.put(command)
-        self.waker.wake()
-
     def metrics(self) -> dict[str, Any]:
         """Counts so far; any thread may read them."""
-        return {
+        return super().metrics() | {
             "applied_batches": len(self.applied),
             "repeated_pushes": self.applied.repeats,
             "lookups": self._lookups,
@@ -60,39 +53,22 @@ class ShardService(Service):
             "staleness_sum": self._staleness_sum,
             "staleness_max": self._staleness_max,
             "staleness_count": self._pushes,
-            "sent_bytes": self._listener.sent_bytes,
-            "received_bytes": self._listener.received_bytes,
         }
 
     def body(self) -> None:
-        """Serves until told to stop, then closes the socket."""
+        """See `ListeningService.body`; this thread is one for torch too."""
         torch.set_num_threads(1)
-        poller = zmq.Poller()
-        poller.register(self._listener.socket, zmq.POLLIN)
-        poller.register(self.waker.fileno(), zmq.POLLIN)
-        try:
-            while not self.stopping:
-                poller.poll(POLL_MILLISECONDS)
-                self.waker.clear()
-                while not self._commands.empty():
-                    self._commands.get()()
-                self._listener.serve(self._handle)
-        finally:
-            self._listener.close()
+        super().body()
 
-    def _handle(self, identity: bytes, message: Message) -> None:
-        try:
-            if isinstance(message, Lookup):
-                self._look_up(identity, message)
-            elif isinstance(message, Push):
-                self._push(identity, message)
-            else:
-                raise ValueError(f"an embedding node takes no {message.KIND}")
-        except ValueError as error:
-            self._listener.refused_messages += 1
-            log.error("refused a %s from %r: %s", message.KIND, identity, error)
-            request = getattr(message, "request", 0)
-            self._listener.send(identity, Failure(request=request, what=str(error)))
+    def handle(self, identity: bytes, message: Message) -> None:
+        """See the class."""
+        message = self._coding.incoming(message)
+        if isinstance(message, Lookup):
+            self._look_up(identity, message)
+        elif isinstance(message, Push):
+            self._push(identity, message)
+        else:
+            raise ValueError(f"an embedding node takes no {message.KIND}")
 
     def _look_up(self, identity: bytes, message: Lookup) -> None:
         rows = len(message.rows)
@@ -102,7 +78,7 @@ class ShardService(Service):
         try:
             self.store.lookup(message.rows, values)
             answer = Vectors(request=message.request, version=self._pushes, values=values)
-            trackers = self._listener.send(identity, answer)
+            trackers = self.listener.send(identity, self._coding.outgoing(answer))
         finally:
             self._pool.sent(buffer, trackers or [])
         self._lookups += 1
@@ -123,4 +99,4 @@ class ShardService(Service):
             self._staleness_sum += staleness
             self._staleness_max = max(self._staleness_max, staleness)
             self._pushes += 1
-        self._listener.send(identity, Pushed(request=message.request, repeated=repeated))
+        self.listener.send(identity, Pushed(request=message.request, repeated=repeated))

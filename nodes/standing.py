@@ -91,7 +91,6 @@ class Standing:
         self.round = None
         self.memory.ended(round.id, reduced=reduced)
         self.mail.drop(round.id)
-        self.coding.forget()
         self.break_through(round.id.generation)
         self.events.append(Ended(round.id, why))
 

@@ -7,48 +7,38 @@ import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar
 
-import zmq
-
 from ..pipeline.checkpoint.files import FileEntry, write_tensors
 from ..pipeline.config.job import Job
-from ..pipeline.wire.sockets import Listener
 from ..sync_algos.base import Algorithm
 from .center_service import CenterService
 from .center_state import CenterState
-from .role import NodeContext, Role, unknown_verb
+from .role import NodeContext, unknown_verb
+from .serving_role import ServingRole
 
 
-class SyncRole(Role):
+class SyncRole(ServingRole[CenterService]):
     """The control side of a sync node; its service thread owns the slice."""
 
     name: ClassVar[str] = "sync"
 
     def __init__(self, job: Job, algorithm: Algorithm) -> None:
+        super().__init__()
         self._job = job
         self._algorithm = algorithm
-        self._listener: Listener | None = None
-        self._service: CenterService | None = None
         self._index = 0
         self._orphaned_slices = 0
 
-    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Binds the socket that shadow threads exchange at."""
-        self._listener = Listener(context, address)
-        return self._listener.endpoint
-
     async def prepare(self, node: NodeContext) -> dict[str, Any]:
         """Starts the service; the slice gets its size and first value from trainer 0."""
-        assert self._listener is not None
         self._index = node.index
         state = CenterState(self._algorithm.center_rule, self._job.codecs.center())
-        self._service = CenterService(self._listener, state, node.fail)
+        self._service = CenterService(self.bound, state, node.fail)
         self._service.start()
         return {}
 
     async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         """meet, begin, gone, hold, checkpoint."""
-        service = self._service
-        assert service is not None
+        service = self.service
         if verb in ("meet", "begin"):
             return {}
         if verb == "gone":
@@ -63,16 +53,7 @@ class SyncRole(Role):
 
     def metrics(self) -> dict[str, Any]:
         """Counts so far."""
-        own = self._service.metrics() if self._service else {}
-        return own | {"orphaned_slices": self._orphaned_slices}
-
-    async def close(self) -> None:
-        """Ends the service thread."""
-        if self._service is not None:
-            self._service.stop()
-            await asyncio.to_thread(self._service.join, 3.0)
-        elif self._listener is not None:
-            self._listener.close()
+        return super().metrics() | {"orphaned_slices": self._orphaned_slices}
 
     def _forget(self, service: CenterService, token: str) -> None:
         self._orphaned_slices += service.state.forget(token)

@@ -20,6 +20,7 @@ from .round_gate import RoundGate
 from .rounds import RoundCounter
 from .shadow import Shadow
 from .sync_group import GroupView
+from .traffic import summed
 
 REPORT_SECONDS = 10.0
 
@@ -135,7 +136,9 @@ class Synchronizer:
     def metrics(self) -> dict[str, Any]:
         """Counts so far, over all threads."""
         ends = [self._shadow.bytes(), *(fixed.bytes for fixed in self.fixed)]
+        links = summed([self._shadow.link_metrics(), *(fixed.link_metrics() for fixed in self.fixed)])
         return self.rounds.metrics() | {
+            **links,
             "sync_sent_bytes": sum(sent for sent, _ in ends),
             "sync_received_bytes": sum(received for _, received in ends),
         }

@@ -29,13 +29,13 @@ class WeightedMean:
         """Writes the mean of `parts` into `out`, which is none of them. With all weights 0, all count the
         same."""
         largest = max(weights)
-        # Scaled, so that their sum is finite; powers of two change no rounding.
-        shares = [weight / largest for weight in weights] if largest > 0 else [1.0] * len(parts)
+        # Scaled by a power of two, so that sums are finite and nothing is rounded.
+        exponent = math.frexp(largest)[1]
+        shares = [math.ldexp(weight, -exponent) for weight in weights] if largest > 0 else [1.0] * len(parts)
         # Infinite and NaN values give infinite and NaN means, as arithmetic has it; that is no news here.
         with np.errstate(over="ignore", invalid="ignore"):
-            if len(parts) == 2 and shares[0] == shares[1]:
-                if self._halved(out, parts[0], parts[1]):
-                    return
+            if len(parts) == 2 and shares[0] == shares[1] and self._halved(out, *parts):
+                return
             for at in range(0, len(out), BLOCK):
                 self._block(out, parts, shares, at, min(at + BLOCK, len(out)))
 

@@ -171,7 +171,9 @@ class Worker(Service):
         shards = sorted((m for m in self._members if m.role == "embedding"), key=lambda m: m.index)
         self._readers = {r.name: ReaderLine(r.name, connect(r), job.trainer.credit) for r in readers}
         names = [member.name for member in shards]
-        self._shards = ShardLines([connect(m) for m in shards], names, job.model.embedding_dim)
+        self._shards = ShardLines(
+            [connect(m) for m in shards], names, job.model.embedding_dim, job.codecs.embedding()
+        )
         self._stepper = Stepper(self._shared)
         self._poller = zmq.Poller()
         for connection in [line.connection for line in self._readers.values()] + self._shards.connections:

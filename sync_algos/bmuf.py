@@ -12,8 +12,9 @@ from .pull import PullOptions
 
 @dataclass(frozen=True)
 class BMUFOptions(PullOptions):
-    """`eta` is the step η of the global model toward the mean; `block_momentum` is μ, 0 for none, and
-    `nesterov` makes the replicas go toward where the momentum will carry the global model."""
+    """`eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none (Chen and
+    Huo take 1 - 1/n for n trainers that stop for each round). `nesterov` makes the replicas go toward where
+    the momentum will carry the global model."""
 
     eta: float = 1.0
     block_momentum: float = 0.0

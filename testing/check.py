@@ -12,7 +12,7 @@ from .center import check_center_lost, check_center_rule, check_shared_instance
 from .declaration import check_declaration, check_options
 from .error import ConformanceError
 from .faults import check_death, check_join, check_leave
-from .memory_of import check_state
+from .handover import check_state
 from .steady import (
     check_bounded,
     check_fixed_point,

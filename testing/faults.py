@@ -20,7 +20,6 @@ class After:
 
     results: dict[int, bool]
     replicas: list[torch.Tensor]
-    states: dict[int, AlgorithmState]
 
 
 def check_death(subject: Subject) -> None:
@@ -74,8 +73,7 @@ def _after(
     if gone is not None:
         trial.cluster.act(gone, action)
     results = trial.round(f"round {WARM_ROUNDS + 1}")
-    states = {index: trial.state(index) for index in range(TRAINERS)}
-    return After(results, trial.replicas(), states)
+    return After(results, trial.replicas())
 
 
 def _check_round(trial: Trial, fault: Fault, references: list[After]) -> None:
@@ -98,8 +96,6 @@ def _check_round(trial: Trial, fault: Fault, references: list[After]) -> None:
         if not _whole(trial, index, fitting):
             expected = "a replica to which all was applied, since the round is called complete"
             trial.fail(step, expected, f"another one of trainer {index}")
-        if not any(same_state(state, one.states[index]) for one in fitting):
-            trial.fail(step, "the state of a complete round", f"another one of trainer {index}")
 
 
 def _check_incomplete(trial: Trial, step: str, index: int, fitting: list[After]) -> None:

@@ -5,21 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, JsonValue, model_validator
 
-from ..wire.codecs.float32 import Float32
-from ..wire.codecs.int8 import LARGEST_BLOCK, SMALLEST_BLOCK
-from ..wire.codecs.registry import CodecOptions, LinkCodecs, make_codec
-from ..wire.codecs.topk import LARGEST_FRACTION
+from .codecs_section import CodecsSection
 from .slow_network import SlowNetwork, parse_bandwidth, parse_delay
+from .strict import STRICT
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -28,10 +18,9 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
-    """Base of all sections: strict types, frozen, no unknown keys."""
+    """Base of the sections."""
 
-    # An option that is inf must reach the other nodes as inf; pydantic would write null.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
+    model_config = STRICT
 
 
 class RunSection(Section):
@@ -97,7 +86,10 @@ class EmbeddingSection(Section):
 
 
 class SyncSection(Section):
-    """How the replicas are synchronized."""
+    """How the replicas are synchronized.
+
+    `nodes` is how many sync nodes an algorithm with a center has; for others every node takes it for 0.
+    """
 
     algorithm: str = "easgd"
     mode: Literal["shadow", "fixed"] = "shadow"
@@ -108,39 +100,6 @@ class SyncSection(Section):
     link_bytes_per_second: Rate | None = None
     timeout_seconds: Seconds = 10.0
     options: dict[str, JsonValue] = {}
-
-
-class CodecsSection(Section):
-    """How values travel on the links of synchronization, each way: to the center or to the trainer that
-    reduces a slice, and back. `int8_block` and `topk_fraction` are the options of the codecs of that name."""
-
-    center_up: str = Float32.name
-    center_down: str = Float32.name
-    peers_up: str = Float32.name
-    peers_down: str = Float32.name
-    int8_block: Annotated[int, Field(ge=SMALLEST_BLOCK, le=LARGEST_BLOCK)] = CodecOptions.int8_block
-    topk_fraction: Annotated[float, Field(gt=0, le=LARGEST_FRACTION)] = CodecOptions.topk_fraction
-
-    @field_validator("center_up", "center_down", "peers_up", "peers_down")
-    @classmethod
-    def _known(cls, name: str, info: ValidationInfo) -> str:
-        try:
-            make_codec(name)
-        except ValueError as error:
-            raise ValueError(f"codecs.{info.field_name}: {error}") from error
-        return name
-
-    def center(self) -> LinkCodecs:
-        """Those of the link between trainers and sync nodes."""
-        return self._pair(self.center_up, self.center_down)
-
-    def peers(self) -> LinkCodecs:
-        """Those of the links among trainers."""
-        return self._pair(self.peers_up, self.peers_down)
-
-    def _pair(self, up: str, down: str) -> LinkCodecs:
-        options = CodecOptions(self.int8_block, self.topk_fraction)
-        return LinkCodecs(make_codec(up, options), make_codec(down, options))
 
 
 class NetworkSection(Section):
@@ -232,7 +191,7 @@ class Job(Section):
 
     @property
     def sync_nodes(self) -> int:
-        """How many sync nodes the job has: none of them without synchronization."""
+        """How many sync nodes the job has; see `nodes.sync_count` for algorithms without a center."""
         return 0 if self.sync.algorithm == "none" else self.sync.nodes
 
     @property

@@ -109,6 +109,29 @@ class Push(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class CodedVectors(Message):
+    """`Vectors` of so many `rows`, by the codec that the job has for them."""
+
+    KIND: ClassVar[str] = "coded_vectors"
+    request: int
+    version: int
+    rows: int
+    payload: Payload = tensor("uint8", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CodedPush(Message):
+    """`Push` with gradients by the codec that the job has for them."""
+
+    KIND: ClassVar[str] = "coded_push"
+    request: int
+    id: BatchId
+    version: int
+    rows: Int32Array = tensor("int32", 1)
+    payload: Payload = tensor("uint8", 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Pushed(Message):
     """Answers `Push`; `repeated` if the shard had applied this batch before, and so changed nothing."""
 
@@ -201,7 +224,11 @@ class PeerWait(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerChunk(Message):
-    """A chunk of the sender's values, for the member that reduces it. `position` counts the round's chunks."""
+    """A chunk of the sender's values, for the member that reduces it.
+
+    `position` counts the round's chunks; `base` is the version of the reference that it is the difference
+    from, 0: of none.
+    """
 
     KIND: ClassVar[str] = "peer_chunk"
     generation: int
@@ -209,7 +236,7 @@ class PeerChunk(Message):
     position: int
     elements: int
     weight: float
-    codec: str
+    base: int
     payload: Payload = tensor("uint8", 1)
 
 
@@ -222,7 +249,7 @@ class PeerResult(Message):
     number: int
     position: int
     elements: int
-    codec: str
+    base: int
     payload: Payload = tensor("uint8", 1)
 
 
@@ -311,6 +338,8 @@ MESSAGES: dict[str, MessageSchema] = {
         Lookup,
         Vectors,
         Push,
+        CodedVectors,
+        CodedPush,
         Pushed,
         CenterSeed,
         CenterExchange,

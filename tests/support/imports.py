@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "shadowsync"
-FOLDERS = ("lab", "nodes", "pipeline", "sync_algos")
+FOLDERS = ("lab", "nodes", "pipeline", "sync_algos", "testing")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import click
 import pytest
 import shadowsync
 from click.testing import CliRunner
+from shadowsync import cli
 from shadowsync.cli import main
 from shadowsync.nodes.step import Diverged
 from shadowsync.pipeline import errors
@@ -86,13 +87,49 @@ def test_version() -> None:
 def test_algos_lists_names_options_and_models() -> None:
     result = CliRunner().invoke(main, ["algos"])
     assert result.exit_code == 0
-    assert re.search(
-        r"^easgd  .*\n +needs sync nodes; the model that comes out: center\n", result.output, re.M
-    )
-    assert re.search(
-        r"^none  .*\n +needs no sync node; the model that comes out: replicas\n", result.output, re.M
-    )
-    assert result.output.count("sync.options.elastic_rate = 0.5") == 2
+    for name, needs, model in [
+        ("easgd", "sync nodes", "center"),
+        ("none", "no sync node", "replicas, each by itself"),
+        ("ma", "no sync node, only the other trainers", "mean of the replicas"),
+        ("bmuf", "no sync node, only the other trainers", "global model, the same on every trainer"),
+    ]:
+        lines = rf"^{name}  .*\n +needs {needs}; the model that comes out: {model}\n"
+        assert re.search(lines, result.output, re.M), name
+    assert result.output.count("sync.options.elastic_rate = 0.5") == 6
+    assert result.output.count('sync.options.form = "interpolate"   ("interpolate" or "keep")') == 4
+    assert "sync.options.nesterov = false" in result.output
+
+
+def test_algos_lists_installed_ones_and_names_the_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "outside-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n", "utf-8")
+    points = "[shadowsync.sync_algos]\nbroken = no_such_module_z:X\nma_too = shadowsync.sync_algos.ma:MA\n"
+    (folder / "entry_points.txt").write_text(points, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = CliRunner().invoke(main, ["algos"])
+    assert result.exit_code == 0
+    said = "'broken' of the installed package outside: 'no_such_module_z:X' given; there is no module"
+    assert re.search(rf"^broken +cannot be used: {said}", result.output, re.M)
+    assert re.search(r"^ma_too +cannot be used: .*calls itself 'ma'; make them equal$", result.output, re.M)
+    assert re.search(r"^easgd  ", result.output, re.M)
+
+
+@pytest.mark.parametrize("torch", [True, False])
+def test_every_node_reads_the_same_job(tmp_path: Path, torch: bool) -> None:
+    """With torch and without; of an algorithm without a center it has no sync node."""
+    file = tmp_path / "job.toml"
+    file.write_text('[data]\nformat = "parquet"\npath = "x"\n[sync]\nnodes = 3\n', encoding="utf-8")
+    jobs = {
+        name: cli._load(str(file), (f"sync.algorithm={name}",), torch=torch)
+        for name in ("ma", "none", "easgd")
+    }
+    assert {name: job.expected["sync"] for name, job in jobs.items()} == {"ma": 0, "none": 0, "easgd": 3}
+    resolved = tmp_path / "job.json"
+    resolved.write_text(jobs["ma"].model_dump_json(), encoding="utf-8")
+    assert cli._load(str(resolved), (), torch=torch).digest == jobs["ma"].digest
 
 
 def test_generate_tells_what_it_wrote(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class Reference:
         self._base = NO_REFERENCE
         self.version = NO_REFERENCE
         self.values = np.empty(elements if codec.lossy else 0, dtype=np.float32)
+        self._difference = np.empty(0, dtype=np.float32)
 
     @property
     def kept(self) -> bool:
@@ -34,8 +35,8 @@ class Reference:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the reference."""
-        return self.values.nbytes
+        """Bytes of the reference, and of one chunk to work with."""
+        return self.values.nbytes + self._difference.nbytes
 
     def begin(self) -> None:
         """An exchange starts; one that had started before failed."""
@@ -51,8 +52,10 @@ class Reference:
             return NO_REFERENCE, encode_chunk(self._codec, values)
         held = self.values[start : start + len(values)]
         if self._base != NO_REFERENCE:
+            if len(self._difference) < len(values):
+                self._difference = np.empty(len(values), dtype=np.float32)
             with np.errstate(over="ignore", invalid="ignore"):
-                difference = values - held
+                difference = np.subtract(values, held, out=self._difference[: len(values)])
             encoded = encode_chunk(self._codec, difference)
             if encoded.coded:
                 np.add(held, encoded.decoded, out=held)

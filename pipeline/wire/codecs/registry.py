@@ -30,7 +30,7 @@ CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
     TopK.name: lambda options: TopK(options.topk_fraction),
 }
 # What each element becomes depends on it alone, with a small error: these do without a reference.
-STATELESS = (Float32.name, BFloat16.name, Float16.name)
+STATELESS: tuple[str, ...] = (Float32.name, BFloat16.name, Float16.name)
 
 
 def make_codec(name: str, options: CodecOptions | None = None) -> Codec:

@@ -41,8 +41,12 @@ class TopK(Codec):
         sizes = np.abs(values)
         if not np.isfinite(sizes.max()):
             raise CodecError("topk: values that are not finite")
-        chosen = np.argpartition(sizes, len(values) - kept)[len(values) - kept :]
-        chosen.sort()
+        # Several times as fast as `argpartition`.
+        least = np.partition(sizes, len(values) - kept)[len(values) - kept]
+        chosen = np.flatnonzero(sizes >= least)
+        if len(chosen) > kept:
+            surplus = np.flatnonzero(sizes[chosen] == least)[kept - len(chosen) :]
+            chosen = np.delete(chosen, surplus)
         payload[: 4 * kept].view("<u4")[:] = chosen
         np.take(values, chosen, out=payload[4 * kept :].view("<f4"))
         return payload

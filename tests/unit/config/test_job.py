@@ -67,6 +67,8 @@ OTHER: dict[str, Any] = {
     "codecs.center_down": "int8",
     "codecs.peers_up": "topk",
     "codecs.peers_down": "bfloat16",
+    "codecs.vectors": "bfloat16",
+    "codecs.gradients": "float16",
     "codecs.int8_block": 256,
     "codecs.topk_fraction": 0.25,
     "network.transport": "tcp",
@@ -172,3 +174,5 @@ def test_codecs_of_each_link_with_their_options(load: Load) -> None:
     values = np.ones(1024, np.float32)
     assert codecs.center().up.encode(values).nbytes == 1024 + 4 * 4
     assert codecs.peers().up.encode(values).nbytes == 8 * 256
+    rows = load("", "codecs.vectors=bfloat16", "codecs.gradients=float16").codecs.embedding()
+    assert names(rows) == ("float16", "bfloat16")

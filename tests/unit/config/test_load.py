@@ -181,3 +181,25 @@ def test_resolved_job_that_is_absent(tmp_path: Path) -> None:
     with pytest.raises(JobFileError) as caught:
         load_resolved(file)
     assert str(caught.value) == f"{file}: cannot be read (No such file or directory); give a run's job.json"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("./mine.py:Mine", "{jobs}/mine.py:Mine"),
+        ("../more/mine.py:Mine", "{top}/more/mine.py:Mine"),
+        ("mine.py:Mine", "{jobs}/mine.py:Mine"),
+        ("/else/mine.py:Mine", "/else/mine.py:Mine"),
+        ("mine:Mine", "mine:Mine"),
+        ("my.mine:Mine", "my.mine:Mine"),
+        ("ma", "ma"),
+    ],
+)
+def test_the_file_of_an_algorithm_is_made_absolute(write_job: Write, given: str, expected: str) -> None:
+    """Against the job file's folder, and by an override against the working directory."""
+    file = write_job(MINIMAL + f'[sync]\nalgorithm = "{given}"\n')
+    places = {"jobs": file.parent, "top": file.parent.parent}
+    job = load_job(file)
+    assert job.sync.algorithm == expected.format(**places)
+    work = load_job(file, [f"sync.algorithm={given}"]).sync.algorithm
+    assert work == expected.format(jobs=Path.cwd(), top=Path.cwd().parent)

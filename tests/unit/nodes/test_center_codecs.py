@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 import torch
 import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from shadowsync.nodes.center_link import CenterLink
 from shadowsync.nodes.center_service import CenterService
+from shadowsync.nodes.center_state import CenterState
 from shadowsync.nodes.role import MemberInfo
+from shadowsync.pipeline.wire.codecs.reference import Reference
 from shadowsync.pipeline.wire.codecs.registry import CODECS, CodecOptions, LinkCodecs, make_codec
-from shadowsync.pipeline.wire.messages import CenterExchange, CenterValues
+from shadowsync.pipeline.wire.messages import CenterExchange, CenterSeed, CenterValues
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import exchange_of
@@ -128,7 +132,8 @@ def test_as_many_bytes_fewer_enter_the_sockets(
             # The first one up is float32, and counts.
             assert counts["center_up_float32_bytes"] / counts["center_up_bytes"] > least * 0.93
             assert counts["center_down_float32_bytes"] / counts["center_down_bytes"] > least
-            assert counts["reference_bytes"] == 4 * numel
+            # And one chunk to work with.
+            assert counts["reference_bytes"] == 4 * numel + (1 << 17)
             assert service.metrics()["reference_bytes"] == 8 * numel
         finally:
             await link.close()
@@ -163,6 +168,53 @@ def test_a_lost_answer_moves_nothing_twice(context: Context, up: str) -> None:
     expected = deltas_of_five(context, codecs, losing=False)
     for one, other in zip(deltas_of_five(context, codecs, losing=True), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def changed_by(
+    codecs: LinkCodecs, rounds: list[list[int]], size: int, length: int
+) -> tuple[bytes, list[bytes]]:
+    """The center, and all answers in order, after rounds whose chunks come in these orders, perhaps twice."""
+    state = CenterState(RULE, codecs)
+    state.seed(CenterSeed(1, 0, length, 0, vector(0, length).numpy()))
+    reference = Reference(codecs.up, length)
+    answers = []
+    for number, order in enumerate(rounds, start=1):
+        values = vector(number, length).numpy()
+        reference.begin()
+        messages = {}
+        for start in range(0, length, size):
+            part = values[start : start + size]
+            version, encoded = reference.encode(start, part)
+            messages[start] = CenterExchange(number, start, len(part), version, encoded.payload)
+        found = {}
+        for place in order:
+            for answer in state.exchange(b"a/0", messages[place * size]):
+                found[answer.start] = answer.payload.tobytes()
+        reference.complete(number)
+        answers += [found[start] for start in sorted(found)]
+    assert state.values is not None
+    return state.values.numpy().tobytes(), answers
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(CODECS)),
+    st.sampled_from(sorted(CODECS)),
+    st.integers(1, 60),
+    st.integers(1, 20),
+    st.data(),
+)
+def test_the_order_of_chunks_and_repeats_change_nothing(
+    up: str, down: str, length: int, size: int, data: st.DataObject
+) -> None:
+    count = -(-length // size)
+    places = st.permutations(range(count))
+    drawn = data.draw(st.lists(st.tuples(places, places), min_size=1, max_size=4))
+    codecs = pair(up, down)
+    # Chunks that come again before the slice is whole, and after it.
+    orders = [[*first[: count // 2], *first, *again[: count // 3]] for first, again in drawn]
+    plain = changed_by(codecs, [list(range(count))] * len(drawn), size, length)
+    assert changed_by(codecs, orders, size, length) == plain
 
 
 @pytest.mark.parametrize("name", LOSSY)

@@ -182,6 +182,29 @@ def test_what_was_handed_over_may_change_afterwards(context: Context, sync_nodes
     run(main())
 
 
+def test_an_answer_that_is_kept_does_not_change(context: Context, sync_nodes: Start) -> None:
+    """Its memory is used again, but only when nobody has it any more."""
+    members = [member for _, member in sync_nodes(1, 0.5)]
+
+    async def main() -> None:
+        async with linked(context, members, 1000) as link:
+            await link.seed(torch.zeros(1000))
+            (part,) = link.slices
+            kept = await link.exchange(part, torch.ones(1000))
+            view, place = kept[10:20], kept.data_ptr()
+            for _ in range(3):
+                await link.exchange(part, torch.full((1000,), 9.0))
+            assert kept.tolist() == [0.5] * 1000
+            del kept
+            assert (await link.exchange(part, torch.ones(1000))).data_ptr() != place
+            assert view.tolist() == [0.5] * 10
+            del view
+            used_again = {(await link.exchange(part, torch.ones(1000))).data_ptr() for _ in range(5)}
+            assert len(used_again) == 1
+
+    run(main())
+
+
 def test_a_part_can_be_read_while_another_is_exchanged(context: Context, sync_nodes: Start) -> None:
     members = [member for _, member in sync_nodes(2, 1.0)]
 

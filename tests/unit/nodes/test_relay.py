@@ -219,8 +219,9 @@ def test_what_it_costs() -> None:
     async def main() -> None:
         async with behind(count) as place:
             # 200 MB/s at the least, with a core for all three.
-            assert await least(lambda: cost(place, 1_000_000), 0.1) < 0.1
-            assert await cost(place, 100) > 0.2, "the control: calls are what costs"
+            found = await least(lambda: cost(place, 1_000_000), 0.1)
+            assert found < 0.1
+            assert await cost(place, 100) > 2 * found, "the control: many small pieces cost more"
 
     asyncio.run(main())
 

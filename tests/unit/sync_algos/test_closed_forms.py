@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,6 @@ class Run:
             for index in range(len(self.exact)):
                 for _ in range((index + number) % 3):
                     self._step(index)
-            self.snapshots = [one.copy() for one in self.exact]
             assert self.cluster.round() == dict.fromkeys(range(len(self.exact)), True)
             yield number
 
@@ -63,8 +63,11 @@ class Run:
             self.exact[index] = w + rate * (target - self.snapshots[index])
 
     def _meanwhile(self, index: int, phase: Phase) -> None:
-        if phase is Phase.GIVING and self.stepping:
+        if phase in (Phase.MET, Phase.GIVING) and self.stepping:
             self._step(index)
+        if phase is Phase.MET:
+            # What was trained while it waited for the others is in the snapshot.
+            self.snapshots[index] = self.exact[index].copy()
 
     def _step(self, index: int) -> None:
         step = self.random.normal(size=SIZE).astype(np.float32)
@@ -161,8 +164,10 @@ def test_bmuf(trainers: int, rate: float, form: Any, momentum: dict[str, Any]) -
 def test_the_kinds_of_momentum_are_told_apart() -> None:
     """The control of the test above: global models differ by far more than its tolerance."""
     found = []
-    for momentum in ({}, {"block_momentum": 0.6}, {"block_momentum": 0.6, "nesterov": True}):
-        run = Run(lambda momentum=momentum: BMUF(BMUFOptions(**momentum)), 2)
+    plain: dict[str, Any] = {"block_momentum": 0.6}
+    kinds: list[dict[str, Any]] = [{}, plain, plain | {"nesterov": True}]
+    for momentum in kinds:
+        run = Run(partial(BMUF, BMUFOptions(**momentum)), 2)
         list(run.rounds())
         found.append(run.cluster.algorithms[0].global_model())
     apart = [float((a - b).abs().max()) for a, b in zip(found, found[1:] + found[:1], strict=True)]
@@ -226,7 +231,7 @@ def test_the_two_forms_differ_by_the_progress_made_meanwhile(rate: float) -> Non
     step = torch.full((4,), 3.0)
     for form in ("interpolate", "keep"):
         options = MAOptions(elastic_rate=rate, form=form)
-        cluster = MemoryCluster(lambda options=options: MA(options), torch.ones(4), 2)
+        cluster = MemoryCluster(partial(MA, options), torch.ones(4), 2)
 
         def train(index: int, phase: Phase, cluster: MemoryCluster = cluster) -> None:
             if phase is Phase.GIVING:

@@ -65,6 +65,13 @@ def test_bfloat16_is_torchs_bit_by_bit(bits: np.ndarray[tuple[int], np.dtype[np.
     assert np.isnan(decoded[~number]).all()
 
 
+@pytest.mark.parametrize("bits", [0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000])
+def test_bfloat16_keeps_any_nan(bits: int) -> None:
+    """Its payload may lie all in the half that is cut off, or overflow when it is rounded."""
+    decoded = round_trip(BFloat16(), np.full(3, bits, np.uint32).view(np.float32))
+    assert np.isnan(decoded).all()
+
+
 def test_bfloat16_rounds_ties_to_even_over_a_block_border() -> None:
     one, step = np.float32(1), np.float32(2**-7)
     values = np.full((1 << 14) + 3, one + step / 2, np.float32)

@@ -138,6 +138,16 @@ def test_what_is_no_number_travels_as_it_is_and_is_over_when_it_is_over(name: st
     assert np.isfinite(ends.exchange(4, floats(130, 4), 64)).all()
 
 
+def test_what_a_codec_would_round_to_infinity_travels_as_it_is() -> None:
+    values = np.array([1.0, np.finfo(np.float32).max], np.float32)
+    codec = make_codec("bfloat16")
+    assert np.isinf(codec.decode(codec.encode(values), 2)[1])
+    encoded = encode_chunk(codec, values)
+    assert not encoded.coded
+    assert arrives(codec, encoded, 2).tobytes() == values.tobytes()
+    assert encode_chunk(codec, values[:1]).coded
+
+
 @pytest.mark.parametrize("name", LOSSY)
 def test_differences_that_overflow_travel_as_they_are(name: str) -> None:
     ends = Ends(make_codec(name, OPTIONS), 10)
@@ -202,6 +212,23 @@ def test_until_it_is_committed_a_repeat_gives_the_same_bytes(name: str) -> None:
     assert feedback.encode(0, floats(100, 1)).payload.tobytes() == first
     feedback.commit()
     assert feedback.encode(0, floats(100, 1)).payload.tobytes() != first
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_what_travelled_as_it_is_leaves_nothing_owed(name: str) -> None:
+    codec, nothing = make_codec(name, OPTIONS), np.zeros(100, np.float32)
+    feedback = ErrorFeedback(codec, 100)
+    feedback.encode(0, floats(100, 1))
+    feedback.commit()
+    assert np.any(feedback.encode(0, nothing).decoded), "the control: this is owed"
+    feedback.discard()
+    infinite = floats(100, 2)
+    infinite[3] = np.inf
+    paid = feedback.encode(0, infinite)
+    assert not paid.coded
+    assert not np.array_equal(paid.decoded, infinite), "what was owed went with it"
+    feedback.commit()
+    assert not np.any(feedback.encode(0, nothing).decoded)
 
 
 @pytest.mark.parametrize("make", [ErrorFeedback, Reference])

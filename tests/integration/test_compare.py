@@ -1,0 +1,126 @@
+"""`shadowsync compare` as a user types it: interrupted in the middle, gone on with, and what it then says."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.lab.cells import REFERENCE
+from shadowsync.lab.record import Comparison, read_record
+from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.write import read_report
+from shadowsync.tests.support.processes import Process, Starting, wait_until
+from shadowsync.tests.support.runs import EXAMPLES, small_job, write_job
+
+ALGORITHMS = "none,easgd:elastic_rate=0.3@5"
+EASGD = "easgd:elastic_rate=0.3@5"
+DELAY = 0.01
+
+
+class Compared:
+    """A comparison that was interrupted once, and then finished."""
+
+    def __init__(self, folder: Path, first: Process, broken: Comparison, second: Process) -> None:
+        self.folder, self.first, self.broken, self.second = folder, first, broken, second
+        self.whole = read_record(folder)
+
+    def report(self, label: str) -> Report:
+        (run,) = self.whole.of(label)
+        assert run.folder is not None
+        return read_report(self.folder / run.folder / "report.json")
+
+
+@pytest.fixture(scope="module")
+def compared(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    folder = tmp_path_factory.mktemp("compare")
+    job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), {})
+    with starting(folder) as starter:
+        options = ["--algorithms", ALGORITHMS, "--seeds", "1", "--delay", "10ms", "--emulation", "relay"]
+        first = starter.spawn("compare", str(job), *options)
+        wait_until(lambda: "1/3" in first.text() or first.poll() is not None, "a run is made")
+        first.signal(signal.SIGINT)
+        first.wait(30.0)
+        own = folder / "runs" / "small-compare"
+        broken = read_record(own)
+        page = (own / "compare.html").read_text(encoding="utf-8")
+        assert "INCOMPLETE: 2 of 3 runs were not made." in page
+        second = starter.spawn("compare", "--resume", str(own))
+        second.wait(100.0)
+    return Compared(own, first, broken, second)
+
+
+def test_an_interrupt_keeps_what_there_is(compared: Compared) -> None:
+    assert compared.first.code == 130
+    assert "interrupted in none, seed 1" in compared.first.text()
+    assert [run.status for run in compared.broken.runs] == ["finished", "waiting", "waiting"]
+    assert not compared.broken.complete
+
+
+def test_going_on_makes_the_rest(compared: Compared) -> None:
+    assert compared.second.code == 0, compared.second.text()
+    assert "2 runs of 3 to make" in compared.second.text()
+    assert compared.whole.complete
+    assert [run.label for run in compared.whole.runs] == [REFERENCE, "none", EASGD]
+    assert compared.whole.runs[0] == compared.broken.runs[0], "what was made is not made again"
+    assert all(run.exit_code == 0 for run in compared.whole.runs)
+
+
+def test_every_run_is_of_the_whole_data(compared: Compared) -> None:
+    for label in (REFERENCE, "none", EASGD):
+        report = compared.report(label)
+        assert report.examples.distinct == EXAMPLES
+        assert report.seed == 1
+    assert compared.report(REFERENCE).elp == 128
+    assert compared.report("none").elp == 256
+
+
+def test_the_network_was_slow(compared: Compared) -> None:
+    sync = compared.report(EASGD).sync
+    assert (sync.algorithm, sync.mode) == ("easgd", "fixed")
+    assert sync.gap_max == 5
+    assert sync.seconds_mean is not None
+    # There and back, once a round.
+    assert sync.seconds_mean >= 2 * DELAY
+    for label in (REFERENCE, "none", EASGD):
+        network = compared.report(label).network
+        assert network is not None
+        assert (network.means, network.delay_seconds) == ("relay", DELAY)
+        assert network.relay_cpu_seconds is not None
+        assert network.relay_bytes is not None
+        assert (network.relay_bytes > sync.bytes * 0.9) == (label == EASGD)
+    assert compared.whole.means == "relay"
+
+
+def test_what_is_told(compared: Compared) -> None:
+    page = (compared.folder / "compare.html").read_text(encoding="utf-8")
+    paper = (compared.folder / "compare.md").read_text(encoding="utf-8")
+    ne = compared.whole.of(EASGD)[0].figures
+    assert ne is not None
+    assert ne.ne is not None
+    for text in (page, paper, compared.second.text()):
+        assert f"{ne.ne:.4f}" in text
+        assert "INCOMPLETE" not in text
+    assert "by relay: a delay of 10 ms one way, on the links of synchronization" in page
+    assert str(compared.folder / "compare.html") in compared.second.text()
+    assert "://" not in page
+
+
+def test_what_is_refused(starter_at: Callable[..., Process]) -> None:
+    assert "--resume: the comparison has its own job" in starter_at("--resume", "x", "--seeds", "2").text()
+    assert "a job file and --algorithms are needed" in starter_at("job.toml").text()
+    assert "x/compare.json: cannot be read" in starter_at("--resume", "x").text()
+
+
+@pytest.fixture
+def starter_at(starting: Starting, tmp_path: Path) -> Callable[..., Process]:
+    """A comparison that is refused with exit code 2."""
+
+    def make(*arguments: str) -> Process:
+        with starting(tmp_path) as starter:
+            process = starter.fork("compare", *arguments)
+            assert process.wait() == 2
+        return process
+
+    return make

@@ -1,0 +1,118 @@
+"""docs/write-an-algorithm.md: every block of code on it is run, in order, as a reader would run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import shadowsync
+from shadowsync.pipeline.config.load import load_job
+from shadowsync.sync_algos.registry import make_algorithm
+
+ROOT = Path(shadowsync.__file__).resolve().parent
+PAGE = ROOT / "docs" / "write-an-algorithm.md"
+EXAMPLE = ROOT / "examples" / "custom_algorithm"
+
+if not PAGE.exists():
+    pytest.skip("an installed package has no docs beside it", allow_module_level=True)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language, the file that it is, if it says so, and its text."""
+
+    language: str
+    file: str
+    text: str
+
+
+FENCE = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.M | re.S)
+BLOCKS = [Block(*found) for found in FENCE.findall(PAGE.read_text("utf-8"))]
+
+
+def _run(command: list[str], folder: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    environment |= {"PATH": tools, "PYTHONPATH": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return subprocess.run(
+        command, input=text, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of the page in it, and the example as it is in the repository."""
+    made = tmp_path_factory.mktemp("reader")
+    for block in BLOCKS:
+        if block.file:
+            (made / block.file).write_text(block.text, encoding="utf-8")
+    skipped = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*")
+    shutil.copytree(EXAMPLE, made / "examples" / "custom_algorithm", ignore=skipped)
+    return made
+
+
+def test_the_page_has_blocks_of_known_kinds_only() -> None:
+    """So that the tests below run all of them, and there are as many as fences."""
+    kinds = [(block.language, block.file) for block in BLOCKS]
+    assert kinds == [
+        ("python", "diloco.py"),
+        *[("python", "")] * 3,
+        ("toml", "job.toml"),
+        ("toml", "pyproject.toml"),
+        ("bash", ""),
+    ]
+    assert PAGE.read_text("utf-8").count("```") == 2 * len(BLOCKS)
+
+
+@pytest.mark.parametrize("name", ["diloco.py", "pyproject.toml"])
+def test_the_files_of_the_page_are_those_of_the_example(name: str) -> None:
+    (block,) = [block for block in BLOCKS if block.file == name]
+    assert block.text.rstrip() == (EXAMPLE / name).read_text("utf-8").rstrip()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_python_blocks_run(folder: Path, number: int) -> None:
+    scripts = [block for block in BLOCKS if block.language == "python" and not block.file]
+    done = _run([sys.executable, "-W", "error", "-"], folder, scripts[number].text)
+    assert done.returncode == 0, done.stderr
+    broken = scripts[number].text.replace("DiLoCo(", "DiLoCo(0, ").replace("check_algorithm(DiLoCo)", "1 / 0")
+    assert _run([sys.executable, "-"], folder, broken).returncode == 1, "the control"
+
+
+def test_the_job_file_finds_the_class(folder: Path) -> None:
+    job = load_job(folder / "job.toml")
+    assert job.sync.algorithm == f"{folder / 'diloco.py'}:DiLoCo"
+    algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
+    assert type(algorithm).__name__ == "DiLoCo"
+    assert algorithm.describe() == {"outer_lr": 0.5, "outer_momentum": 0.9}
+
+
+def test_the_commands_install_list_and_test_it(folder: Path) -> None:
+    (block,) = [block for block in BLOCKS if block.language == "bash"]
+    done = _run(["bash", "-e", "-c", block.text], folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^diloco +an outer Nesterov step", done.stdout, re.M)
+    assert "from the package shadowsync-diloco (diloco:DiLoCo)" in done.stdout
+    assert "sync.options.outer_lr = 0.7" in done.stdout
+    assert re.search(r"^6 passed", done.stdout, re.M)
+    _check_installed(folder)
+
+
+def _check_installed(folder: Path) -> None:
+    """By its name, in a process that has it and in one that hasn't; and for nodes without torch."""
+    script = (
+        "from shadowsync.sync_algos.registry import make_algorithm as m; print(m('diloco', {}).describe())"
+    )
+    assert _run(["env", "PYTHONPATH=plugins", sys.executable, "-c", script], folder).stdout.strip() == (
+        "{'outer_lr': 0.7, 'outer_momentum': 0.9}"
+    )
+    assert "'diloco' given; there are: bmuf" in _run([sys.executable, "-c", script], folder).stderr
+    asked = [sys.executable, "-m", "shadowsync.sync_algos.probe", "diloco"]
+    answer = _run(["env", "PYTHONPATH=plugins", *asked], folder).stdout
+    assert answer.strip() == '{"needs_center": false}'

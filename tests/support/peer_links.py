@@ -1,0 +1,178 @@
+"""Links between trainers over ZeroMQ, several in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import zmq
+from shadowsync.nodes.peer_line import PeerSocket
+from shadowsync.nodes.peer_link import PeerLink
+from shadowsync.nodes.role import MemberInfo
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Peers, Replica
+
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+class Remembering(Algorithm):
+    """Has a state of two tensors."""
+
+    name = "remembering"
+    summary = "for tests"
+    needs_peers = True
+    state_names = ("first", "second")
+
+    def __init__(self, completed: int = 0, numel: int = 0) -> None:
+        super().__init__(None)
+        tensors = {name: torch.full((numel,), float(completed)) for name in self.state_names}
+        self.held = AlgorithmState(completed, tensors)
+        self.loads = 0
+
+    async def round(self, replica: Replica, peers: Peers) -> bool:
+        """Not run here."""
+        raise NotImplementedError
+
+    def state(self) -> AlgorithmState:
+        """What it was given."""
+        return self.held
+
+    def load_state(self, state: AlgorithmState) -> None:
+        """Takes it over."""
+        self.held = state
+        self.loads += 1
+
+
+@dataclass
+class Heard:
+    """What one link called back."""
+
+    late: list[tuple[int, int]] = field(default_factory=list)
+    excluded: int = 0
+    wanted: int = 0
+
+
+@dataclass
+class Bench:
+    """Sockets of some trainers, and the links that were made of them."""
+
+    context: Context
+    sockets: list[PeerSocket]
+    members: list[MemberInfo]
+    numel: int
+    links: dict[int, PeerLink] = field(default_factory=dict)
+    heard: dict[int, Heard] = field(default_factory=dict)
+
+    def open(self, index: int, **options: Any) -> PeerLink:
+        """Makes a trainer's link on the running loop."""
+        heard = self.heard[index] = Heard()
+
+        def excluded() -> None:
+            heard.excluded += 1
+
+        def wanted() -> None:
+            heard.wanted += 1
+
+        given: dict[str, Any] = {
+            "algorithm": Remembering(0, self.numel),
+            "eager": False,
+            "timeout_seconds": 10.0,
+        }
+        given["chunk_bytes"] = 4 * 100
+        link = PeerLink(
+            self.sockets[index],
+            self.context,
+            self.members,
+            index,
+            self.members[index].token,
+            numel=self.numel,
+            seed=3,
+            on_late=lambda generation, late: heard.late.append((generation, late)),
+            on_excluded=excluded,
+            on_wanted=wanted,
+            **{**given, **options},
+        )
+        self.links[index] = link
+        return link
+
+    def regroup(self, generation: int, members: Sequence[int]) -> None:
+        """The coordinator's word, to all."""
+        for link in self.links.values():
+            link.regroup(generation, members)
+
+
+@asynccontextmanager
+async def bench(
+    context: Context, count: int, numel: int, address: str = "inproc://peer-{}", **options: Any
+) -> AsyncIterator[Bench]:
+    """Links of `count` trainers in generation 1; they are closed with it."""
+    made = sockets_of(context, count, numel, address)
+    try:
+        for index in range(count):
+            made.open(index, **options)
+        made.regroup(1, range(count))
+        yield made
+    finally:
+        for link in made.links.values():
+            await link.close()
+
+
+def sockets_of(context: Context, count: int, numel: int, address: str) -> Bench:
+    """Bound sockets, without links."""
+    sockets = [PeerSocket(context, address.format(index)) for index in range(count)]
+    members = [
+        MemberInfo(f"trainer-{index}", "trainer", index, f"token-{index}", socket.endpoint)
+        for index, socket in enumerate(sockets)
+    ]
+    return Bench(context, sockets, members, numel)
+
+
+def vector(numel: int, seed: int) -> torch.Tensor:
+    """Some values."""
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=numel).astype(np.float32))
+
+
+async def mean_of(link: PeerLink, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
+    """What an algorithm does."""
+    group = await link.meet()
+    return await group.mean(values, weight)
+
+
+async def means(links: Sequence[PeerLink], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """A round of all."""
+    return list(await asyncio.gather(*(mean_of(*pair) for pair in zip(links, values, strict=True))))
+
+
+class Stall:
+    """Stops a link after it has taken so many messages, as if its thread were stopped, until `end`."""
+
+    def __init__(self, link: PeerLink, after: int) -> None:
+        self.link = link
+        self.struck = False
+        self._left = after
+        self._take = link._take
+        link._take = self._count  # type: ignore[method-assign]
+
+    def _count(self, identity: bytes, message: Message) -> None:
+        self._take(identity, message)
+        self._left -= 1
+        if self._left == 0:
+            self.struck = True
+            for descriptor in self.link._descriptors():
+                self.link._loop.remove_reader(descriptor)
+            self.link._timer.cancel()
+            # What is scheduled already does nothing then.
+            self.link._closed = True
+
+    def end(self) -> None:
+        """It goes on."""
+        self.link._closed = False
+        for descriptor in self.link._descriptors():
+            self.link._loop.add_reader(descriptor, self.link._on_activity)
+        self.link._receiving = self.link._sending = False
+        self.link._tick()

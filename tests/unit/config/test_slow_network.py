@@ -1,0 +1,81 @@
+"""The words of `--delay` and `--bandwidth`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from shadowsync.pipeline.config.job import Job, NetworkSection
+from shadowsync.pipeline.config.slow_network import SlowNetwork, parse_bandwidth, parse_delay
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("50ms", 0.05), ("0.2s", 0.2), ("800us", 800e-6), ("0ms", 0.0), ("1.5 ms", 0.0015), (" 5MS ", 0.005)],
+)
+def test_delays(text: str, seconds: float) -> None:
+    assert parse_delay(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("100mbit", 12.5e6), ("2.5gbit", 312.5e6), ("800kbit", 1e5), ("8 Kbit", 1e3)]
+)
+def test_bandwidths_are_bits_in_and_bytes_out(text: str, rate: float) -> None:
+    assert parse_bandwidth(text) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "said"),
+    [
+        (parse_delay, "50", "'50' given; write a number and its unit: 50ms, 0.2s or 800us"),
+        (parse_delay, "ms", "'ms' given; write a number and its unit"),
+        (parse_delay, "-5ms", "'-5ms' given; write a number and its unit"),
+        (parse_delay, "50ms!", "write a number and its unit"),
+        (parse_delay, "1e3ms", "write a number and its unit"),
+        (parse_delay, "5mbit", "write a number and its unit: 50ms"),
+        (parse_delay, "٥ms", "write a number and its unit"),
+        (parse_delay, "10.1s", "'10.1s' given; at most 10s can be emulated"),
+        # Bits or bytes? tc and others do not agree.
+        (parse_bandwidth, "100mbps", "'100mbps' given; write a number and its unit: 100mbit, 2.5gbit"),
+        (parse_bandwidth, "100MB/s", "(bits per second)"),
+        (parse_bandwidth, "5ms", "write a number and its unit: 100mbit"),
+        (parse_bandwidth, "7.9kbit", "'7.9kbit' given; at least 8kbit can be emulated"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_what_would_do(
+    parse: Callable[[str], float], text: str, said: str
+) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is what is tested
+        parse(text)
+    assert said in str(caught.value)
+
+
+def test_what_a_job_asks_for() -> None:
+    assert NetworkSection().slow is None
+    assert NetworkSection(delay="0ms").slow == SlowNetwork(0.0, None, every_link=False)
+    both = NetworkSection(delay="50ms", bandwidth="8mbit", delay_links="all")
+    assert both.slow == SlowNetwork(0.05, 1e6, every_link=True)
+    assert NetworkSection(bandwidth="8mbit").slow == SlowNetwork(0.0, 1e6, every_link=False)
+
+
+def test_traffic_control_shapes_no_ipc() -> None:
+    with pytest.raises(ValueError, match=r'network.transport: "ipc" given; .* "tc" needs "tcp" or "auto"'):
+        NetworkSection(delay="1ms", emulation="tc", transport="ipc")
+    NetworkSection(emulation="tc", transport="ipc")
+
+
+def test_nodes_need_not_agree_on_the_network() -> None:
+    """A relay is the business of one machine, so it is no part of the digest."""
+    tree = {"data": {"format": "parquet", "path": ["x"]}}
+    slow = Job.model_validate(tree | {"network": {"delay": "50ms"}})
+    assert slow.digest == Job.model_validate(tree).digest
+    assert slow.digest != Job.model_validate(tree | {"trainer": {"lr": 0.5}}).digest, "the control"
+
+
+def test_in_words() -> None:
+    text = SlowNetwork(0.05, 12.5e6, every_link=False).in_words()
+    assert text == (
+        "a delay of 50 ms one way and 100 Mbit/s for each node that listens, each way, "
+        "on the links of synchronization"
+    )
+    assert SlowNetwork(0.0, None, every_link=True).in_words() == "a delay of 0 ms one way, on all links"

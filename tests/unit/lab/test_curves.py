@@ -1,0 +1,26 @@
+"""The mean of curves that were not measured at the same places."""
+
+from __future__ import annotations
+
+import numpy as np
+from shadowsync.lab.curves import from_start, mean_curve
+
+
+def test_the_mean_of_straight_lines() -> None:
+    grid, values = mean_curve([[(0.0, 0.0), (10.0, 10.0)], [(2.0, 4.0), (5.0, 10.0), (8.0, 16.0)]])
+    assert (grid[0], grid[-1]) == (2.0, 8.0), "only where both are"
+    np.testing.assert_allclose(values, 1.5 * grid)
+    alone = mean_curve([[(0.0, 0.0), (10.0, 10.0)]])
+    assert alone[0][-1] == 10.0, "the control"
+
+
+def test_curves_that_never_meet_have_no_mean() -> None:
+    assert len(mean_curve([[(0.0, 1.0), (1.0, 1.0)], [(2.0, 1.0), (3.0, 1.0)]])[0]) == 0
+    assert len(mean_curve([])[0]) == len(mean_curve([[]])[0]) == 0
+    grid, values = mean_curve([[(3.0, 1.0)], [(3.0, 2.0)]])
+    assert (grid.tolist(), values.tolist()) == ([3.0], [1.5])
+
+
+def test_curves_begin_together() -> None:
+    assert from_start([(3.0, 1.0), (5.0, 2.0)]) == [(0.0, 1.0), (2.0, 2.0)]
+    assert from_start([]) == []

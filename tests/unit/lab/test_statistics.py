@@ -1,0 +1,95 @@
+"""Paired intervals against closed forms and against scipy, and what is said of them."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+from scipy import stats
+from shadowsync.lab.statistics import Paired, paired_difference, paired_ratio, t_quantile
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 10, 29, 200])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
+def test_quantiles_of_students_distribution(degrees: int, level: float) -> None:
+    assert t_quantile(degrees, level) == pytest.approx(stats.t.ppf(0.5 + level / 2, degrees), rel=1e-9)
+    normal = statistics.NormalDist().inv_cdf(0.5 + level / 2)
+    assert t_quantile(degrees, level) > normal * 1.001, "the control: a normal interval is too narrow"
+
+
+def test_quantiles_with_a_closed_form() -> None:
+    assert t_quantile(1) == pytest.approx(math.tan(0.95 * math.pi / 2))
+    assert t_quantile(2) == pytest.approx(0.95 * math.sqrt(2 / (1 - 0.95**2)))
+
+
+def test_a_difference_is_paired() -> None:
+    """What a pair shares cancels out, however large it is."""
+    seeds = [10.0, -40.0, 300.0]
+    found = paired_difference([seed + 1.0 for seed in seeds], seeds)
+    assert found == Paired(mean=1.0, low=1.0, high=1.0, pairs=3)
+    unpaired = paired_difference([seeds[1] + 1.0, seeds[2] + 1.0, seeds[0] + 1.0], seeds)
+    assert unpaired.high is not None
+    assert unpaired.high - unpaired.mean > 300.0, "the control: the same values, in other pairs"
+
+
+def test_the_interval_of_a_difference() -> None:
+    found = paired_difference([1.0, 2.0, 6.0], [0.0, 0.0, 0.0])
+    # mean 3, standard deviation sqrt(7), t of 2 degrees of freedom.
+    half = 0.95 * math.sqrt(2 / (1 - 0.95**2)) * math.sqrt(7.0 / 3.0)
+    assert (found.mean, found.pairs) == (3.0, 3)
+    assert found.low == pytest.approx(3.0 - half)
+    assert found.high == pytest.approx(3.0 + half)
+
+
+def test_a_ratio_is_a_geometric_mean() -> None:
+    found = paired_ratio([2.0, 8.0], [1.0, 1.0])
+    assert found.mean == pytest.approx(4.0)
+    half = math.tan(0.95 * math.pi / 2) * math.log(2.0)
+    assert found.low == pytest.approx(4.0 * math.exp(-half))
+    assert found.high == pytest.approx(4.0 * math.exp(half))
+    turned = paired_ratio([1.0, 1.0], [2.0, 8.0])
+    assert turned.mean == pytest.approx(0.25)
+    assert turned.low == pytest.approx(1 / (found.high or 0.0)), "the same, whichever is above"
+
+
+def test_one_pair_has_no_interval() -> None:
+    assert paired_difference([3.0], [1.0]) == Paired(mean=2.0, low=None, high=None, pairs=1)
+    assert paired_ratio([3.0], [1.0]).high is None
+    with pytest.raises(ValueError, match="no pair"):
+        paired_difference([], [])
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        paired_difference([1.0], [])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "lower_is_better", "verdict"),
+    [
+        (-0.2, -0.1, True, "better"),
+        (-0.2, -0.1, False, "worse"),
+        (0.1, 0.2, True, "worse"),
+        (0.1, 0.2, False, "better"),
+        (-0.1, 0.1, True, "inconclusive"),
+        (0.0, 0.1, True, "inconclusive"),
+        (None, None, True, "inconclusive"),
+    ],
+)
+def test_verdicts(low: float | None, high: float | None, lower_is_better: bool, verdict: str) -> None:
+    mean = 0.15 if low is None or high is None else (low + high) / 2
+    found = Paired(mean=mean, low=low, high=high, pairs=3)
+    assert found.verdict(0.0, lower_is_better=lower_is_better) == verdict
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    """And one that took a normal quantile would not, with three pairs."""
+    random_ = random.Random(7)
+    held = narrow = 0
+    for _ in range(2000):
+        found = paired_difference([random_.gauss(0.5, 1.0) for _ in range(3)], [0.0, 0.0, 0.0])
+        assert found.low is not None
+        half = found.mean - found.low
+        held += abs(found.mean - 0.5) <= half
+        narrow += abs(found.mean - 0.5) <= half * 1.96 / t_quantile(2)
+    assert 0.935 <= held / 2000 <= 0.965
+    assert narrow / 2000 < 0.87, "the control"

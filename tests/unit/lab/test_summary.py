@@ -1,0 +1,86 @@
+"""Rows of a comparison: means, pairs, and what a failed run does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from shadowsync.lab.cells import REFERENCE
+from shadowsync.lab.record import Comparison
+from shadowsync.lab.statistics import paired_difference
+from shadowsync.lab.summary import Row, summarize
+from shadowsync.pipeline.report.model import Report, Throughput
+
+Compared = Callable[..., Comparison]
+
+
+def _rows(comparison: Comparison) -> dict[str, Row]:
+    return {row.label: row for row in summarize(comparison)}
+
+
+def test_quality_is_paired_by_seed_against_one_trainer(compared: Compared) -> None:
+    rows = _rows(
+        compared({REFERENCE: [0.80, 0.70, 0.90], "none": [0.81, 0.712, 0.911], "easgd": [0.79, 0.9, 0.7]})
+    )
+    assert rows["none"].ne == pytest.approx((0.81 + 0.712 + 0.911) / 3)
+    assert rows["none"].ne_difference == paired_difference([0.81, 0.712, 0.911], [0.80, 0.70, 0.90])
+    assert rows["none"].ne_verdict == "worse"
+    assert rows["easgd"].ne_verdict == "inconclusive", "the control: as far from it, but not in every pair"
+    assert (rows[REFERENCE].ne_difference, rows[REFERENCE].ne_verdict) == (None, None)
+
+
+def test_a_failed_run_takes_its_pair_with_it(compared: Compared) -> None:
+    rows = _rows(
+        compared({REFERENCE: [0.8, None, 0.9], "none": [0.7, 0.6, 0.8], "easgd": [None, None, None]})
+    )
+    assert rows["none"].ne == pytest.approx(0.7)
+    assert rows["none"].ne_difference == paired_difference([0.7, 0.8], [0.8, 0.9])
+    assert (rows["none"].finished, rows["none"].failed) == (3, [])
+    easgd = rows["easgd"]
+    assert (easgd.ne, easgd.ne_difference, easgd.ne_verdict, easgd.finished) == (None, None, None, 0)
+    assert easgd.failed[0] == "seed 4: exit code 3, no <file> | there"
+
+
+def test_speed_is_compared_with_none(compared: Compared, make_report: Callable[..., Report]) -> None:
+    comparison = compared({REFERENCE: [0.8, 0.8], "none": [0.8, 0.8], "easgd": [0.8, 0.8]})
+    for run in comparison.runs:
+        speed = {REFERENCE: 500.0, "none": 1000.0, "easgd": 900.0}[run.label] * run.seed
+        assert run.figures is not None
+        run.figures = run.figures.model_copy(update={"examples_per_second": speed})
+    rows = _rows(comparison)
+    assert rows["easgd"].speed_ratio is not None
+    assert rows["easgd"].speed_ratio.mean == pytest.approx(0.9)
+    assert rows["none"].speed_ratio is rows[REFERENCE].speed_ratio is None
+    assert rows["easgd"].examples_per_second == 900.0 * 4.5
+    without = _rows(compared({REFERENCE: [0.8], "easgd": [0.8]}))
+    assert without["easgd"].speed_ratio is None
+    del make_report
+
+
+def test_what_one_run_did_not_measure_has_no_mean(compared: Compared) -> None:
+    comparison = compared({REFERENCE: [0.8, 0.8], "easgd": [0.8, 0.8]})
+    figures = comparison.of("easgd")[0].figures
+    assert figures is not None
+    assert _rows(comparison)["easgd"].divergence == 0.02
+    comparison.of("easgd")[0].figures = figures.model_copy(update={"divergence": None, "gap_max": 70.0})
+    row = _rows(comparison)["easgd"]
+    assert (row.divergence, row.gap_max) == (None, 70.0)
+
+
+def test_one_ledger_that_does_not_add_up_is_the_cells(compared: Compared) -> None:
+    comparison = compared({REFERENCE: [0.8, 0.8], "easgd": [0.8, 0.8]})
+    figures = comparison.of("easgd")[1].figures
+    assert figures is not None
+    assert all(row.ledger_adds_up for row in _rows(comparison).values())
+    comparison.of("easgd")[1].figures = figures.model_copy(update={"ledger_adds_up": False})
+    assert [label for label, row in _rows(comparison).items() if not row.ledger_adds_up] == ["easgd"]
+
+
+def test_steps_are_batches(compared: Compared) -> None:
+    comparison = compared(
+        {REFERENCE: [0.8], "easgd": [0.8]},
+        throughput=Throughput(examples_per_second=500.0, per_trainer={}, cpu_seconds_per_million=None),
+    )
+    figures = comparison.of("easgd")[0].figures
+    assert figures is not None
+    assert figures.steps_per_second == 5.0

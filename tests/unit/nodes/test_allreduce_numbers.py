@@ -1,0 +1,209 @@
+"""The all-reduce is exact, and the same on all, whatever the peers, the sizes and the order of things."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from shadowsync.nodes.weighted_mean import WeightedMean
+from shadowsync.pipeline.wire.codecs.registry import CODECS, LinkCodecs, make_codec
+from shadowsync.pipeline.wire.messages import PeerChunk, PeerResult
+from shadowsync.sync_algos.grouping import Grouping, everyone, fixed, shuffled
+from shadowsync.tests.support.peer_net import Lossy, Net, Trainer, Values
+
+
+def exact_mean(parts: Sequence[Values], weights: Sequence[float]) -> NDArray[np.float64]:
+    """In as many digits as it takes; float64 [n]."""
+    total = math.fsum(weights)
+    shares = weights if total > 0 else [1.0] * len(parts)
+    columns = zip(*(part.astype(np.float64).tolist() for part in parts), strict=True)
+    sums = [math.fsum(x * w for x, w in zip(column, shares, strict=True)) for column in columns]
+    return np.array(sums) / math.fsum(shares)
+
+
+def is_rounded(found: Values, exact: NDArray[np.float64]) -> bool:
+    """Whether float32 values are those nearest to exact ones (ties and float64's own error aside)."""
+    ulp = np.spacing(np.abs(exact.astype(np.float32))).astype(np.float64)
+    return bool((np.abs(found.astype(np.float64) - exact) <= ulp * (0.5 + 1e-6)).all())
+
+
+def finish(net: Net, rounds: int) -> None:
+    """Runs until all have so many results."""
+
+    def done(trainer: Trainer) -> bool:
+        return len(trainer.results) == rounds
+
+    assert net.run(lambda: all(done(trainer) for trainer in net.trainers))
+
+
+def check_rounds(net: Net, rounds: int) -> None:
+    """All of a round's group have the same result, the exact mean of what they gave."""
+    finish(net, rounds)
+    for trainer in net.trainers:
+        for number, (met, result) in enumerate(zip(trainer.met, trainer.results.values(), strict=True)):
+            group = [net.trainers[member] for member in met.group]
+            assert trainer.index in met.group
+            exact = exact_mean([t.given[number] for t in group], [t.weight for t in group])
+            assert is_rounded(result, exact)
+            for other in group:
+                assert other.results[met.id].tobytes() == result.tobytes()
+    assert not any(t.ended for t in net.trainers)
+
+
+GROUPINGS = st.sampled_from([everyone, fixed(2), fixed(3), shuffled(2), shuffled(3)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 8),
+    numel=st.integers(0, 60),
+    chunk=st.integers(1, 20),
+    eager=st.booleans(),
+    grouping=GROUPINGS,
+    weights=st.none() | st.lists(st.sampled_from([0.0, 1.0, 2.5, 1e-30, 1e30]), min_size=8, max_size=8),
+    loss=st.sampled_from([0.0, 0.0, 0.2]),
+    seed=st.integers(0, 2**20),
+)
+def test_the_mean_is_exact_and_the_same_on_all(
+    count: int,
+    numel: int,
+    chunk: int,
+    eager: bool,
+    grouping: Grouping,
+    weights: list[float] | None,
+    loss: float,
+    seed: int,
+) -> None:
+    """Messages of different pairs overtake each other, some are lost, some come twice."""
+    net = Net(count, numel, chunk_elements=chunk, eager=eager, seed=seed)
+    net.lose = Lossy(loss, seed)
+    net.repeat = lambda message: net.random.random() < loss  # noqa: ARG005
+    for trainer in net.trainers:
+        trainer.grouping = grouping
+        trainer.weight = weights[trainer.index] if weights else 1.0
+    net.regroup(range(count))
+    net.want(2)
+    check_rounds(net, 2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(numel=st.integers(0, 40), chunk=st.integers(1, 12), loss=st.booleans(), seed=st.integers(0, 2**20))
+def test_two_exchange_their_values(numel: int, chunk: int, loss: bool, seed: int) -> None:
+    net = Net(2, numel, chunk_elements=chunk, seed=seed)
+    net.lose = Lossy(0.2 if loss else 0.0, seed)
+    for trainer in net.trainers:
+        trainer.exchange = True
+    net.regroup([0, 1])
+    net.want(3)
+    finish(net, 3)
+    one, other = net.trainers
+    assert [r.tobytes() for r in one.results.values()] == [g.tobytes() for g in other.given]
+    assert [r.tobytes() for r in other.results.values()] == [g.tobytes() for g in one.given]
+
+
+def test_about_twice_the_values_leave_a_member() -> None:
+    """2 (n - 1) / n of them, to the byte."""
+    for count in (2, 3, 4, 6):
+        net = Net(count, 120, chunk_elements=7)
+        net.regroup(range(count))
+        net.want(1)
+        check_rounds(net, 1)
+        payload = [m.payload.nbytes for _, _, m in net.sent if isinstance(m, PeerChunk | PeerResult)]
+        assert sum(payload) == count * 120 * 4 * 2 * (count - 1) // count
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(2, 5),
+    up=st.sampled_from(sorted(CODECS)),
+    down=st.sampled_from(sorted(CODECS)),
+    numel=st.integers(1, 80),
+    seed=st.integers(0, 2**20),
+)
+def test_lossy_codecs_leave_all_alike(count: int, up: str, down: str, numel: int, seed: int) -> None:
+    """Four rounds; losses and repeats change nothing, since everything is encoded once."""
+    found: list[list[bytes]] = []
+    for loss in (0.0, 0.2):
+        codecs = LinkCodecs(make_codec(up), make_codec(down))
+        net = Net(count, numel, chunk_elements=16, codecs=codecs, seed=seed)
+        net.lose = Lossy(loss, seed)
+        net.regroup(range(count))
+        net.want(4)
+        finish(net, 4)
+        results = [[r.tobytes() for r in t.results.values()] for t in net.trainers]
+        assert all(other == results[0] for other in results)
+        found.append(results[0])
+    assert found[0] == found[1]
+
+
+def errors_of(codec: str, rounds: int) -> tuple[float, float, float, int]:
+    """Relative errors of the first, second and last result, and bytes of the last round. The values change
+    once, after the first round, and then stay."""
+    net = Net(3, 600, chunk_elements=100, codecs=LinkCodecs(make_codec(codec), make_codec(codec)))
+    net.regroup(range(3))
+    for number in range(rounds):
+        net.want(1)
+        net.sent.clear()
+        for trainer in net.trainers:
+            trainer.changes = min(number, 1)
+        finish(net, number + 1)
+    results = [result.astype(np.float64) for result in net.trainers[0].results.values()]
+    first = exact_mean([t.given[0] for t in net.trainers], [1, 1, 1])
+    exact = exact_mean([t.given[-1] for t in net.trainers], [1, 1, 1])
+    payloads = [m.payload for _, _, m in net.sent if isinstance(m, PeerChunk | PeerResult)]
+    size = np.abs(exact).mean()
+    return (
+        float(np.abs(results[0] - first).mean() / size),
+        float(np.abs(results[1] - exact).mean() / size),
+        float(np.abs(results[-1] - exact).mean() / size),
+        sum(payload.nbytes for payload in payloads),
+    )
+
+
+@pytest.mark.parametrize("codec", ["bfloat16", "float16", "int8", "topk"])
+def test_what_a_lossy_codec_loses_comes_later(codec: str) -> None:
+    """The results go to the exact mean of values that stay, though they are far from each other."""
+    first, second, last, sent = errors_of(codec, 60)
+    assert first < 1e-7, "the first round travels as float32"
+    assert second > 1e-4, "the control: it loses something"
+    assert last < second / 100
+    *plain_errors, plain_sent = errors_of("float32", 2)
+    assert max(plain_errors) < 1e-7
+    assert sent < 0.6 * plain_sent
+
+
+@pytest.mark.parametrize("weights", [[1.0, 1.0], [2.0, 1.0], [1.0, 1.0, 1.0], [0.0, 0.0], [1e300, 1e300]])
+def test_a_mean_in_range_is_found_though_sums_are_not(weights: list[float]) -> None:
+    largest = np.finfo(np.float32).max
+    parts = [np.array([largest, -largest, largest / 2], dtype=np.float32) for _ in weights]
+    out = np.empty(3, dtype=np.float32)
+    WeightedMean().into(out, parts, weights)
+    assert out.tolist() == parts[0].tolist()
+    with np.errstate(over="ignore"):
+        naive = sum(parts) / np.float32(len(parts))
+    assert not np.isfinite(naive).all(), "the control"
+
+
+def test_infinities_and_nans_are_those_of_arithmetic() -> None:
+    one = np.array([np.inf, np.inf, np.nan, 1.0], dtype=np.float32)
+    other = np.array([1.0, -np.inf, 1.0, 2.0], dtype=np.float32)
+    out = np.empty(4, dtype=np.float32)
+    WeightedMean().into(out, [one, other], [1.0, 1.0])
+    assert np.isposinf(out[0])
+    assert np.isnan(out[1:3]).all()
+    assert out[3] == 1.5
+
+
+def test_a_float32_sum_of_three_would_not_be_exact() -> None:
+    """The control of the tests above: the usual way to do it fails them."""
+    parts = [np.random.default_rng(at).normal(size=1000).astype(np.float32) for at in range(3)]
+    exact = exact_mean(parts, [1, 1, 1])
+    assert not is_rounded((parts[0] + parts[1] + parts[2]) / np.float32(3), exact)
+    out = np.empty(1000, dtype=np.float32)
+    WeightedMean().into(out, parts, [1.0, 1.0, 1.0])
+    assert is_rounded(out, exact)

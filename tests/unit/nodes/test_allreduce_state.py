@@ -1,0 +1,353 @@
+"""The all-reduce protocol's rules one by one, with messages and a clock in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shadowsync.nodes.early_chunks import EarlyChunks, RoundId
+from shadowsync.nodes.peer_round import Phase
+from shadowsync.pipeline.wire.messages import (
+    Lookup,
+    PeerAsk,
+    PeerChunk,
+    PeerReady,
+    PeerResolve,
+    PeerResult,
+    PeerState,
+    PeerVerdict,
+    PeerWait,
+)
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Peers, Replica
+from shadowsync.sync_algos.grouping import fixed, shuffled
+from shadowsync.tests.support.peer_net import TIMEOUT_SECONDS, Lossy, Net
+
+NUMEL = 24
+
+
+class Counting(Algorithm):
+    """Has one tensor, which says how often it was moved."""
+
+    name = "counting"
+    summary = "for tests"
+    state_names = ("moved",)
+
+    def __init__(self, completed: int) -> None:
+        super().__init__(None)
+        self.held = AlgorithmState(completed, {"moved": torch.full((NUMEL,), float(completed))})
+        self.loads = 0
+
+    async def round(self, replica: Replica, peers: Peers) -> bool:
+        """Not run here."""
+        raise NotImplementedError
+
+    def state(self) -> AlgorithmState:
+        """As it is."""
+        return self.held
+
+    def load_state(self, state: AlgorithmState) -> None:
+        """Takes it over."""
+        self.held = state
+        self.loads += 1
+
+
+class Refusing(Counting):
+    """Does not take a state."""
+
+    def load_state(self, state: AlgorithmState) -> None:
+        """Never."""
+        raise ValueError(f"another size than {len(state.tensors)}")
+
+
+def done(net: Net, rounds: int) -> bool:
+    return net.run(lambda: all(len(t.results) >= rounds for t in net.trainers if t.wants))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    versions=st.lists(st.integers(0, 3), min_size=2, max_size=5),
+    loss=st.sampled_from([0.0, 0.2]),
+    eager=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_those_behind_adopt_the_state_before_they_meet(
+    versions: list[int], loss: float, eager: bool, seed: int
+) -> None:
+    algorithms = [Counting(version) for version in versions]
+    net = Net(len(versions), NUMEL, algorithms=algorithms, eager=eager, seed=seed)
+    net.lose = Lossy(loss, seed)
+    net.regroup(range(len(versions)))
+    net.want(1)
+    assert done(net, 1)
+    best = max(versions)
+    for version, algorithm in zip(versions, algorithms, strict=True):
+        assert algorithm.held.completed_rounds == best
+        assert (algorithm.held.tensors["moved"] == best).all()
+        assert algorithm.loads == (version < best)
+    donors = {sender for sender, _, message in net.sent if isinstance(message, PeerState)}
+    assert donors <= {versions.index(best)}
+
+
+def test_a_donor_that_dies_is_put_out_and_the_next_one_gives() -> None:
+    algorithms = [Counting(5), Counting(0), Counting(5)]
+    net = Net(3, NUMEL, algorithms=algorithms, chunk_elements=2)
+    net.regroup(range(3))
+    net.want(1)
+    assert net.run(lambda: any(isinstance(m, PeerState) for _, _, m in net.sent))
+    net.kill(0)
+    net.trainers[0].wants = 0
+    assert net.run(lambda: bool(net.trainers[1].late or net.trainers[2].late))
+    net.regroup([1, 2])
+    assert done(net, 1)
+    assert (algorithms[1].held.tensors["moved"] == 5).all()
+
+
+def test_a_state_that_the_algorithm_refuses_is_not_the_fault_of_the_message() -> None:
+    net = Net(2, NUMEL, algorithms=[Counting(1), Refusing(0)])
+    net.regroup([0, 1])
+    net.want(1)
+    with pytest.raises(RuntimeError, match="refused the state of trainer 0"):
+        net.run(lambda: False)
+
+
+def test_one_that_is_alive_and_not_there_yet_is_not_late() -> None:
+    net = Net(2, NUMEL)
+    net.regroup([0, 1])
+    net.want(1, [0])
+    assert not net.run(lambda: bool(net.trainers[0].ended), most_seconds=6 * TIMEOUT_SECONDS)
+    assert any(isinstance(message, PeerWait) for _, _, message in net.sent)
+    net.want(1, [1])
+    assert done(net, 1)
+
+
+def test_one_that_is_silent_is_late() -> None:
+    """The control of the one above."""
+    net = Net(2, NUMEL)
+    net.regroup([0, 1])
+    net.trainers[1].stalled = True
+    net.want(1, [0])
+    assert net.run(lambda: bool(net.trainers[0].ended), most_seconds=2 * TIMEOUT_SECONDS)
+    assert [late.index for late in net.trainers[0].late] == [1]
+
+
+def test_one_that_waits_elsewhere_answers_for_whom() -> None:
+    """Trainer 2 never comes, and trainer 1 did not hear trainer 0 before: only 2 is late for anybody."""
+    net = Net(3, NUMEL, seed=4)
+    net.regroup(range(3))
+    net.want(1, [0, 1])
+    net.trainers[2].stalled = True
+    assert net.run(lambda: bool(net.trainers[0].ended and net.trainers[1].ended))
+    late = {report.index for trainer in net.trainers for report in trainer.late}
+    assert late == {2}
+
+
+def test_fixed_groups_do_not_wait_for_each_other() -> None:
+    net = Net(4, NUMEL)
+    for trainer in net.trainers:
+        trainer.grouping = fixed(2)
+    net.regroup(range(4))
+    net.trainers[3].stalled = True
+    net.want(5)
+    assert net.run(lambda: all(len(net.trainers[at].results) == 5 for at in (0, 1)))
+    assert not net.trainers[2].results
+
+
+def test_reshuffled_pairs_are_done_for_with_one_of_them_far_ahead() -> None:
+    """A trainer may be rounds ahead of one that it will meet again; what it is ready for is remembered."""
+    for seed in range(10):
+        net = Net(6, NUMEL, seed=seed)
+        for trainer in net.trainers:
+            trainer.grouping, trainer.exchange = shuffled(2), True
+        net.regroup(range(6))
+        net.want(8)
+        assert done(net, 8)
+        ids = [list(trainer.results) for trainer in net.trainers]
+        assert all(each == [RoundId(1, number) for number in range(8)] for each in ids)
+
+
+def test_the_values_of_one_round_are_kept_of_a_peer_that_is_early() -> None:
+    """Eager peers stream before this trainer is there, and that much memory is taken, and no more."""
+    net = Net(3, NUMEL, eager=True)
+    net.regroup(range(3))
+    net.want(1)
+    assert done(net, 1)
+    net.want(1, [0, 1])
+    late_one = net.trainers[2].state
+    net.run(lambda: False, most_seconds=TIMEOUT_SECONDS / 2)
+    assert late_one.wanted
+    assert late_one.standing.early.memory_bytes == 2 * 4 * NUMEL // 3
+    net.want(1, [2])
+    assert done(net, 2)
+    assert late_one.standing.early.memory_bytes == 0
+
+
+def test_early_chunks_are_bounded() -> None:
+    early = EarlyChunks(100)
+
+    def chunk(number: int, position: int, size: int = 40) -> PeerChunk:
+        return PeerChunk(1, number, position, size // 4, 1.0, 0, np.zeros(size, dtype=np.uint8))
+
+    early.keep(0, chunk(1, 0))
+    early.keep(0, chunk(1, 1))
+    early.keep(0, chunk(1, 1))
+    assert early.memory_bytes == 80
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        early.keep(0, chunk(1, 2))
+    early.keep(1, chunk(7, 0))
+    early.keep(0, chunk(2, 0))
+    with pytest.raises(ValueError, match="after one of"):
+        early.keep(0, chunk(1, 0))
+    assert early.memory_bytes == 80
+    assert early.take(0, RoundId(1, 1)) == []
+    assert len(early.take(0, RoundId(1, 2))) == 1
+    early.forget_before(2)
+    assert early.memory_bytes == 0
+
+
+def test_what_is_of_a_generation_that_is_not_known_yet_waits_for_it() -> None:
+    net = Net(2, NUMEL)
+    net.regroup([0, 1])
+    net.generation = 2
+    net.trainers[0].state.regroup(2, [0, 1], 0.0)
+    net.want(1)
+    net.run(lambda: False, most_seconds=TIMEOUT_SECONDS / 2)
+    net.trainers[1].state.regroup(2, [0, 1], net.now)
+    assert done(net, 1)
+    assert RoundId(2, 0) in net.trainers[1].results
+
+
+def payload(elements: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    return np.zeros(4 * elements, dtype=np.uint8)
+
+
+NO_POSITIONS = np.zeros(0, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("message", "match"),
+    [
+        (PeerChunk(1, 0, 99, 4, 1.0, 0, payload(4)), "position 99"),
+        (PeerChunk(1, 0, -1, 4, 1.0, 0, payload(4)), "position -1"),
+        (PeerChunk(1, 0, 3, 4, 1.0, 0, payload(4)), "position 3 is not reduced here"),
+        (PeerChunk(1, 0, 0, 5, 1.0, 0, payload(5)), "5 elements at a position of 4"),
+        (PeerChunk(1, 0, 0, 4, -1.0, 0, payload(4)), "weight"),
+        (PeerChunk(1, 0, 0, 4, float("nan"), 0, payload(4)), "weight"),
+        (PeerChunk(1, 0, 0, 4, 1.0, 0, payload(3)), "12 bytes came for 4 elements"),
+        (PeerChunk(1, 0, 0, 4, 1.0, 9, payload(4)), "9"),
+        (PeerResult(1, 0, 0, 4, 0, payload(4)), "which another reduces"),
+        (PeerResult(1, 0, 99, 4, 0, payload(4)), "no position 99"),
+        (PeerResult(1, 0, 3, 3, 0, payload(3)), "3 elements at a position of 4"),
+        (PeerAsk(1, 0, NO_POSITIONS, np.zeros(2049, dtype=np.int32)), "2049 results"),
+        (PeerWait(1, 0, np.zeros(3, dtype=np.int32)), "blocked by 3"),
+        (PeerReady(-1, 0, 0), "generation -1"),
+        (PeerReady(2**40, 0, 0), "generation"),
+        (PeerReady(1, -1, 0), "round -1"),
+        (Lookup(1, NO_POSITIONS), "takes no lookup"),
+    ],
+    ids=lambda given: given.KIND if isinstance(given, Message) else str(given),
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(message: Message, match: str) -> None:
+    net = Net(2, NUMEL)
+    net.regroup([0, 1])
+    net.want(1)
+    assert net.run(lambda: all(trainer.state.streaming for trainer in net.trainers))
+    with pytest.raises(ValueError, match=match):
+        net.trainers[0].state.receive(1, message, net.now)
+    assert done(net, 1)
+    one, other = net.trainers
+    assert one.results[RoundId(1, 0)].tobytes() == other.results[RoundId(1, 0)].tobytes()
+    assert np.isfinite(one.results[RoundId(1, 0)]).all()
+
+
+def test_a_weight_that_changes_in_a_round_is_refused() -> None:
+    net = Net(2, NUMEL)
+    net.regroup([0, 1])
+    net.want(1)
+    # Only what is made up here arrives.
+    assert net.run(lambda: all(trainer.state.streaming for trainer in net.trainers))
+    state = net.trainers[0].state
+    state.receive(1, PeerChunk(1, 0, 0, 4, 2.0, 0, payload(4)), net.now)
+    with pytest.raises(ValueError, match="weight"):
+        state.receive(1, PeerChunk(1, 0, 1, 4, 3.0, 0, payload(4)), net.now)
+
+
+def test_who_promised_not_to_complete_a_round_does_not() -> None:
+    """Its missing results come a moment later; without one that had completed they count for nothing."""
+    net = Net(2, NUMEL)
+    net.regroup([0, 1])
+    net.want(1)
+    one, other = net.trainers
+    net.lose = lambda sender, to, message: isinstance(message, PeerResult) and sender == 1  # noqa: ARG005
+    assert net.run(lambda: len(other.results) == 1)
+    round = one.state.standing.round
+    assert round is not None
+    work = round.work
+    assert work is not None
+    assert work.reduced
+    results = [PeerResult(1, 0, at, 4, 0, payload(4)) for at in work.missing_results()]
+    one.state.receive(1, PeerResolve(1, 0), net.now)
+    assert round.phase is Phase.RESOLVING
+    for result in results:
+        one.state.receive(1, result, net.now)
+    one.act(net.now)
+    assert not one.results
+    # The other had, and says so.
+    one.state.receive(1, PeerVerdict(1, 0, True, True), net.now)
+    one.act(net.now)
+    assert len(one.results) == 1
+
+
+def test_a_member_that_may_have_completed_alone_is_counted() -> None:
+    """It has all results, and stalls before it says so: the gap that remains."""
+    net = Net(3, NUMEL)
+    net.regroup(range(3))
+    net.want(1)
+    net.lose = lambda sender, to, message: isinstance(message, PeerResult) and to != 2  # noqa: ARG005
+    assert net.run(lambda: bool(net.trainers[2].results))
+    net.trainers[2].stalled = True
+    net.regroup([0, 1])
+    assert net.run(lambda: all(net.trainers[at].ended for at in (0, 1)))
+    assert [net.trainers[at].state.standing.undecided_rounds for at in (0, 1)] == [1, 1]
+
+
+def test_one_that_is_stalled_before_it_reduced_cannot_have_completed() -> None:
+    """The control of the one above: nothing is counted, and nobody waits for its answer."""
+    net = Net(3, NUMEL)
+    net.regroup(range(3))
+    net.want(1)
+    assert net.run(lambda: any(isinstance(message, PeerChunk) for _, _, message in net.sent))
+    net.trainers[2].stalled = True
+    assert net.run(lambda: any(net.trainers[at].late for at in (0, 1)))
+    reported = net.now
+    assert net.run(lambda: all(net.trainers[at].ended for at in (0, 1)))
+    assert net.now <= reported + TIMEOUT_SECONDS / 4
+    assert [net.trainers[at].state.standing.undecided_rounds for at in (0, 1)] == [0, 0]
+
+
+def test_results_are_kept_until_nobody_lacks_them() -> None:
+    net = Net(2, NUMEL)
+    net.regroup([0, 1])
+    net.want(1)
+    assert done(net, 1)
+    memories = [trainer.state.standing.memory for trainer in net.trainers]
+    assert [memory.memory_bytes for memory in memories] == [4 * NUMEL] * 2
+    net.trainers[1].state.receive(0, PeerAsk(1, 0, NO_POSITIONS, np.arange(9, dtype=np.int32)), net.now)
+    net.sent.clear()
+    net.run(lambda: False, most_seconds=1.0)
+    again = [message for sender, _, message in net.sent if sender == 1 and isinstance(message, PeerResult)]
+    assert sorted(message.position for message in again) == list(range(6))
+    net.want(1, [0])
+    net.run(lambda: False, most_seconds=1.0)
+    assert [memory.memory_bytes for memory in memories] == [4 * NUMEL, 0]
+
+
+def test_a_grouping_that_leaves_one_out_is_refused() -> None:
+    net = Net(3, NUMEL)
+    net.regroup(range(3))
+    net.trainers[2].grouping = lambda members, number, seed: ((0, 1),)  # noqa: ARG005
+    net.want(1, [2])
+    with pytest.raises(ValueError, match="puts trainer 2"):
+        net.step()

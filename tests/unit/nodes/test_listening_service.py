@@ -1,0 +1,116 @@
+"""The loop that all answering roles share: messages, commands, refusals, its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import zmq
+from shadowsync.nodes import listening_service
+from shadowsync.nodes.listening_service import ListeningService
+from shadowsync.pipeline.wire.messages import Credit, Failure, Lookup, Pushed
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection, Listener
+
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+class Echo(ListeningService):
+    """Answers lookups of one row, and notes what its thread does."""
+
+    def __init__(self, listener: Listener, failed: Callable[[BaseException], None]) -> None:
+        super().__init__("echo", listener, failed)
+        self.done: list[str] = []
+
+    def handle(self, identity: bytes, message: Message) -> None:
+        if not isinstance(message, Lookup):
+            raise ValueError(f"no {message.KIND}")
+        if len(message.rows) > 1:
+            raise ZeroDivisionError("a mistake of ours")
+        self.done.append(f"lookup {message.request}")
+        self.listener.send(identity, Pushed(message.request, repeated=False))
+
+    def served(self) -> None:
+        self.done.append("served")
+
+
+@pytest.fixture
+def found() -> list[BaseException]:
+    return []
+
+
+@pytest.fixture
+def echo(context: Context, found: list[BaseException], monkeypatch: pytest.MonkeyPatch) -> Iterator[Echo]:
+    # So long that only a message or a wake ends its sleep within a test.
+    monkeypatch.setattr(listening_service, "POLL_MILLISECONDS", 60_000)
+    made = Echo(Listener(context, "tcp://127.0.0.1:0"), found.append)
+    made.start()
+    yield made
+    made.stop()
+    assert made.join(10.0)
+    assert made.listener.socket.closed
+
+
+@pytest.fixture
+def asker(context: Context, echo: Echo) -> Iterator[Connection]:
+    connection = Connection(context, echo.listener.endpoint, "t/0")
+    yield connection
+    connection.close()
+
+
+def answer(asker: Connection, message: Message) -> Message | None:
+    asker.send(message)
+    assert asker.socket.poll(10_000), "nothing came"
+    return asker.receive()
+
+
+def lookup(request: int, rows: int = 1) -> Lookup:
+    return Lookup(request, np.zeros(rows, np.int32))
+
+
+def test_messages_are_handled_in_turn_and_counted(echo: Echo, asker: Connection) -> None:
+    assert [answer(asker, lookup(number)) for number in (1, 2)] == [
+        Pushed(1, repeated=False),
+        Pushed(2, repeated=False),
+    ]
+    told = threading.Event()
+    echo.call(told.set)
+    assert told.wait(10.0)
+    assert [what for what in echo.done if what != "served"] == ["lookup 1", "lookup 2"]
+    assert "served" in echo.done[echo.done.index("lookup 1") : echo.done.index("lookup 2")]
+    assert echo.metrics() == {"sent_bytes": asker.received_bytes, "received_bytes": asker.sent_bytes}
+
+
+def test_a_refusal_is_counted_and_answered_and_the_service_goes_on(
+    echo: Echo, asker: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert answer(asker, Pushed(7, repeated=False)) == Failure(7, "no pushed")
+    # A message without a number.
+    assert answer(asker, Credit(1, 2, 3)) == Failure(0, "no credit")
+    assert answer(asker, lookup(3)) == Pushed(3, repeated=False)
+    assert echo.listener.refused_messages == 2
+    assert "refused a pushed from b't/0': no pushed" in caplog.text
+
+
+def test_commands_run_on_its_thread_without_any_message(echo: Echo) -> None:
+    where: list[str] = []
+    told = threading.Event()
+
+    def note() -> None:
+        where.append(threading.current_thread().name)
+        told.set()
+
+    echo.call(note)
+    assert told.wait(10.0)
+    assert where == ["echo"]
+
+
+def test_a_mistake_of_ours_ends_it_and_is_told(
+    echo: Echo, asker: Connection, found: list[BaseException]
+) -> None:
+    asker.send(lookup(1, rows=2))
+    assert echo.join(10.0)
+    assert [str(error) for error in found] == ["a mistake of ours"]
+    assert echo.listener.socket.closed

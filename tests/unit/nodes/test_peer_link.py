@@ -1,0 +1,491 @@
+"""Trainers' links over ZeroMQ: all-reduces, exchanges, and what happens to those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from shadowsync.nodes.peer_link import PeerLink
+from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
+from shadowsync.pipeline.wire.messages import Failure, Lookup, PeerReady, PeerResult
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.sync_algos.base import PeerLost
+from shadowsync.sync_algos.grouping import fixed
+from shadowsync.tests.support.peer_links import (
+    Context,
+    Remembering,
+    Stall,
+    bench,
+    mean_of,
+    means,
+    sockets_of,
+    vector,
+)
+
+ENOUGH_SECONDS = 30.0
+SHORT_SECONDS = 0.4
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Runs it on a loop of its own; what a callback of the loop raises fails it, too."""
+    raised: list[dict[str, Any]] = []
+
+    async def bounded() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context))  # noqa: ARG005
+        await asyncio.wait_for(work, ENOUGH_SECONDS)
+
+    asyncio.run(bounded())
+    assert not raised
+
+
+def exact(values: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(values).double().mean(0).float()
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "ipc://@shadowsync-test-{}", "inproc://p-{}"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_means_over_sockets(context: Context, address: str, count: int) -> None:
+    async def work() -> None:
+        async with bench(context, count, 10_000, address) as made:
+            links = list(made.links.values())
+            for number in range(3):
+                values = [vector(10_000, 10 * number + index) for index in range(count)]
+                results = await means(links, values)
+                assert all(torch.equal(result, exact(values)) for result in results)
+            sent = 3 * 10_000 * 4 * 2 * (count - 1) // count
+            for link in links:
+                assert sent <= link.sent_bytes <= sent * 1.4 + 1000
+                assert link.received_bytes <= sent * 1.4 + 1000
+                assert link.refused_messages == link.undecided_rounds == 0
+            assert sum(link.sent_bytes for link in links) == sum(link.received_bytes for link in links)
+
+    run(work())
+
+
+def test_weights_and_a_large_message(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 1_000_000, chunk_bytes=1 << 20) as made:
+            one, other = vector(1_000_000, 1), vector(1_000_000, 2)
+            results = await asyncio.gather(
+                mean_of(made.links[0], one, 3.0), mean_of(made.links[1], other, 1.0)
+            )
+            expected = ((3 * one.double() + other.double()) / 4).float()
+            assert torch.equal(results[0], expected)
+            assert torch.equal(results[1], expected)
+            # The results for those that may still ask, and the buffers to use again.
+            assert 0 < made.links[0].memory_bytes <= 3 * 4_000_000
+            assert not torch.equal(results[0], exact([one, other])), "the control"
+
+    run(work())
+
+
+def test_exchange_gives_the_values_of_the_other(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 4, 1000) as made:
+
+            async def exchange(link: PeerLink, values: torch.Tensor) -> torch.Tensor:
+                group = await link.meet(fixed(2))
+                return await group.exchange(values)
+
+            values = [vector(1000, index) for index in range(4)]
+            found = await asyncio.gather(*(exchange(made.links[at], values[at]) for at in range(4)))
+            for at, partner in enumerate((1, 0, 3, 2)):
+                assert torch.equal(found[at], values[partner])
+
+    run(work())
+
+
+def test_what_a_caller_does_to_its_result_is_its_own(context: Context) -> None:
+    """Results are sent, and given to those that ask, from memory of their own."""
+
+    async def work() -> None:
+        async with bench(context, 3, 100_000) as made:
+            values = [vector(100_000, index) for index in range(3)]
+
+            async def and_spoil(link: PeerLink, mine: torch.Tensor) -> torch.Tensor:
+                result = await mean_of(link, mine)
+                kept = result.clone()
+                result.fill_(float("nan"))
+                return kept
+
+            for _ in range(3):
+                results = await asyncio.gather(*(and_spoil(made.links[at], values[at]) for at in range(3)))
+                assert all(torch.equal(result, exact(values)) for result in results)
+
+    run(work())
+
+
+def test_results_that_are_kept_are_not_written_by_later_rounds(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 5000) as made:
+            links = list(made.links.values())
+            kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+            for number in range(6):
+                values = [vector(5000, 2 * number), vector(5000, 2 * number + 1)]
+                kept += [(result, exact(values)) for result in await means(links, values)]
+            assert all(torch.equal(result, expected) for result, expected in kept)
+
+    run(work())
+
+
+def test_every_trainer_on_a_thread_of_its_own(context: Context) -> None:
+    """As in the product: the socket is bound on one thread and served on another."""
+    made = sockets_of(context, 3, 20_000, "tcp://127.0.0.1:0")
+    values = [vector(20_000, index) for index in range(3)]
+    results: dict[int, torch.Tensor] = {}
+    failures: list[BaseException] = []
+    done = threading.Barrier(3)
+
+    async def work(index: int) -> None:
+        link = made.open(index)
+        link.regroup(1, range(3))
+        for _ in range(5):
+            results[index] = await mean_of(link, values[index])
+        # Whoever closes first would be missing to one that has still to ask.
+        await asyncio.to_thread(done.wait, ENOUGH_SECONDS)
+        await link.close()
+
+    def body(index: int) -> None:
+        try:
+            run(work(index))
+        except BaseException as error:  # noqa: BLE001 - shown below
+            failures.append(error)
+            done.abort()
+
+    threads = [threading.Thread(target=body, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(ENOUGH_SECONDS)
+    assert not failures
+    assert all(torch.equal(results[index], exact(values)) for index in range(3))
+
+
+@pytest.mark.parametrize("codec", ["bfloat16", "int8", "topk"])
+def test_lossy_codecs_over_sockets(context: Context, codec: str) -> None:
+    """Fewer bytes, and the same on all; what the references take is reported."""
+
+    async def work() -> None:
+        codecs = LinkCodecs(make_codec(codec), make_codec(codec))
+        async with bench(context, 3, 30_000, codecs=codecs, chunk_bytes=40_000) as made:
+            links = list(made.links.values())
+            values = [vector(30_000, index) for index in range(3)]
+            first = await means(links, values)
+            assert all(torch.equal(result, exact(values)) for result in first)
+            sent, memory = links[0].sent_bytes, links[0].memory_bytes
+            moved = [value + 0.01 * vector(30_000, 9) for value in values]
+            second = await means(links, moved)
+            assert torch.equal(second[0], second[1])
+            assert torch.equal(second[0], second[2])
+            assert links[0].sent_bytes - sent < 0.55 * sent
+            assert memory >= 3 * 4 * 30_000
+            error = (second[0] - exact(moved)).norm()
+            assert 0 < error < (exact(moved) - exact(values)).norm()
+
+    run(work())
+
+
+def test_a_peer_that_never_comes_is_reported_and_left_out(context: Context) -> None:
+    async def work() -> None:
+        made = sockets_of(context, 3, 1000, "inproc://peer-{}")
+        links = [made.open(index, timeout_seconds=SHORT_SECONDS) for index in range(2)]
+        made.regroup(1, range(3))
+        values = [vector(1000, index) for index in range(2)]
+        started = asyncio.get_running_loop().time()
+        lost = await asyncio.gather(
+            *(mean_of(*p) for p in zip(links, values, strict=True)), return_exceptions=True
+        )
+        assert all(isinstance(error, PeerLost) for error in lost)
+        assert asyncio.get_running_loop().time() - started < 10 * SHORT_SECONDS
+        late = {report for heard in made.heard.values() for report in heard.late}
+        assert late == {(1, 2)}
+        made.regroup(2, [0, 1])
+        results = await means(links, values)
+        assert all(torch.equal(result, exact(values)) for result in results)
+        for link in links:
+            await link.close()
+        made.sockets[2].close()
+
+    run(work())
+
+
+def test_without_a_new_group_nothing_hangs_and_nothing_spins(context: Context) -> None:
+    async def work() -> None:
+        made = sockets_of(context, 2, 1000, "inproc://peer-{}")
+        link = made.open(0, timeout_seconds=SHORT_SECONDS)
+        made.regroup(1, [0, 1])
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            started = loop.time()
+            with pytest.raises(PeerLost):
+                await link.meet()
+            assert SHORT_SECONDS * 0.9 < loop.time() - started < 10 * SHORT_SECONDS
+        assert made.heard[0].late == [(1, 1)], "once a generation"
+        await link.close()
+        made.sockets[1].close()
+
+    run(work())
+
+
+def test_a_peer_that_meets_and_gives_nothing(context: Context) -> None:
+    """It is late, though it is alive: the others lose the round, it loses it too, and all go on."""
+
+    async def work() -> None:
+        async with bench(context, 3, 1000, timeout_seconds=SHORT_SECONDS) as made:
+            values = [vector(1000, index) for index in range(3)]
+            working = [asyncio.ensure_future(mean_of(made.links[at], values[at])) for at in range(2)]
+            group = await made.links[2].meet()
+            await asyncio.wait(working)
+            assert all(isinstance(task.exception(), PeerLost) for task in working)
+            assert {late for at in range(2) for late in made.heard[at].late} == {(1, 2)}
+            with pytest.raises(PeerLost):
+                await group.mean(values[2])
+            made.regroup(2, range(3))
+            results = await means(list(made.links.values()), values)
+            assert all(torch.equal(result, exact(values)) for result in results)
+            assert all(link.undecided_rounds == 0 for link in made.links.values())
+
+    run(work())
+
+
+@pytest.mark.parametrize("after", [1, 2, 5, 20, 30, 42])
+def test_one_that_stalls_in_a_round_and_comes_back(context: Context, after: int) -> None:
+    """From its first message to its last of a round. The coordinator puts out whoever is reported."""
+
+    async def work() -> None:
+        async with bench(context, 3, 3000, timeout_seconds=SHORT_SECONDS) as made:
+            links, values = list(made.links.values()), [vector(3000, index) for index in range(3)]
+            fault = Stall(links[2], after)
+            rounds = [asyncio.ensure_future(mean_of(*pair)) for pair in zip(links, values, strict=True)]
+            for index in (0, 1):
+                made.links[index]._on_late = lambda generation, late: made.regroup(2, [0, 1])  # noqa: ARG005
+            await asyncio.wait(rounds[:2])
+            assert fault.struck
+            assert (rounds[0].exception() is None) == (rounds[1].exception() is None), "half applied"
+            for task in rounds[:2]:
+                assert isinstance(task.exception(), PeerLost) or torch.equal(task.result(), exact(values))
+            # It may also have had all that it was to give: then nobody has to wait for it.
+            made.regroup(2, [0, 1])
+            results = await means(links[:2], values[:2])
+            assert all(torch.equal(result, exact(values[:2])) for result in results)
+            fault.end()
+            made.regroup(3, range(3))
+            await asyncio.wait(rounds[2:])
+            assert isinstance(rounds[2].exception(), PeerLost) or torch.equal(
+                rounds[2].result(), exact(values)
+            )
+            results = await means(links, values)
+            assert all(torch.equal(result, exact(values)) for result in results)
+
+    run(work())
+
+
+def test_one_that_is_not_of_the_group_is_told_so(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 100, timeout_seconds=SHORT_SECONDS) as made:
+            made.regroup(2, [0])
+            with pytest.raises(PeerLost):
+                await made.links[1].meet()
+            assert made.heard[1].excluded == 1
+            assert made.heard[0].excluded == 0
+            # The last round works with one.
+            assert torch.equal(await mean_of(made.links[0], vector(100, 1)), vector(100, 1))
+            waiting = asyncio.ensure_future(mean_of(made.links[1], vector(100, 2)))
+            await asyncio.wait({waiting}, timeout=SHORT_SECONDS / 4)
+            made.regroup(3, [0, 1])
+            result = await mean_of(made.links[0], vector(100, 1))
+            assert torch.equal(await waiting, result), "let in while it waits, it takes part"
+
+    run(work())
+
+
+def test_a_regroup_ends_what_waits(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 100) as made:
+            waiting = asyncio.ensure_future(made.links[0].meet())
+            await asyncio.wait({waiting}, timeout=0.05)
+            assert not waiting.done()
+            made.regroup(2, [0, 1])
+            with pytest.raises(PeerLost):
+                await waiting
+            # What is older is ignored.
+            made.regroup(1, [0])
+            values = [vector(100, 1), vector(100, 2)]
+            assert torch.equal((await means(list(made.links.values()), values))[0], exact(values))
+
+    run(work())
+
+
+def test_cancel_ends_what_waits_here_and_there(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 100) as made:
+            group = await asyncio.gather(made.links[0].meet(), made.links[1].meet())
+            waiting = asyncio.ensure_future(group[0].mean(vector(100, 1)))
+            await asyncio.wait({waiting}, timeout=0.05)
+            made.links[1].cancel()
+            made.links[0].cancel()
+            with pytest.raises(PeerLost):
+                await waiting
+            with pytest.raises(PeerLost):
+                await group[1].mean(vector(100, 1))
+            made.regroup(2, [0, 1])
+            waiting_too = asyncio.ensure_future(made.links[0].meet())
+            await asyncio.wait({waiting_too}, timeout=0.05)
+            made.links[1].cancel()
+            with pytest.raises(PeerLost):
+                # Long before its timeout: the other says that it takes part no more.
+                await asyncio.wait_for(waiting_too, 5.0)
+
+    run(work())
+
+
+def test_a_cancelled_meet_or_mean_leaves_the_link_usable(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 1000) as made:
+            one, other = made.links[0], made.links[1]
+            values = [vector(1000, 1), vector(1000, 2)]
+            meeting = asyncio.ensure_future(one.meet())
+            await asyncio.wait({meeting}, timeout=0.05)
+            meeting.cancel()
+            assert torch.equal((await means([one, other], values))[0], exact(values))
+            # A mean that is given up still counts for the others.
+            groups = await asyncio.gather(one.meet(), other.meet())
+            reducing = asyncio.ensure_future(groups[0].mean(values[0]))
+            await asyncio.wait({reducing}, timeout=0.05)
+            reducing.cancel()
+            assert torch.equal(await groups[1].mean(values[1]), exact(values))
+            results = await means([one, other], values)
+            assert all(torch.equal(result, exact(values)) for result in results)
+
+    run(work())
+
+
+def test_wanted_says_that_others_are_ready(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 100) as made:
+            one, other = made.links[0], made.links[1]
+            assert not one.wanted
+            called = asyncio.Event()
+            one._on_wanted = called.set
+            waiting = asyncio.ensure_future(mean_of(other, vector(100, 1)))
+            await called.wait()
+            assert one.wanted
+            assert not other.wanted
+            await mean_of(one, vector(100, 2))
+            await waiting
+            assert not one.wanted
+            assert made.heard[1].wanted == 0
+
+    run(work())
+
+
+def test_eager_rounds_do_not_wait_for_the_others_to_meet(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 1000, eager=True) as made:
+            one, other = made.links[0], made.links[1]
+            values = [vector(1000, 1), vector(1000, 2)]
+            # The first round of a generation waits, so that states are adopted before it.
+            first = asyncio.ensure_future(one.meet())
+            await asyncio.wait({first}, timeout=0.05)
+            assert not first.done()
+            groups = [await other.meet(), await first]
+            await asyncio.gather(*(g.mean(v) for g, v in zip(groups, reversed(values), strict=True)))
+            group = await asyncio.wait_for(one.meet(), 5.0)
+            reducing = asyncio.ensure_future(group.mean(values[0]))
+            await asyncio.wait({reducing}, timeout=0.1)
+            assert not reducing.done()
+            # Its chunks were kept.
+            assert torch.equal(await mean_of(other, values[1]), exact(values))
+            assert torch.equal(await reducing, exact(values))
+
+    run(work())
+
+
+def test_the_one_that_lags_behind_adopts_the_state(context: Context) -> None:
+    async def work() -> None:
+        made = sockets_of(context, 4, 1000, "inproc://peer-{}")
+        algorithms = [Remembering(completed, 1000) for completed in (3, 7, 7, 0)]
+        links = [made.open(at, algorithm=algorithm) for at, algorithm in enumerate(algorithms)]
+        made.regroup(1, range(4))
+        groups = await asyncio.gather(*(link.meet() for link in links))
+        assert all(group.members == (0, 1, 2, 3) for group in groups)
+        for algorithm in algorithms:
+            assert algorithm.state().completed_rounds == 7
+            assert all((tensor == 7).all() for tensor in algorithm.state().tensors.values())
+        assert [algorithm.loads for algorithm in algorithms] == [1, 0, 0, 1]
+        for link in links:
+            await link.close()
+
+    run(work())
+
+
+def test_strangers_and_nonsense_are_refused(context: Context) -> None:
+    """Counted, logged, answered; and the round goes on."""
+
+    async def work() -> None:
+        async with bench(context, 2, 1000, "tcp://127.0.0.1:0") as made:
+            link = made.links[0]
+            stranger = Connection(context, made.members[0].endpoint, "who/peer")
+            fake = Connection(context, made.members[0].endpoint, "token-1/else")
+            payload = np.zeros(400, dtype=np.uint8)
+            nonsense: list[Message] = [
+                PeerReady(1, 0, 0),
+                PeerResult(1, 0, 0, 100, 0, payload),
+                Lookup(1, np.zeros(1, dtype=np.int32)),
+            ]
+            for sender in (stranger, fake):
+                for message in nonsense:
+                    sender.send(message)
+            answers = 0
+            while answers < 6:
+                await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(stranger.socket.poll, 20))})
+                for sender in (stranger, fake):
+                    while (answer := sender.receive()) is not None:
+                        assert isinstance(answer, Failure)
+                        answers += 1
+            assert link.refused_messages == 6
+            values = [vector(1000, 1), vector(1000, 2)]
+            results = await means(list(made.links.values()), values)
+            assert all(torch.equal(result, exact(values)) for result in results)
+            stranger.close()
+            fake.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "values", [torch.zeros(10, dtype=torch.float64), torch.zeros(2, 5), torch.zeros(1001)], ids=str
+)
+def test_what_is_no_flat_buffer_is_refused(context: Context, values: torch.Tensor) -> None:
+    async def work() -> None:
+        async with bench(context, 1, 1000) as made:
+            group = await made.links[0].meet()
+            with pytest.raises(ValueError, match="float32"):
+                await group.mean(values)
+            with pytest.raises(ValueError, match="weight"):
+                await group.mean(torch.zeros(10), -1.0)
+
+    run(work())
+
+
+def test_a_closed_link_says_so(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 100) as made:
+            waiting = asyncio.ensure_future(made.links[0].meet())
+            await asyncio.wait({waiting}, timeout=0.05)
+            await made.links[0].close()
+            with pytest.raises(PeerLost):
+                await waiting
+            with pytest.raises(PeerLost):
+                await made.links[0].meet()
+            made.links[0].regroup(2, [0])
+            made.links[0].cancel()
+            await made.links[0].close()
+
+    run(work())

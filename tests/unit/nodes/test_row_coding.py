@@ -1,0 +1,156 @@
+"""Vectors and gradients by a codec, between a worker's lines and a shard's service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import zmq
+from shadowsync.nodes.reader_line import ReaderLine
+from shadowsync.nodes.row_coding import RowCoding
+from shadowsync.nodes.shard_line import ShardLines, ShardRefused, Slot
+from shadowsync.nodes.shard_service import ShardService
+from shadowsync.pipeline.data.batch import BatchId, Float32Array
+from shadowsync.pipeline.embedding.lookup import LookupPlan
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.wire.codecs.base import CodecError
+from shadowsync.pipeline.wire.codecs.registry import STATELESS, LinkCodecs, make_codec
+from shadowsync.pipeline.wire.messages import (
+    CodedPush,
+    CodedVectors,
+    Delivery,
+    Failure,
+    Lookup,
+    Push,
+    Pushed,
+    Vectors,
+)
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection, Listener
+
+Context = zmq.Context[zmq.Socket[bytes]]
+ROWS, DIM, LR = 40, 4, 0.5
+BATCH = BatchId(0, 0, 1, 1)
+
+
+def coding(up: str, down: str, dim: int = DIM) -> RowCoding:
+    return RowCoding(LinkCodecs(make_codec(up), make_codec(down)), dim)
+
+
+def floats(rows: int) -> Float32Array:
+    return np.random.default_rng(rows).normal(size=(rows, DIM)).astype(np.float32)
+
+
+def push(rows: int, gradients: Float32Array) -> Push:
+    return Push(7, BATCH, 3, np.arange(rows, dtype=np.int32), gradients)
+
+
+@pytest.mark.parametrize("name", STATELESS)
+@pytest.mark.parametrize("rows", [0, 1, 17])
+def test_both_ways_are_as_near_as_the_codec_is(name: str, rows: int) -> None:
+    both, values = coding(name, name), floats(rows)
+    sent = both.outgoing(push(rows, values))
+    assert isinstance(sent, Push if name == "float32" else CodedPush)
+    got = both.incoming(sent)
+    assert isinstance(got, Push)
+    assert (got.request, got.id, got.version, got.rows.tolist()) == (7, BATCH, 3, list(range(rows)))
+    np.testing.assert_allclose(got.gradients, values, rtol=1 / 256)
+    answered = both.outgoing(Vectors(8, 5, values))
+    assert isinstance(answered, Vectors if name == "float32" else CodedVectors)
+    back = both.incoming(answered)
+    assert isinstance(back, Vectors)
+    assert (back.request, back.version, back.values.shape) == (8, 5, (rows, DIM))
+    assert back.values.tobytes() == got.gradients.tobytes()
+    assert (back.values.tobytes() == values.tobytes()) == (name == "float32" or rows == 0)
+
+
+def test_each_way_has_its_own_codec_and_other_messages_pass() -> None:
+    only_up = coding("bfloat16", "float32")
+    assert isinstance(only_up.outgoing(push(2, floats(2))), CodedPush)
+    for message in (Vectors(1, 0, floats(2)), Lookup(1, np.zeros(2, np.int32)), Pushed(1, repeated=False)):
+        assert only_up.outgoing(message) is message
+        assert only_up.incoming(message) is message
+
+
+@pytest.mark.parametrize("rows", [-1, 1, 3, 2**40])
+def test_a_payload_of_other_rows_is_refused(rows: int) -> None:
+    good = coding("float32", "bfloat16").outgoing(Vectors(1, 0, floats(2)))
+    assert isinstance(good, CodedVectors)
+    bad = CodedVectors(1, 0, rows, good.payload)
+    with pytest.raises(CodecError):
+        coding("float32", "bfloat16").incoming(bad)
+
+
+@pytest.fixture
+def shard(context: Context, failures: list[BaseException]) -> Iterator[tuple[ShardService, str]]:
+    """A running service with plain SGD that speaks bfloat16 both ways, and its endpoint."""
+    listener = Listener(context, "tcp://127.0.0.1:0")
+    store = ShardStore(TablePlan.make([ROWS], DIM, 1), 0, seed=5, optimizer="sgd", lr=LR, memory_fraction=0.8)
+    codecs = LinkCodecs(make_codec("bfloat16"), make_codec("bfloat16"))
+    service = ShardService(listener, store, failures.append, codecs)
+    service.start()
+    yield service, listener.endpoint
+    service.stop()
+    assert service.join(10.0)
+
+
+@pytest.fixture
+def worker(context: Context, shard: tuple[ShardService, str]) -> Iterator[Connection]:
+    connection = Connection(context, shard[1], "t/0")
+    yield connection
+    connection.close()
+
+
+def ask(worker: Connection, message: Message) -> Message:
+    worker.send(message)
+    assert worker.socket.poll(10_000), "nothing came"
+    answer = worker.receive()
+    assert answer is not None
+    return answer
+
+
+def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], worker: Connection) -> None:
+    both = coding("bfloat16", "bfloat16")
+    rows = np.array([3, 9], np.int32)
+    weights = shard[0].store.tensors()["weights"]
+    before = np.array(weights[rows], np.float32)
+    answer = ask(worker, Lookup(1, rows))
+    assert isinstance(answer, CodedVectors)
+    assert answer.payload.nbytes == 2 * 2 * DIM
+    read = both.incoming(answer)
+    assert isinstance(read, Vectors)
+    np.testing.assert_allclose(read.values, before, rtol=1 / 256)
+    assert not np.array_equal(read.values, before)
+    gradients = np.full((2, DIM), 1.001, np.float32)
+    pushed = ask(worker, both.outgoing(Push(2, BATCH, 0, rows, gradients)))
+    assert pushed == Pushed(2, repeated=False)
+    # 1.001 is 1 in bfloat16; the rows themselves stay float32.
+    np.testing.assert_allclose(weights[rows], before - LR, rtol=0, atol=1e-7)
+    again = ask(worker, both.outgoing(Push(3, BATCH, 0, rows, gradients)))
+    assert again == Pushed(3, repeated=True)
+
+
+def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], worker: Connection) -> None:
+    before = np.array(shard[0].store.tensors()["weights"], np.float32)
+    rows = np.array([3, 9], np.int32)
+    answer = ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8)))
+    assert isinstance(answer, Failure)
+    assert answer.request == 2
+    assert "15 bytes came for 8 elements" in answer.what
+    np.testing.assert_array_equal(shard[0].store.tensors()["weights"], before)
+
+
+def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
+    lines = ShardLines([worker], ["embedding-0"], DIM, LinkCodecs(down=make_codec("bfloat16")))
+    one = np.zeros((1, 1), np.float32)
+    delivery = Delivery(1, 0, BATCH, one[0], one, np.zeros((1, 1), np.int32))
+    slot = Slot(ReaderLine("reader-0", worker, 4), delivery)
+    lines.look_up(slot, [LookupPlan(0, np.array([4], np.int32), 1, (), (), ())], 0.0)
+    with pytest.raises(ShardRefused, match="embedding-0: answered what cannot be read: bfloat16: 3 bytes"):
+        lines.receive(0, CodedVectors(1, 0, 1, np.zeros(3, np.uint8)))
+    good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full((1, DIM), 0.5, np.float32)))
+    assert lines.receive(0, good) is None
+    assert slot.answers[0].tolist() == [[0.5] * DIM]
+    assert slot.versions == [6]

@@ -1,0 +1,83 @@
+"""How trainers that only ever meet in small groups come to agree, and that fixed groups never do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from shadowsync.sync_algos.base import Algorithm, PeerLost, Peers, Replica
+from shadowsync.sync_algos.ds_sync import DSSync, DSSyncOptions
+from shadowsync.sync_algos.gossip import Gossip
+from shadowsync.sync_algos.grouping import fixed
+from shadowsync.sync_algos.memory_cluster import MemoryCluster
+from shadowsync.sync_algos.pull import PullOptions
+
+SIZE, ROUNDS = 32, 40
+SEEDS = [1, 2, 3]
+
+
+class FixedPairs(Gossip):
+    """The control of gossip: the same pairs in every round."""
+
+    async def round(self, replica: Replica, peers: Peers) -> bool:
+        try:
+            group = await peers.meet(fixed(2))
+            values = replica.snapshot(replica.whole)
+            middle = (values + await group.exchange(values)).mul_(0.5)
+        except PeerLost:
+            return False
+        self.options.pull(replica, values, middle)
+        return True
+
+
+def _disagreements(make: Callable[[], Algorithm], trainers: int, seed: int) -> tuple[list[float], float]:
+    """The distance of the replicas from their mean after each round, as part of what it was; and how far
+    their mean has moved."""
+    cluster = MemoryCluster(make, torch.zeros(SIZE), trainers, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    for replica in cluster.replicas:
+        replica.values.copy_(torch.randn(SIZE, generator=generator))
+    found = []
+    mean = torch.stack([replica.values for replica in cluster.replicas]).mean(0)
+    for _ in range(ROUNDS + 1):
+        together = torch.stack([replica.values for replica in cluster.replicas])
+        found.append(float((together - together.mean(0)).norm()))
+        assert set(cluster.round().values()) == {True}
+    return [one / found[0] for one in found], float((together.mean(0) - mean).norm())
+
+
+def _ds(size: int, reshuffle: bool) -> Callable[[], Algorithm]:
+    options = DSSyncOptions(elastic_rate=1.0, group_size=size, reshuffle=reshuffle)
+    return lambda: DSSync(options)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("trainers", "size"), [(8, 2), (8, 4), (9, 3), (7, 2)])
+def test_ds_sync_decays_with_reshuffling_and_plateaus_without(trainers: int, size: int, seed: int) -> None:
+    anew, drift = _disagreements(_ds(size, True), trainers, seed)
+    kept, _ = _disagreements(_ds(size, False), trainers, seed)
+    assert anew[-1] < 1e-3
+    assert anew[10] < 0.5 * anew[1]
+    # After one round a fixed group agrees, and what its mean lacks to the mean of all stays for ever.
+    assert kept[-1] > 0.15
+    assert kept[-1] == pytest.approx(kept[1], rel=1e-5)
+    assert drift < 1e-4, "the mean of all stays where it is"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("trainers", [4, 7, 8])
+def test_gossip_decays_and_fixed_pairs_plateau(trainers: int, seed: int) -> None:
+    anew, drift = _disagreements(lambda: Gossip(PullOptions(elastic_rate=1.0)), trainers, seed)
+    kept, _ = _disagreements(lambda: FixedPairs(PullOptions(elastic_rate=1.0)), trainers, seed)
+    assert anew[-1] < 1e-2
+    assert kept[-1] > 0.15
+    assert kept[-1] == pytest.approx(kept[1], rel=1e-5)
+    assert drift < 1e-4
+
+
+def test_a_gentle_rate_decays_more_slowly() -> None:
+    """Per round of a pair its disagreement shrinks by 1 - α."""
+    slow, _ = _disagreements(lambda: Gossip(PullOptions(elastic_rate=0.2)), 2, 1)
+    assert slow[1] == pytest.approx(0.8, rel=1e-5)
+    assert slow[5] == pytest.approx(0.8**5, rel=1e-4)

@@ -1,0 +1,145 @@
+"""Algorithms of others in modules and files; and what is said of those that cannot be used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.sync_algos.ma import MA
+from shadowsync.sync_algos.registry import (
+    AlgorithmError,
+    find_algorithm,
+    make_algorithm,
+)
+from shadowsync.tests.support.plug_in import GOOD
+
+Write = Callable[[str, str], Path]
+
+
+def _refusal(name: str) -> str:
+    with pytest.raises(AlgorithmError) as caught:
+        find_algorithm(name)
+    assert caught.value.key == "sync.algorithm"
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix("sync.algorithm: ")
+
+
+def test_a_class_of_a_module(write: Write) -> None:
+    write("my_module_algo", GOOD)
+    algorithm = make_algorithm("my_module_algo:Mine", {"size": 5, "part": 1, "many": [1, 2]})
+    assert algorithm.describe() == {"size": 5, "kind": "a", "part": 1, "many": (1, 2), "by_name": None}
+    assert find_algorithm("my_module_algo:Mine") is type(algorithm)
+    assert find_algorithm("shadowsync.sync_algos.ma:MA") is MA
+
+
+def test_a_class_of_a_file(write: Write) -> None:
+    """Once in a process, however it is spelled, and not under the file's own name."""
+    file = write("json", GOOD)
+    found = find_algorithm(f"{file}:Mine")
+    assert found.summary == "for a test"
+    assert find_algorithm(f"{file.parent}/../{file.parent.name}/json.py:Mine") is found
+    assert sys.modules["json"].__file__ != str(file), "a file does not take a module's place"
+    assert make_algorithm(f"{file}:Mine", {}).options.size == 2
+
+
+def test_two_files_of_one_name_are_two_modules(write: Write, tmp_path: Path) -> None:
+    first = write("algo", GOOD)
+    (tmp_path / "other").mkdir()
+    second = tmp_path / "other" / "algo.py"
+    second.write_text(GOOD.replace("for a test", "for another"), encoding="utf-8")
+    assert find_algorithm(f"{first}:Mine").summary == "for a test"
+    assert find_algorithm(f"{second}:Mine").summary == "for another"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_module_x:Mine", "there is no module no_such_module_x; install the package"),
+        ("my_bad_algo.sub:Mine", "'my_bad_algo.sub:Mine' cannot be imported (ZeroDivisionError"),
+        ("no_such_package_x.sub:Mine", "there is no module no_such_package_x;"),
+        ("my_bad_algo:Mine", "'my_bad_algo:Mine' cannot be imported (ZeroDivisionError: division by zero)"),
+        ("my_needy_algo:Mine", "cannot be imported (ModuleNotFoundError: No module named 'no_such_need')"),
+        ("my_good_algo:Mien", "my_good_algo has no Mien; algorithms there: Mine"),
+        ("my_good_algo:Settings", "is a class, but no subclass of shadowsync.sync_algos.base.Algorithm"),
+        ("my_good_algo:dataclass", "is a function, but no subclass"),
+        ("shadowsync.sync_algos.base:Algorithm", "is abstract; it lacks: round"),
+        ("my_good_algo:", "write package.module:Class or ./file.py:Class"),
+        (":Mine", "write package.module:Class"),
+        ("./absent.py:Mine", "there is no file /"),
+        ("FOLDER/my_bad_algo.py:Mine", "cannot be imported (ZeroDivisionError: division by zero)"),
+        ("FOLDER/my_text.txt:Mine", "my_text.txt is no Python file"),
+    ],
+)
+def test_what_cannot_be_loaded(write: Write, tmp_path: Path, name: str, said: str) -> None:
+    write("my_good_algo", GOOD)
+    write("my_bad_algo", "1 / 0\n")
+    write("my_needy_algo", "import no_such_need\n")
+    (tmp_path / "my_text.txt").write_text("hello", "utf-8")
+    assert said in _refusal(name.replace("FOLDER", str(tmp_path)))
+
+
+def test_a_file_that_failed_is_tried_again(write: Write) -> None:
+    file = write("later", "1 / 0\n")
+    assert "ZeroDivisionError" in _refusal(f"{file}:Mine")
+    file.write_text(GOOD + "\n" * 3, encoding="utf-8")
+    assert find_algorithm(f"{file}:Mine").name == "mine"
+
+
+def test_a_file_that_ends_the_process_may(write: Write) -> None:
+    file = write("leaver", "raise SystemExit(3)\n")
+    with pytest.raises(SystemExit):
+        find_algorithm(f"{file}:Mine")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('    name = "mine"\n', "", "lacks name, one line of text"),
+        ('summary = "for a test"', "summary = 5", "lacks summary, one line of text"),
+        ("@dataclass(frozen=True)", "@dataclass", "the Options 'Settings' are not frozen"),
+        ("@dataclass(frozen=True)", "", "the Options 'Settings' are no dataclass"),
+        ("Options = Settings", "Options = 7", "the Options 7 are no dataclass"),
+        ("size: int = 2", "size: complex = 2", "size of type <class 'complex'>, which no job file can give"),
+        ("size: int = 2", "size: Nowhere = 2", "have a type that cannot be read"),
+    ],
+)
+def test_what_is_no_good_class(write: Write, old: str, new: str, said: str) -> None:
+    assert old in GOOD
+    file = write("unfit", GOOD.replace(old, new, 1))
+    assert said in _refusal(f"{file}:Mine")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("size", 2.0, "2.0 given; an integer will do"),
+        ("size", True, "True given; an integer will do"),
+        ("size", 0, "0 given; at least 1 will do"),
+        ("kind", "c", "'c' given; 'a' or 'b' will do"),
+        ("part", "x", "'x' given; a number will do"),
+        ("many", [1, "2"], "[1, '2'] given; tuple[int, ...] will do"),
+        ("many", 3, "3 given; tuple[int, ...] will do"),
+        ("by_name", {"a": ["x"]}, "{'a': ['x']} given; dict[str, list[float]] will do"),
+        ("sise", 3, "unknown option; did you mean 'size'?"),
+    ],
+)
+def test_options_are_checked_by_type(write: Write, key: str, value: object, said: str) -> None:
+    file = write("typed", GOOD)
+    with pytest.raises(AlgorithmError) as caught:
+        make_algorithm(f"{file}:Mine", {key: value})
+    assert str(caught.value) == f"sync.options.{key}: {said}"
+
+
+def test_options_of_many_parts(write: Write) -> None:
+    file = write("parts", GOOD)
+    made = make_algorithm(f"{file}:Mine", {"by_name": {"a": [1, 2.5]}, "kind": "b", "part": None})
+    assert made.options.by_name == {"a": [1, 2.5]}
+
+
+def test_a_class_that_cannot_be_made(write: Write) -> None:
+    text = GOOD + "\n    def __init__(self, options):\n        raise RuntimeError('no room')\n"
+    file = write("unmade", text)
+    with pytest.raises(AlgorithmError, match=r"cannot be made \(RuntimeError: no room\)"):
+        make_algorithm(f"{file}:Mine", {})

@@ -1,0 +1,81 @@
+"""`compare`, and the slow network of `run`, as far as they are refused: nothing is started for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
+
+JOB = '[data]\nformat = "parquet"\npath = "train.parquet"\n'
+
+
+@pytest.fixture
+def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What a command says, in one line, when it ends with `code` and leaves nothing behind."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text(JOB, encoding="utf-8")
+
+    def refuse(code: int, *arguments: str) -> str:
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == code, result.stderr
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert os.listdir(".") == ["job.toml"]
+        return result.stderr.removeprefix(f"shadowsync {arguments[0]}: ").rstrip("\n")
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--delay", "50"], "network.delay: '50' given; write a number and its unit: 50ms, 0.2s or 800us"),
+        # Were it not quoted, TOML would read a number in it.
+        (["--bandwidth", "1e9"], "network.bandwidth: '1e9' given; write a number and its unit"),
+        (["--delay", 'x"'], "network.delay: 'x\"' given"),
+        (
+            ["--delay", "5ms", "--emulation", "tc", "--set", "network.transport=ipc"],
+            'network.transport: "ipc" given; network.emulation = "tc" needs "tcp" or "auto"',
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", [["run"], ["compare", "--algorithms", "none"]])
+def test_networks_that_cannot_be(
+    refuse: Callable[..., str], command: list[str], options: list[str], said: str
+) -> None:
+    text = refuse(2, command[0], "job.toml", *command[1:], *options)
+    assert text.startswith(f"job.toml and --set: {said}")
+
+
+@pytest.mark.parametrize("role", ["coordinator", "sync"])
+def test_only_run_can_slow_a_network(refuse: Callable[..., str], role: str) -> None:
+    """A node that is started by itself would have ignored it without a word."""
+    join = [] if role == "coordinator" else ["--join", "tcp://127.0.0.1:1"]
+    assert refuse(2, role, "job.toml", *join, "--set", "network.delay=5ms") == (
+        "job.toml: network.delay and network.bandwidth are emulated by `shadowsync run` only; "
+        "leave them out for a node that is started by itself"
+    )
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "code", "said"),
+    [
+        ("none,easdg", 2, "--algorithms easdg: sync.algorithm: 'easdg' given; did you mean 'easgd'?"),
+        ("easgd:elastic_rate=2", 2, "--algorithms easgd:elastic_rate=2: sync.options.elastic_rate: 2 given"),
+        ("easgd@x", 2, "--algorithms: 'easgd@x' has 'x' for a rate"),
+        ("none,easgd", 3, f"{os.sep}"),
+    ],
+)
+def test_comparisons_that_cannot_be(
+    refuse: Callable[..., str], algorithms: str, code: int, said: str
+) -> None:
+    assert refuse(code, "compare", "job.toml", "--algorithms", algorithms).startswith(said)
+
+
+@pytest.mark.parametrize("options", [["job.toml"], ["--seeds", "2"], ["--delay", "0ms"], ["--set", "a.b=1"]])
+def test_going_on_takes_no_other_option(refuse: Callable[..., str], options: list[str]) -> None:
+    assert refuse(2, "compare", "--resume", "x", *options).startswith("--resume: the comparison has its own")
+    assert refuse(2, "compare", "--resume", "x").startswith("x/compare.json: cannot be read"), "the control"
