@@ -27,7 +27,7 @@ p, li { max-width: 60rem } .dim, figcaption { color: var(--dim); font-size: .9re
 th, td { padding: .35rem .4rem; text-align: right; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums }
 th { font-weight: 600; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
-td span { white-space: pre } td:first-child { font-weight: 600; min-width: 9rem }
+td span { white-space: pre } td:first-child { font-weight: 600; min-width: 6.5rem }
 td:first-child span { white-space: normal; overflow-wrap: anywhere }
 tr.alone { background: var(--soft) } tr.bad td { color: var(--bad) }
 td.better { color: var(--good); font-weight: 600 } td.worse { color: var(--bad); font-weight: 600 }
@@ -39,7 +39,8 @@ code { overflow-wrap: anywhere }
 @media (max-width: 760px) {
   thead { display: none } table, tbody, tr, td { display: block }
   tr { border: 1px solid var(--line); border-radius: .5rem; margin: .7rem 0; padding: .3rem .2rem }
-  td { border: 0; font-size: .9rem; display: flex; justify-content: space-between; gap: 1rem; padding: .15rem .6rem }
+  td { border: 0; display: flex; font-size: .9rem; gap: 1rem; justify-content: space-between;
+    padding: .15rem .6rem }
   td::before { content: attr(data-title); color: var(--dim); font-weight: 400; text-align: left }
   td:first-child { font-size: 1.05rem } td:first-child::before { content: none }
 }

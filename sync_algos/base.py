@@ -96,9 +96,10 @@ class Center(Protocol):
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Sends this replica's slice to the center and awaits what the algorithm's `center_rule` answers.
 
-        `values` and the answer are float32 [len(part)]. The center applies the whole slice at once, or
-        nothing. Raises PeerLost if the sync node is gone or silent; if it had applied the slice by then,
-        the center has moved and this replica has not, which the run counts and reports.
+        `values` and the answer are float32 [len(part)]; neither may be written afterwards. The center applies
+        the whole slice at once, or nothing. Raises PeerLost if the sync node is gone or silent; if it had
+        applied the slice by then, the center has moved and this replica has not, which the run counts and
+        reports.
         """
         ...
 
@@ -122,13 +123,15 @@ class Group(Protocol):
 
         Each member reduces one slice of it and sends that back, all slices at once, in chunks; about
         2 (n - 1) / n of the values leave a member. Exact to float32 rounding. `weight` is not negative;
-        if all are 0, all count the same. The result is a new tensor, whole; `values` must not change
-        until then. Raises PeerLost if the round ended: then no member is given a result.
+        if all are 0, all count the same. The result is whole, and is not to be written, since the link may
+        keep it; `values` must not change until then. Raises PeerLost if the round ended: then no member is
+        given a result.
         """
         ...
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """Of a group of two: the other's `values`, float32 [n], as it gave them. Raises PeerLost, as `mean`
+        """Of a group of two: the other's `values`, float32 [n], as it gave them, not to be written. Raises
+        PeerLost, as `mean`
         does; raises ValueError in a group of more."""
         ...
 
