@@ -13,7 +13,9 @@ import multiprocessing
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -156,8 +158,8 @@ def main() -> None:
         processes = Processes(setup, folder)
         for which in ("ours", "gloo"):
             processes.measure(which, 2)
-        runs = {
-            which: lambda which=which: processes.measure(which, given.repeat) for which in ("ours", "gloo")
+        runs: dict[str, Callable[[], Figures]] = {
+            which: partial(processes.measure, which, given.repeat) for which in ("ours", "gloo")
         }
         results = alternate(runs, given.pairs)
         processes.close()
