@@ -19,13 +19,14 @@ def tensors(own: Cluster, role: str, name: str) -> np.ndarray:
     """A tensor of the checkpoint, flat."""
     folder, manifest = open_checkpoint(own.run.folder, verify=True)
     reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == role])
-    return np.array(reader.read(name)).reshape(-1)
+    values: np.ndarray = np.array(reader.read(name)).reshape(-1)
+    return values
 
 
 def ordered(values: np.ndarray) -> np.ndarray:
     """Sorted, and without the zeros: a file by name has another order than the buffer, and no padding."""
-    flat: np.ndarray = np.sort(values.reshape(-1))
-    return flat[flat != 0.0]
+    flat = np.sort(values.reshape(-1))
+    return np.asarray(flat[flat != 0.0])
 
 
 def dense(own: Cluster) -> np.ndarray:
@@ -53,8 +54,8 @@ def test_under_ma_the_mean_of_the_replicas_comes_out(
     assert report.sync.bytes > 0
     replicas = [tensors(own, f"trainer-{index}", "replica") for index in range(3)]
     if own.job.sync.mode == "fixed":
-        # With elastic rate 0.5 the closing round leaves the replicas apart: no one of them is the mean. In the
-        # background they may have come together after the last batch.
+        # With elastic rate 0.5 the closing round leaves the replicas apart: no one of them is the mean. In
+        # the background they may have come together after the last batch.
         assert np.abs(replicas[0] - replicas[1]).max() > 1e-4
     mean = np.mean(np.stack(replicas).astype(np.float64), axis=0).astype(np.float32)
     np.testing.assert_allclose(dense(own), ordered(mean), rtol=0, atol=1e-7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from shadowsync.nodes.round_gate import STARVED_SECONDS, RoundGate
@@ -23,17 +23,21 @@ class GateWorker:
 
     def iterate(self) -> None:
         """An iteration, on a thread of its own."""
-        self._run(lambda: (self._gate.work(self._index), self._gate.iterated(self._index)))
+
+        def body() -> None:
+            self._gate.work(self._index)
+            self._gate.iterated(self._index)
+
+        self._run(body)
 
     def begin_step(self) -> None:
         """Only the beginning of one."""
         self._run(lambda: self._gate.work(self._index))
 
-    def _run(self, what: object) -> None:
+    def _run(self, what: Callable[[], None]) -> None:
         self.returned.clear()
 
         def body() -> None:
-            assert callable(what)
             what()
             self.returned.set()
 
@@ -54,7 +58,11 @@ def arrivals() -> threading.Semaphore:
 @pytest.fixture
 def gate(arrivals: threading.Semaphore) -> Iterator[RoundGate]:
     """A gate for two workers and rounds after every second iteration."""
-    gate = RoundGate(2, 2, lambda: (arrivals.release(), None)[1])
+
+    def arrived() -> None:
+        arrivals.release()
+
+    gate = RoundGate(2, 2, arrived)
     yield gate
     gate.open()
 
