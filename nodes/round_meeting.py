@@ -59,21 +59,24 @@ class Meeting:
         round = at.current(id, peer)
         if round is None and id < at.seen(peer):
             return
-        repeated = at.ready.get(peer) == message
+        before = at.ready.get(peer)
+        known = before is not None and (round_of(before), before.version) == (id, message.version)
+        # An answer is not answered, or there would be no end of it.
+        repeated = known and not message.heard
         at.ready[peer] = message
         at.see(peer, id)
         if id.generation < at.generation or id.generation <= at.broken_through:
             at.mail.notice(peer, PeerEnded(id.generation))
         elif round is not None:
             if repeated:
-                at.mail.notice(peer, self._ready(round))
-            else:
+                at.mail.notice(peer, PeerReady(*id, round.version, heard=True))
+            elif not known:
                 round.progressed(peer, now)
             self._note(round, peer)
             self._check(round, now)
-        elif at.memory.is_completed(id):
+        elif at.memory.is_completed(id) and not message.heard:
             # Without this peer's values: there are none in a round of nothing.
-            at.mail.notice(peer, PeerReady(*id, message.version))
+            at.mail.notice(peer, PeerReady(*id, message.version, heard=True))
         elif repeated and id.generation == at.generation:
             at.wait(peer, id)
 

@@ -204,12 +204,14 @@ class CenterValues(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerReady(Message):
-    """Ready for the round; `version` is how many rounds the algorithm's state is of."""
+    """Ready for the round; `version` is how many rounds the algorithm's state is of, `heard` whether the
+    receiver is known to be ready too, so that nothing is to be answered."""
 
     KIND: ClassVar[str] = "peer_ready"
     generation: int
     number: int
     version: int
+    heard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
