@@ -16,7 +16,7 @@ ROLES = ("reader", "trainer", "embedding", "sync")
 
 
 def check_sync(job: Job) -> None:
-    """Raises JobFileError for an algorithm, options, or a number of sync nodes that cannot work."""
+    """Raises JobFileError for an algorithm, options, codecs, or a number of sync nodes that cannot work."""
     from ..sync_algos.registry import AlgorithmError, make_algorithm
 
     try:
@@ -27,6 +27,13 @@ def check_sync(job: Job) -> None:
         raise JobFileError(
             f"sync.nodes: 0 given; {job.sync.algorithm} keeps a center and needs at least 1 sync node"
         )
+    peers = job.codecs.peers()
+    for way, codec in (("up", peers.up), ("down", peers.down)):
+        if codec.lossy and algorithm.changes_groups:
+            raise JobFileError(
+                f'codecs.peers_{way}: "{codec.name}" given; the groups of {job.sync.algorithm} change from '
+                f'round to round and have no common reference, so only "float32" will do'
+            )
 
 
 def make_role(name: str, job: Job) -> Role:

@@ -188,6 +188,8 @@ class Algorithm(ABC):
         needs_center: whether there must be sync nodes. At a fixed rate each worker then runs rounds of its
             own, several at a time on one instance.
         needs_peers: whether it calls `meet`. At a fixed rate all workers of a trainer wait for the round.
+        changes_groups: whether it meets other groups from round to round. Lossy codecs need a reference that
+            both ends hold from the last round, and are refused for it.
         model: which model comes out.
         state_names: the names of the tensors of `state`; with any, one round is run at a time.
         Options: a frozen dataclass; its fields are the keys of `sync.options`. Its `__post_init__` raises
@@ -198,6 +200,7 @@ class Algorithm(ABC):
     summary: ClassVar[str]
     needs_center: ClassVar[bool] = False
     needs_peers: ClassVar[bool] = False
+    changes_groups: ClassVar[bool] = False
     model: ClassVar[ModelOrigin] = ModelOrigin.REPLICAS
     state_names: ClassVar[tuple[str, ...]] = ()
     Options: ClassVar[type[Any]] = NoOptions

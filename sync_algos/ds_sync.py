@@ -41,6 +41,7 @@ class DSSync(Algorithm):
     name = "ds_sync"
     summary = "disjoint groups, drawn anew each round, average among themselves; no single model"
     needs_peers = True
+    changes_groups = True
     model = ModelOrigin.REPLICAS
     Options = DSSyncOptions
     options: DSSyncOptions

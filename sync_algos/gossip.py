@@ -26,6 +26,7 @@ class Gossip(Algorithm):
     name = "gossip"
     summary = "pairs, drawn anew each round, meet half-way; cheap rounds, no single model"
     needs_peers = True
+    changes_groups = True
     model = ModelOrigin.REPLICAS
     Options = PullOptions
     options: PullOptions

@@ -185,3 +185,16 @@ def test_a_job_is_checked_before_anything_starts() -> None:
         with pytest.raises(JobFileError) as caught:
             check_sync(_job(**sync))
         assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("way", ["peers_up", "peers_down"])
+def test_lossy_codecs_need_steady_groups(way: str) -> None:
+    def job(algorithm: str, codec: str) -> Job:
+        whole = _job(algorithm=algorithm).model_dump() | {"codecs": {way: codec}}
+        return Job.model_validate(whole)
+
+    check_sync(job("ma", "int8"))
+    check_sync(job("gossip", "float32"))
+    for algorithm in ("gossip", "ds_sync"):
+        with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; the groups of {algorithm}'):
+            check_sync(job(algorithm, "int8"))
