@@ -1,7 +1,8 @@
 """All-reduce of a flat buffer between processes on one machine: ours against torch.distributed's gloo.
 
 Both in the same processes, in alternation. Ours is `meet` and `mean` as an algorithm calls them, into a new
-tensor; gloo's is `all_reduce` in place, a sum. A figure is the time of the slowest
+tensor; gloo's is `all_reduce` in place, a sum. With two processes also `raw`: plain TCP sockets and nothing
+around them, the least that it can cost. A figure is the time of the slowest
 process, from the moment that all were told to start. Use: python benchmarks/allreduce.py [--processes 2]
 """
 
@@ -24,6 +25,7 @@ import torch
 import torch.distributed as dist
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
+from shadowsync.benchmarks.raw_allreduce import RawAllReduce
 from shadowsync.nodes.peer_line import PeerSocket
 from shadowsync.nodes.peer_link import PeerLink
 from shadowsync.nodes.role import MemberInfo
@@ -54,11 +56,12 @@ def serve(rank: int, setup: Setup, folder: str, pipe: Connection) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=setup.processes
     )
-    asyncio.run(_serve(rank, setup, pipe))
+    raw = RawAllReduce(rank, folder, setup.elements) if setup.processes == 2 else None
+    asyncio.run(_serve(rank, setup, pipe, raw))
     dist.destroy_process_group()
 
 
-async def _serve(rank: int, setup: Setup, pipe: Connection) -> None:
+async def _serve(rank: int, setup: Setup, pipe: Connection, raw: RawAllReduce | None) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = PeerSocket(context, ADDRESSES[setup.transport].format(pid=os.getpid()))
     pipe.send(socket.endpoint)
@@ -94,6 +97,9 @@ async def _serve(rank: int, setup: Setup, pipe: Connection) -> None:
         for _ in range(repeat):
             if which == "gloo":
                 dist.all_reduce(buffer)
+            elif which == "raw":
+                assert raw is not None
+                raw.run(values.numpy())
             else:
                 group = await link.meet()
                 await group.mean(values)
@@ -128,7 +134,7 @@ class Processes:
         seconds = max(one[0] for one in found)
         figures = {"ms": seconds * 1e3, "per_second": 1 / seconds}
         figures["cpu_ms"] = sum(one[1] for one in found) / len(found) * 1e3
-        if which != "gloo":
+        if which == "ours":
             figures["sent_MB"] = sum(one[2] for one in found) / len(found) / 1e6
         return figures
 
@@ -156,10 +162,11 @@ def main() -> None:
         elements = int(given.megabytes * 1e6 / 4)
         setup = Setup(given.processes, elements, given.chunk_bytes, given.codec, given.transport)
         processes = Processes(setup, folder)
-        for which in ("ours", "gloo"):
+        names = ("ours", "gloo", "raw") if given.processes == 2 else ("ours", "gloo")
+        for which in names:
             processes.measure(which, 2)
         runs: dict[str, Callable[[], Figures]] = {
-            which: partial(processes.measure, which, given.repeat) for which in ("ours", "gloo")
+            which: partial(processes.measure, which, given.repeat) for which in names
         }
         results = alternate(runs, given.pairs)
         processes.close()
@@ -169,6 +176,8 @@ def main() -> None:
         f"all-reduce of {given.megabytes:g} MB, {given.processes} processes, {given.codec}, {given.transport}"
     )
     print(f"\n{what}\n{table(results)}\n{show_ratio('ours over gloo, in all-reduces a second', over)}")
+    if "raw" in rates:
+        print(show_ratio("ours over plain TCP sockets", ratio(rates["ours"], rates["raw"])))
     if given.out:
         save(given.out, what, {"figures": results, "ours_over_gloo": over, "chunk_bytes": given.chunk_bytes})
 

@@ -2,7 +2,7 @@
 
 The protocol is in `allreduce_state`; this carries its messages and wakes who waits. A trainer receives on one
 ROUTER and sends on a DEALER to each other one. Chunks leave without a copy, from memory that nobody writes:
-the values of `mean`, which its caller leaves alone, and results that are kept apart from what it is given.
+the values of `mean` and its result, which the caller leaves alone.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -22,19 +21,6 @@ from .reused_buffers import ReusedBuffers
 from .weighted_mean import WeightedMean
 
 ASKED_AT_ONCE = 1024
-
-
-@dataclass(frozen=True)
-class RoundBuffers:
-    """What rounds reuse: memory of results, and of slices that this member reduced."""
-
-    results: ReusedBuffers = field(default_factory=lambda: ReusedBuffers(2))
-    slices: ReusedBuffers = field(default_factory=lambda: ReusedBuffers(2))
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of what waits to be used again."""
-        return self.results.memory_bytes + self.slices.memory_bytes
 
 
 class Chunk(NamedTuple):
@@ -71,7 +57,7 @@ class ReduceRound:
         weight: of the values.
         chunk_elements: the most elements of a chunk.
         coding: how chunks travel.
-        buffers: where the result and the reduced slice go.
+        buffers: where the result goes.
         exchange: each of two members gets the other's values, instead of the mean.
     """
 
@@ -83,7 +69,7 @@ class ReduceRound:
         weight: float,
         chunk_elements: int,
         coding: Coding,
-        buffers: RoundBuffers,
+        buffers: ReusedBuffers,
         *,
         exchange: bool = False,
     ) -> None:
@@ -109,9 +95,8 @@ class ReduceRound:
         self.packed: dict[int, Packed] = {}
         self._no_result = set(range(len(self.chunks)))
         # A member's own values are not part of what an exchange gives it.
-        self.result: Float32Array = buffers.results.take(size)
+        self.result: Float32Array = buffers.take(size)
         self._origin = 0 if not exchange else next(part.start for member, part in parts if member != index)
-        self._reduced: Float32Array = buffers.slices.take(0 if exchange else len(self._mine))
         self._mean = WeightedMean()
         if exchange:
             for position in self.own:
@@ -134,7 +119,7 @@ class ReduceRound:
     def memory_bytes(self) -> int:
         """Of what is staged and made, without the values."""
         staged = sum(part.nbytes for parts in self._staged.values() for part in parts.values())
-        return self.result.nbytes + self._reduced.nbytes + staged
+        return self.result.nbytes + staged
 
     def outgoing(self) -> list[int]:
         """The positions that others reduce, each member's first ones first."""
@@ -215,8 +200,7 @@ class ReduceRound:
         chunk = self.chunks[position]
         self.outgoing_chunk(position)
         parts[self._index] = self._known[position]
-        at = chunk.start - self._mine.start
-        out = self._reduced[at : at + chunk.stop - chunk.start]
+        out = self.result[chunk.start : chunk.stop]
         weights = [self._weights[member] for member in self.members]
         self._mean.into(out, [parts[member] for member in self.members], weights)
         self._place(position, *self.coding.encode_down(chunk.start, out))
@@ -230,7 +214,12 @@ class ReduceRound:
 
     def _place(self, position: int, packed: Packed, values: Float32Array) -> None:
         chunk = self.chunks[position]
-        self.result[chunk.start - self._origin : chunk.stop - self._origin] = values
+        part = self.result[chunk.start - self._origin : chunk.stop - self._origin]
+        if values.ctypes.data != part.ctypes.data:
+            part[:] = values
+        if packed.base == 0:
+            # Float32 as it is: what was received need not be kept for those that may ask for it.
+            packed = packed._replace(payload=part.view(np.uint8))
         self.packed[position] = packed
         self._no_result.discard(position)
 

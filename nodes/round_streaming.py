@@ -13,7 +13,8 @@ from .early_chunks import RoundId, round_of
 from .peer_codecs import Packed, plain
 from .peer_events import Result
 from .peer_round import PeerRound, Phase
-from .reduce_round import ASKED_AT_ONCE, ReduceRound, RoundBuffers, as_positions, even_slices
+from .reduce_round import ASKED_AT_ONCE, ReduceRound, as_positions, even_slices
+from .reused_buffers import ReusedBuffers
 from .standing import Standing
 
 NO_POSITIONS = np.empty(0, dtype=np.int32)
@@ -25,7 +26,7 @@ class Streaming:
     def __init__(self, standing: Standing, chunk_elements: int) -> None:
         self._at = standing
         self._chunk = chunk_elements
-        self.buffers = RoundBuffers()
+        self.buffers = ReusedBuffers(2)
 
     def start(
         self, round: PeerRound, values: Float32Array, weight: float, now: float, *, exchange: bool

@@ -183,7 +183,9 @@ class Synchronizer:
         self._tell("rejoin", {})
 
     def _on_wanted(self) -> None:
-        self._shadow.poke()
+        # In shadow mode the others wait for this trainer's duty cycle.
+        if self._gate is not None:
+            self._shadow.poke()
 
     def _tell(self, verb: str, body: dict[str, Any]) -> None:
         """Asks the coordinator, from any thread."""

@@ -99,8 +99,6 @@ class Trainer:
         elif isinstance(event, Result):
             assert event.id not in self.results, "a round completed twice"
             self.results[event.id] = event.values.copy()
-            # The caller owns it, and may well write it; nobody else may see that.
-            event.values[:] = np.nan
             self.asked = False
         elif isinstance(event, Ended):
             self.ended.append(event)
