@@ -157,10 +157,14 @@ class AllReduceState:
         else:
             self._streaming.start(round, values, weight, now, exchange=exchange)
 
-    def cancel(self) -> None:
-        """This trainer takes part in nothing more of this generation; what waits ends."""
+    def cancel(self, now: float) -> None:
+        """This trainer takes part in nothing more of this generation; what waits ends, and a round that it
+        gave its values to ends for all of its members alike."""
         at = self.standing
-        if at.round is not None:
+        if at.round is not None and at.round.work is not None:
+            if at.round.phase is not Phase.RESOLVING:
+                self._resolution.begin(at.round, now)
+        elif at.round is not None:
             at.end(at.round, "this trainer stops")
         elif self._grouping is not None:
             at.events.append(Ended(at.upcoming, "this trainer stops"))

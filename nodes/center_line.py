@@ -23,7 +23,8 @@ from ..sync_algos.base import PeerLost, Slice
 from .role import MemberInfo
 from .traffic import Traffic
 
-QUEUED_CHUNKS = 64
+# Few, so that a chunk is taken by the socket not long before it leaves.
+QUEUED_CHUNKS = 8
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class _Pending:
     missing: set[int]
     target: Float32Array | None
     done: asyncio.Future[None]
+    progressed_at: float
     is_exchange: bool = False
 
 
@@ -75,24 +77,53 @@ class CenterLine:
         self, number: int, chunk: Callable[[int, int], Message], target: Float32Array | None
     ) -> None:
         """Sends the messages that `chunk(start, stop)` makes and awaits an answer to each, its values in
-        `target` (float32, the slice's length). At half the timeout what is not answered is sent again.
+        `target` (float32, the slice's length).
+
+        The clock starts anew with every chunk that leaves for the node, a few of them ahead, and with every
+        answer: a large slice on a slow link is no lost node. After half the timeout what is not answered is
+        sent again.
 
         Raises:
-            PeerLost: the node is gone, refused it, or did not answer within the timeout.
+            PeerLost: the node is gone, refused it, or nothing moved for the timeout.
         """
         if self.lost:
             raise PeerLost(f"{self.member.name} is gone")
         starts = range(self.part.start, self.part.stop, self.chunk)
-        pending = _Pending(set(starts), target, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        pending = _Pending(set(starts), target, loop.create_future(), loop.time())
         self._pending[number] = pending
+        sender = asyncio.ensure_future(self._send_chunks(chunk, pending, first=True))
+        resent_at: float | None = None
         try:
-            for _ in range(2):
-                # The second time only what is not answered; the node recognises what it has applied.
-                if await self._bounded(self._send_chunks(chunk, pending), pending):
-                    return
-            raise PeerLost(f"{self.member.name} did not answer within {self.timeout_seconds:g} s")
+            while not await self._ended(pending, sender, resent=resent_at is not None):
+                quiet_seconds = loop.time() - pending.progressed_at
+                if resent_at is not None and pending.progressed_at > resent_at:
+                    resent_at = None
+                elif quiet_seconds >= self.timeout_seconds:
+                    raise PeerLost(f"{self.member.name} did not answer within {self.timeout_seconds:g} s")
+                elif resent_at is None and quiet_seconds >= self.timeout_seconds / 2:
+                    resent_at = loop.time()
+                    if sender.done():
+                        # What was applied is recognised by the node, and answered again.
+                        sender = asyncio.ensure_future(self._send_chunks(chunk, pending, first=False))
         finally:
             del self._pending[number]
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+
+    async def _ended(self, pending: _Pending, sender: asyncio.Future[None], *, resent: bool) -> bool:
+        """Waits for the end of a request, or until nothing came of it for as long as it should; whether it
+        ended. Raises what ended it, or what kept the chunks from being sent."""
+        limit = self.timeout_seconds if resent else self.timeout_seconds / 2
+        left = pending.progressed_at + limit - asyncio.get_running_loop().time()
+        watched: set[asyncio.Future[None]] = {pending.done} | (set() if sender.done() else {sender})
+        await asyncio.wait(watched, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+        if pending.done.done():
+            pending.done.result()
+            return True
+        if sender.done():
+            sender.result()
+        return False
 
     def lose(self) -> None:
         """The node is gone: what waits for it ends with PeerLost, as will later requests."""
@@ -121,7 +152,9 @@ class CenterLine:
             else:
                 self._refuse(f"answered: a {message.KIND}")
 
-    async def _send_chunks(self, chunk: Callable[[int, int], Message], pending: _Pending) -> None:
+    async def _send_chunks(
+        self, chunk: Callable[[int, int], Message], pending: _Pending, *, first: bool
+    ) -> None:
         for start in sorted(pending.missing):
             stop = min(start + self.chunk, self.part.stop)
             message = chunk(start, stop)
@@ -132,26 +165,14 @@ class CenterLine:
                 pending.is_exchange = True
                 self.traffic.went_up(size, message.elements)
             await cast("Awaitable[Any]", self.socket.send_multipart(frames, copy=False))
-
-    async def _bounded(self, sending: Awaitable[None], pending: _Pending) -> bool:
-        sender = asyncio.ensure_future(sending)
-        try:
-            await asyncio.wait({pending.done}, timeout=self.timeout_seconds / 2)
-            if not pending.done.done():
-                if sender.done():
-                    # Raises what kept the chunks from being sent.
-                    sender.result()
-                return False
-            pending.done.result()
-            return True
-        finally:
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
+            if first:
+                pending.progressed_at = asyncio.get_running_loop().time()
 
     def _accept(self, message: CenterValues, size: int) -> None:
         pending = self._pending.get(message.request)
         if pending is None or message.start not in pending.missing:
             return
+        pending.progressed_at = asyncio.get_running_loop().time()
         if pending.is_exchange:
             self.traffic.went_down(size, message.elements)
         if pending.target is not None:

@@ -45,6 +45,7 @@ class CenterLink:
     ) -> None:
         codecs = codecs or LinkCodecs()
         self._next_request = 1
+        self._answered_slices = 0
         self.traffic = Traffic()
         async_context = zmq.asyncio.Context(context)
         self._lines = [
@@ -91,7 +92,8 @@ class CenterLink:
 
     def metrics(self) -> dict[str, int]:
         """Counts of this link, to be summed over a trainer's links; any thread may read them."""
-        return self.traffic.metrics("center") | {"reference_bytes": self.reference_bytes}
+        own = {"reference_bytes": self.reference_bytes, "answered_slices": self._answered_slices}
+        return self.traffic.metrics("center") | own
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """See `Center.exchange`. `values` must not be changed until this returns or raises; one exchange of
@@ -118,6 +120,7 @@ class CenterLink:
         reference.begin()
         await line.request(number, chunk, answer)
         reference.complete(number)
+        self._answered_slices += 1
         return torch.from_numpy(answer)
 
     async def read(self, part: Slice) -> torch.Tensor:

@@ -47,6 +47,7 @@ class CenterState:
         self._seeded: dict[int, int] = {}
         self._seed: Float32Array | None = None
         self._clients: dict[bytes, CenterClient] = {}
+        self._gone: set[bytes] = set()
         self._spare: Float32Array | None = None
         self.applied_slices = 0
         self.repeated_chunks = 0
@@ -85,6 +86,8 @@ class CenterState:
         """A chunk of a replica; gives the chunks to answer now, if any."""
         center = self._require_center()
         current = self._clients.get(client)
+        if client.rpartition(b"/")[0] in self._gone:
+            raise ValueError("this trainer was declared dead")
         if current is None:
             current = self._clients[client] = CenterClient(self.start, center.numel(), self._codecs)
             self.reference_bytes += current.reference_bytes
@@ -123,8 +126,9 @@ class CenterState:
         return CenterValues(message.request, message.start, len(values), False, _PLAIN.encode(values))
 
     def forget(self, token: str) -> int:
-        """Forgets a dead trainer's threads; gives how many slices were applied for it without its knowing,
-        at most: those whose answer nothing followed."""
+        """Forgets a dead trainer's threads, and takes nothing from it any more, should it not know; gives how
+        many slices were applied for it without its knowing, at most: those whose answer nothing followed."""
+        self._gone.add(token.encode())
         prefix = f"{token}/".encode()
         mine = [self._clients.pop(client) for client in list(self._clients) if client.startswith(prefix)]
         self.reference_bytes -= sum(client.reference_bytes for client in mine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,17 +15,24 @@ from ..pipeline.errors import ClusterError
 from .coordinator import Coordinator
 from .divergence import CHUNK_ELEMENTS, Divergence
 from .membership_state import Member
-from .model_words import REPLICAS, ModelFacts
+from .model_words import CENTER, REPLICAS, ModelFacts
 from .outcome import Outcome
 
 ASK_SECONDS = 60.0
 HOLD_SECONDS = 8.0
+HURRY_SECONDS = 2.5
 
 
 class Closing:
-    """The last phases of a job, on the coordinator's loop; what comes of them goes into `outcome`."""
+    """The last phases of a job, on the coordinator's loop; what comes of them goes into `outcome`.
 
-    def __init__(self, coordinator: Coordinator, outcome: Outcome, model: ModelFacts) -> None:
+    In a `hurry` (an interrupt has ten seconds) nobody is waited for that did not answer when it was held.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, outcome: Outcome, model: ModelFacts, *, hurry: bool = False
+    ) -> None:
+        self._hurry = hurry
         self._c = coordinator
         self._job = coordinator.job
         self._outcome = outcome
@@ -34,7 +42,7 @@ class Closing:
         """Each trainer's closing round, if asked for, and the model that comes out where it takes all of
         them; then the counts of synchronization. Rounds with a center are run one after the other, those
         of a group together."""
-        trainers = self._c.members.alive("trainer")
+        trainers = self._present("trainer", self._outcome.trainers)
         if self._model.needs_peers:
             await self._settle_together(trainers, closing_round=closing_round)
         elif closing_round:
@@ -42,15 +50,14 @@ class Closing:
                 answer = await self._c.ask(trainer, "settle", {"closing_round": True}, self._bound_seconds)
                 if answer is not None:
                     self._note_settled({trainer.info.name: answer})
-        if closing_round:
-            await self._count_syncs()
+        await self._count_syncs()
 
     async def _settle_together(self, trainers: list[Member], *, closing_round: bool) -> None:
         """All at once, and again without those that die in it."""
         body = {"closing_round": closing_round}
         while trainers:
             view = self._c.group.form(trainer.info.index for trainer in trainers)
-            await self._c.ask_all(trainers, "group", view.to_body(), ASK_SECONDS)
+            await self._c.ask_all(trainers, "group", view.to_body(), self._ask_seconds)
             answers = await self._c.ask_all(trainers, "settle", body, self._bound_seconds)
             self._note_settled(answers)
             left = [trainer for trainer in trainers if trainer.alive]
@@ -60,18 +67,24 @@ class Closing:
 
     @property
     def _bound_seconds(self) -> float:
-        return 3 * self._job.sync.timeout_seconds + 5.0
+        return HURRY_SECONDS if self._hurry else 3 * self._job.sync.timeout_seconds + 5.0
+
+    @property
+    def _ask_seconds(self) -> float:
+        return HURRY_SECONDS if self._hurry else ASK_SECONDS
+
+    def _present(self, role: str, held: Mapping[str, Any]) -> list[Member]:
+        """The living nodes of a role; in a hurry those that answered when they were held."""
+        return [m for m in self._c.members.alive(role) if not self._hurry or m.info.name in held]
 
     def _note_settled(self, answers: dict[str, dict[str, Any]]) -> None:
         for name, counts in answers.items():
-            if name in self._outcome.trainers:
-                self._outcome.trainers[name] |= counts
-            if counts["model_ready"]:
-                self._model.digests[name] = str(counts["model_digest"])
+            self._outcome.trainers.setdefault(name, {}).update(counts)
+            self._model.settled(name, counts)
 
     async def _count_syncs(self) -> None:
         syncs = self._c.members.alive("sync")
-        self._outcome.syncs = await self._c.ask_all(syncs, "hold", {}, HOLD_SECONDS)
+        self._outcome.syncs = await self._c.ask_all(syncs, "hold", {}, min(HOLD_SECONDS, self._ask_seconds))
         for name, answer in self._outcome.syncs.items():
             if orphaned := int(answer.get("orphaned_slices", 0)):
                 # Contract 9: nobody knows whether the trainer had the answer before it died.
@@ -96,41 +109,57 @@ class Closing:
     async def checkpoint(self) -> None:
         """Every node writes its files; the manifest comes last. Raises ClusterError if one cannot."""
         self._c.phase = "writing the checkpoint"
-        members, model = self._c.members, self._model
-        trainers = members.alive("trainer")
+        trainers = self._present("trainer", self._outcome.trainers)
         if not trainers:
             self._outcome.notes.append("no checkpoint could be written, since no trainer is left")
             return
         directory = await asyncio.to_thread(begin, self._c.folder)
-        first, rest = trainers[0], trainers[1:]
-        body = {"directory": str(directory.resolve()), "dense": True, "model": model.origin}
-        answer = await self._c.ask(first, "checkpoint", body, ASK_SECONDS)
-        if answer is not None and not answer["ready"]:
-            # The single model is lost, or not whole: what is left is a replica, and says so.
-            lost = model.words
-            model.origin = REPLICAS
-            self._outcome.notes.append(f"{lost} is lost; the model is {first.info.name}'s replica")
-            answer = await self._c.ask(first, "checkpoint", body | {"model": REPLICAS}, ASK_SECONDS)
-        others = [*rest, *members.alive("embedding"), *members.alive("sync")]
-        answers = await self._c.ask_all(others, "checkpoint", body | {"dense": False}, ASK_SECONDS)
-        silent = [m.info.name for m in (first, *others) if m.info.name not in answers and m is not first]
-        if answer is None or (set(silent) & {m.info.name for m in members.alive("embedding")}):
-            raise ClusterError(
-                f"no checkpoint: {', '.join(silent) or first.info.name} did not write its part"
-            )
-        files = [FileEntry(**f) for part in (answer, *answers.values()) for f in part["files"]]
-        saved = model.saved(first.info.name)
+        body = {"directory": str(directory.resolve()), "dense": False, "model": self._model.origin}
+        saver, written = await self._save_model(trainers, body)
+        shards = self._c.members.alive("embedding")
+        syncs = self._present("sync", self._outcome.syncs)
+        others = [*(trainer for trainer in trainers if trainer is not saver), *shards, *syncs]
+        answers = await self._c.ask_all(others, "checkpoint", body, self._ask_seconds)
+        missing = [shard.info.name for shard in shards if shard.info.name not in answers]
+        if missing:
+            raise ClusterError(f"no checkpoint: {', '.join(missing)} did not write its part")
+        files = [FileEntry(**f) for part in (written, *answers.values()) for f in part["files"]]
+        saved = self._model.saved(saver.info.name)
         await asyncio.to_thread(commit, self._c.folder, self._manifest(files, saved))
         self._outcome.model_saved = saved
-        self._note_disagreement(first, trainers)
+        self._note_disagreement(saver, trainers)
 
-    def _note_disagreement(self, first: Member, trainers: list[Member]) -> None:
+    async def _save_model(
+        self, trainers: list[Member], body: dict[str, Any]
+    ) -> tuple[Member, dict[str, Any]]:
+        """Has one trainer write the model that comes out: the first that can. Where none can, the single
+        model is lost, and a replica is saved, and said to be one. Raises ClusterError if nobody answers."""
+        names = self._model.by_promise(trainer.info.name for trainer in trainers)
+        ordered = sorted(trainers, key=lambda trainer: names.index(trainer.info.name))
+        for origin in dict.fromkeys((self._model.origin, REPLICAS)):
+            if origin != self._model.origin:
+                self._outcome.notes.append(
+                    f"{self._model.words} is lost; the model is {ordered[0].info.name}'s replica"
+                )
+                self._model.origin = REPLICAS
+            for trainer in ordered:
+                dense = body | {"dense": True, "model": origin}
+                answer = await self._c.ask(trainer, "checkpoint", dense, self._ask_seconds)
+                if answer is not None and answer["ready"]:
+                    self._model.saved_by = trainer.info.name
+                    return trainer, answer
+                if answer is not None and origin == CENTER:
+                    # One that could not read it within its timeout speaks for all.
+                    break
+        raise ClusterError(f"no checkpoint: {', '.join(names)} did not write the model")
+
+    def _note_disagreement(self, saver: Member, trainers: list[Member]) -> None:
         if self._model.single and self._model.digests:
             names = [trainer.info.name for trainer in trainers]
             others = [name for name in names if name not in self._model.agreeing(names)]
             if others:
                 self._outcome.notes.append(
-                    f"{', '.join(others)} ended with another model than {first.info.name}, whose model it is"
+                    f"{', '.join(others)} ended with another model than {saver.info.name}, whose model it is"
                 )
 
     def _manifest(self, files: list[FileEntry], model: str) -> CheckpointManifest:

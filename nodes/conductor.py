@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 ASK_SECONDS = 60.0
 HOLD_SECONDS = 8.0
+HURRY_SECONDS = 5.5
 
 
 class Conductor:
@@ -124,7 +125,7 @@ class Conductor:
             if not self._c.ledger.totals.trained_examples:
                 self._outcome.notes.append("no checkpoint was written, since nothing was trained")
                 return
-            closing = Closing(self._c, self._outcome, self._model)
+            closing = Closing(self._c, self._outcome, self._model, hurry=stop is not None)
             if stop is None:
                 await closing.measure_divergence()
             await closing.settle(closing_round=stop is None)
@@ -146,11 +147,16 @@ class Conductor:
         """Deliveries end, then training, so that every delivery is trained, returned, or in flight."""
         members, outcome = self._c.members, self._outcome
         self._c.phase = "stopping" if hurry else "closing"
-        outcome.readers = await self._c.ask_all(members.alive("reader"), "hold", {}, HOLD_SECONDS)
+        short = 2.5 if hurry else HOLD_SECONDS
+        outcome.readers = await self._c.ask_all(members.alive("reader"), "hold", {}, short)
         sequences = {name: answer["sequences"] for name, answer in outcome.readers.items()}
         body = {"sequences": sequences, "hurry": hurry}
-        outcome.trainers = await self._c.ask_all(members.alive("trainer"), "hold", body, HOLD_SECONDS)
-        outcome.shards = await self._c.ask_all(members.alive("embedding"), "hold", {}, HOLD_SECONDS)
+        # A trainer that stands still is waited for until it answers, or is declared dead, and its batches are
+        # somebody else's; so there is nothing that only it counts. An interrupt cannot wait so long.
+        run, sync = self._job.run, self._job.sync
+        patience = HURRY_SECONDS if hurry else run.node_timeout_seconds + sync.timeout_seconds + HOLD_SECONDS
+        outcome.trainers = await self._c.ask_all(members.alive("trainer"), "hold", body, patience)
+        outcome.shards = await self._c.ask_all(members.alive("embedding"), "hold", {}, short)
         for name, answer in outcome.shards.items():
             self._c.store.shard(name, int(answer["applied_batches"]), int(answer["repeated_pushes"]))
         self._count_cpu()

@@ -228,8 +228,9 @@ class Coordinator:
         send_now(self._socket, [identity, *encode(message)])
 
     def _pulse(self, identity: bytes, token: str, message: Pulse) -> None:
-        self._send(identity, Pulse(body={}))
         member = self.members.find(token)
+        dead = member is not None and not member.alive
+        self._send(identity, Pulse(body={"declared_dead": member.lost_because} if member and dead else {}))
         if member is not None and member.alive:
             member.metrics = message.body
             if member.info.role == "trainer":

@@ -141,12 +141,13 @@ class Desk:
         view = self._c.group.late(int(body["generation"]), index, reported_by=member.info.index)
         if view is not None:
             self._c.event(f"trainer-{index}", f"left the synchronization: {member.info.name} waited in vain")
-        self._c.tell_group(view)
+        # Without a change, too: who reports what is settled has not heard of it.
+        self._c.tell_group(view or self._c.group.view)
         return {}
 
     def _rejoin(self, member: Member, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         view = self._c.group.admit(member.info.index) if self._c.phase == "training" else None
         if view is not None:
             self._c.event(member.info.name, "takes part in the synchronization again")
-        self._c.tell_group(view)
+        self._c.tell_group(view or self._c.group.view)
         return {}

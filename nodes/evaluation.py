@@ -37,7 +37,7 @@ class Evaluation:
         self._c.phase = "evaluating"
         trainers = self._c.members.alive("trainer")
         if self._model.single:
-            same = set(self._model.agreeing(t.info.name for t in trainers)) if trainers else set()
+            same = set(self._model.agreeing(t.info.name for t in trainers))
             passes = [await self._score(self._model.origin, [t for t in trainers if t.info.name in same])]
         else:
             passes = [await self._score(REPLICAS, [trainer]) for trainer in trainers]
@@ -53,18 +53,28 @@ class Evaluation:
             ready = await self._c.ask_all(trainers, "prepare_eval", body, ASK_SECONDS)
             if not all(answer["ready"] for answer in ready.values()):
                 raise ClusterError(f"{self._model.words} could not be had for the evaluation")
-            await self._deliver(trainers)
+            if len(ready) < len(trainers):
+                trainers = [trainer for trainer in trainers if trainer.info.name in ready]
+                continue
+            whole = await self._deliver(trainers)
+            if self._c.stop.done():
+                # What was scored by now is a part of the files, which is no score of them.
+                return None
             results = await self._c.ask_all(trainers, "eval_result", body, ASK_SECONDS)
-            if len(results) == len(trainers):
+            if whole and len(results) == len(trainers):
                 total = QualitySums()
                 for answer in results.values():
                     total.merge(QualitySums.from_array(np.frombuffer(answer["sums"], dtype=np.float64)))
                 return total
-            trainers = [trainer for trainer in trainers if trainer.alive]
+            left = [trainer for trainer in trainers if trainer.alive]
+            if len(left) == len(trainers):
+                raise ClusterError("the held-out files could not be scored; the readers' logs say why")
+            trainers = left
         return None
 
-    async def _deliver(self, trainers: list[Member]) -> None:
-        """Lets the readers send the pass to these trainers; ends early when one of them dies."""
+    async def _deliver(self, trainers: list[Member]) -> bool:
+        """Lets the readers send the pass to these trainers; ends early when one of them dies. Gives whether
+        all of it was delivered and scored."""
         readers = self._c.members.alive("reader")
         tokens = [trainer.info.token for trainer in trainers]
         asks = [
@@ -81,6 +91,7 @@ class Evaluation:
         try:
             watched: set[asyncio.Future[Any]] = {delivered, died}
             await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            return delivered.done() and all(answer is not None for answer in delivered.result())
         finally:
             died.cancel()
             delivered.cancel()

@@ -42,7 +42,9 @@ def ledger_of(c: Coordinator, outcome: Outcome, examples: Examples) -> Ledger:
     """The identities of the design's section 3, and whether they hold."""
     totals = c.ledger.totals
     dead = [member.info.name for member in _dead(c, "trainer")]
-    counted = total(outcome.trainers, "confirmed_examples")
+    # Of one that died after it was held, what it had confirmed is in the ledger's count, too.
+    living = {name: answer for name, answer in outcome.trainers.items() if name not in dead}
+    counted = total(living, "confirmed_examples")
     counted += sum(c.ledger.trained_examples_of.get(name, 0) for name in dead)
     sums = c.store.sums()
     identities = []

@@ -54,7 +54,7 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
         examples=examples,
         throughput=_throughput(c, outcome),
         train=Train(ne_progressive=c.tally.ne_progressive),
-        eval=_evaluation(outcome.score, eval_files) if outcome.score is not None else None,
+        eval=_evaluation(outcome.score, eval_files),
         sync=_sync(c, outcome),
         elp=job.trainer.batch * job.trainer.workers * job.trainer.count,
         staleness=_staleness(outcome),
@@ -93,9 +93,11 @@ def _throughput(c: Coordinator, outcome: Outcome) -> Throughput:
     )
 
 
-def _evaluation(score: Score, eval_files: list[str]) -> Evaluation:
-    """Of one model its sums; of several replicas the mean of their own scores."""
-    found = [sums for sums in score.sums if sums.examples]
+def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None:
+    """Of one model its sums; of several replicas the mean of their own scores; None if nothing was scored."""
+    found = [sums for sums in score.sums if sums.examples] if score is not None else []
+    if score is None or not found:
+        return None
     teacher = teacher_ne(eval_files)
     ne = _mean([sums.ne for sums in found])
     return Evaluation(
@@ -138,12 +140,17 @@ def _sync(c: Coordinator, outcome: Outcome) -> Sync:
         )
     some = [count for count in counts if count.get("rounds")]
     rounds = sum(int(count["rounds"]) for count in some)
+    answered = sum(int(count.get("answered_slices", 0)) for count in counts)
     gaps = [int(count.get("gap_max", 0)) for count in counts if count]
     synced = c.job.sync.algorithm != "none"
     return Sync(
         algorithm=c.job.sync.algorithm,
         mode=c.job.sync.mode if synced else "none",
         rounds=rounds,
+        incomplete_rounds=sum(int(count.get("incomplete_rounds", 0)) for count in counts),
+        undecided_rounds=sum(int(count.get("undecided_rounds", 0)) for count in counts),
+        # Of a trainer that died, answers after its last heartbeat are not known.
+        unanswered_slices=max(0, total(outcome.syncs, "applied_slices") - answered),
         gap_mean=sum(count["gap_sum"] / count["rounds"] for count in some) / len(some) if some else None,
         gap_max=max(gaps) if gaps and synced else None,
         bytes=sum(int(m.get("sync_sent_bytes", 0)) + int(m.get("sync_received_bytes", 0)) for m in counts),

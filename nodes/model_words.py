@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 CENTER = "center"
@@ -18,14 +18,17 @@ _WORDS = {CENTER: "the center", MEAN: "the mean of the replicas", GLOBAL: "the g
 class ModelFacts:
     """What the trainers said of their model. `origin` becomes REPLICAS when the single model is lost.
 
-    `digests` are of the single model as each trainer has it, by the trainer's name.
+    `digests` are of the single model as each trainer has it, by the trainer's name, and `rounds` how many
+    rounds that is of; `saved_by` is whose is saved.
     """
 
     origin: str
     algorithm: str
     dense_elements: int
     needs_peers: bool
-    digests: dict[str, str]
+    digests: dict[str, str] = field(default_factory=dict)
+    rounds: dict[str, int] = field(default_factory=dict)
+    saved_by: str = ""
 
     @classmethod
     def of(cls, facts: dict[str, Any], algorithm: str) -> ModelFacts:
@@ -35,7 +38,6 @@ class ModelFacts:
             algorithm=algorithm,
             dense_elements=int(facts["dense_elements"]),
             needs_peers=bool(facts["needs_peers"]),
-            digests={},
         )
 
     @property
@@ -59,7 +61,17 @@ class ModelFacts:
         of = "the replica" if replicas == 1 else f"the mean of the {replicas} replicas' own scores"
         return f"{of} ({self.algorithm})"
 
+    def settled(self, name: str, answer: Mapping[str, Any]) -> None:
+        """What a trainer says of its model after the closing round."""
+        self.digests.pop(name, None)
+        if answer["model_ready"]:
+            self.digests[name] = str(answer["model_digest"])
+            self.rounds[name] = int(answer["model_rounds"])
+
+    def by_promise(self, names: Iterable[str]) -> list[str]:
+        """`names`, those first that have the single model, of the most rounds."""
+        return sorted(names, key=lambda name: (name not in self.digests, -self.rounds.get(name, 0)))
+
     def agreeing(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that hold the same single model as the first of them."""
-        known = list(names)
-        return [name for name in known if self.digests.get(name) == self.digests.get(known[0])]
+        """Those of `names` that hold the model that is saved."""
+        return [name for name in names if self.digests.get(name) == self.digests.get(self.saved_by)]

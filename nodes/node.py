@@ -149,7 +149,7 @@ class Node:
             fail=self.fail,
         )
         facts = await self.role.prepare(context)
-        self._spawn(self._pulse())
+        self._spawn(self._pulse()).add_done_callback(self._ended_early)
         try:
             await self._talk.ask("ready", facts, timeout_seconds=job.run.start_timeout_seconds)
         except (Gone, Refused) as error:
@@ -174,6 +174,9 @@ class Node:
                     self._end(ExitCode.CLUSTER, f"{self.settings.join}: refused: {message.what}")
             elif not isinstance(message, Pulse):
                 self._talk.receive(message)
+            elif why := message.body.get("declared_dead"):
+                # It was stopped, or cut off, for too long; others do its work now.
+                self._end(ExitCode.STOPPED_BY_DEATH, f"this node was declared dead: it {why}")
 
     async def _pulse(self) -> None:
         limit = 2 * self.settings.job.run.node_timeout_seconds
@@ -231,6 +234,10 @@ class Node:
         if not self._finished.is_set():
             self.exit_code, self.exit_text = code, text
             self._finished.set()
+
+    def _ended_early(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self._loop.create_task(work)

@@ -152,7 +152,9 @@ class PeerLink:
     def metrics(self) -> dict[str, int]:
         """Counts of what this link itself sent, to be summed over trainers; any thread may read them."""
         ways = summed(line.traffic.metrics("peers") for line in self._lines.values())
-        return ways | {"reference_bytes": self._state.standing.coding.memory_bytes}
+        standing = self._state.standing
+        own = {"reference_bytes": standing.coding.memory_bytes, "undecided_rounds": standing.undecided_rounds}
+        return ways | own
 
     @property
     def undecided_rounds(self) -> int:
@@ -195,13 +197,12 @@ class PeerLink:
     def regroup(self, generation: int, members: Sequence[int]) -> None:
         """Who takes part from now on, as the coordinator says."""
         if not self._closed:
-            self._state.regroup(generation, members, self._loop.time())
-            self._after()
+            self._guarded(lambda: self._state.regroup(generation, members, self._loop.time()))
 
     def cancel(self) -> None:
         """This trainer takes part in nothing more of this generation; what waits ends with PeerLost."""
         if not self._closed:
-            self._state.cancel()
+            self._state.cancel(self._loop.time())
             self._after()
 
     async def close(self) -> None:
@@ -285,9 +286,17 @@ class PeerLink:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
-        self._state.tick(self._loop.time())
-        self._after()
+        self._guarded(lambda: self._state.tick(self._loop.time()))
         self._on_activity()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:
+            # A grouping's own, or a bug: whoever waits must hear of it.
+            log.exception("the group's protocol failed")
+            self._fail(error)
+        self._after()
 
     def _after(self) -> None:
         events = self._state.standing.events

@@ -49,6 +49,10 @@ class RoundMemory:
         """Whether a round is complete here."""
         return id in self._completed
 
+    def is_ended(self, id: RoundId) -> bool:
+        """Whether a round is known to have ended here without a result."""
+        return id in self._reduced
+
     def had_reduced(self, id: RoundId) -> bool:
         """Of a round that ended here; of one that is not remembered, what decides nothing."""
         return self._reduced.get(id, True)

@@ -67,6 +67,8 @@ class Resolution:
         elif round is not None:
             reduced = False
             at.end(round, f"trainer {peer} gave the round up")
+        elif at.memory.is_ended(id):
+            reduced = at.memory.had_reduced(id)
         elif id >= at.upcoming:
             # This trainer gave that round nothing, and will not.
             at.break_through(id.generation)

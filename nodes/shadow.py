@@ -32,6 +32,9 @@ class Shadow(Service):
     that all workers wait for. Without either it only does what it is asked: the closing round, reading the
     center.
 
+    Attributes:
+        one_round: held, on this thread's loop, while a round is under way.
+
     Args:
         open_links: makes the links, on this thread's loop.
         gate: where workers wait, for algorithms with peers at a fixed rate.
@@ -56,7 +59,7 @@ class Shadow(Service):
         self._opened: concurrent.futures.Future[Links] = concurrent.futures.Future()
         self._running = False
         self._wake: asyncio.Event | None = None
-        self._one_round = asyncio.Lock()
+        self.one_round = asyncio.Lock()
 
     def body(self) -> None:
         """Runs the loop until told to stop."""
@@ -108,7 +111,7 @@ class Shadow(Service):
 
     async def round(self) -> bool:
         """One round now, on this thread's loop."""
-        async with self._one_round:
+        async with self.one_round:
             links = self._opened.result()
             started, cpu = time.monotonic(), time.thread_time()
             iterations = self._shared.total_iterations()
@@ -121,7 +124,7 @@ class Shadow(Service):
 
     async def quiet(self) -> None:
         """Returns when no round is under way."""
-        async with self._one_round:
+        async with self.one_round:
             return
 
     async def _main(self) -> None:

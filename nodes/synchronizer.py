@@ -118,7 +118,12 @@ class Synchronizer:
         # A center still moves while the others settle; it is read when it is asked for.
         model = await self.model() if origin in (ModelOrigin.MEAN, ModelOrigin.GLOBAL) else None
         digest = await asyncio.to_thread(digest_of, model) if model is not None else ""
-        return {"complete": complete, "model_ready": model is not None, "model_digest": digest}
+        return {
+            "complete": complete,
+            "model_ready": model is not None,
+            "model_digest": digest,
+            "model_rounds": self._algorithm.state().completed_rounds,
+        }
 
     async def model(self) -> torch.Tensor | None:
         """The model that comes out, float32 [numel]; None if it is each replica's own, or cannot be had. A
@@ -167,8 +172,9 @@ class Synchronizer:
         replica = self._shared.replica
 
         async def mean(links: Links) -> torch.Tensor:
-            group = await links.meet()
-            return await group.mean(replica.snapshot(replica.whole))
+            async with self._shadow.one_round:
+                group = await links.meet()
+                return await group.mean(replica.snapshot(replica.whole))
 
         try:
             return await self._shadow.call(mean)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -178,8 +179,10 @@ class TrainerRole(Role):
         if not waits:
             return self.metrics() | {"in_flight": 0, "held": True}
         done, late = await asyncio.wait(waits, timeout=HOLD_SECONDS)
-        if self._sync is not None and not body.get("hurry"):
-            await self._sync.quiet()
+        if self._sync is not None:
+            # What is saved should be no mixture, but an interrupt waits for no slow round.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sync.quiet(), 1.0 if body.get("hurry") else None)
         in_flight = sum(future.result() for future in done)
         return self.metrics() | {"in_flight": in_flight, "held": not late}
 
@@ -187,7 +190,7 @@ class TrainerRole(Role):
         """The closing round, for what this replica learned since its last one, and the model that comes out
         where it takes all trainers to tell."""
         if self._sync is None:
-            return self.metrics() | {"complete": False, "model_ready": False, "model_digest": ""}
+            return self.metrics() | {"complete": False, "model_ready": False}
         settled = await self._sync.settle(closing_round=bool(body.get("closing_round")))
         return self.metrics() | settled
 

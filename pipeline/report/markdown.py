@@ -118,6 +118,9 @@ def _sync(report: Report) -> list[str]:
     sync, staleness = report.sync, report.staleness
     rows = [
         ("rounds completed", wording.count(sync.rounds)),
+        ("rounds that ended without all of their slices", wording.count(sync.incomplete_rounds)),
+        ("of those, perhaps completed by a trainer that was gone", wording.count(sync.undecided_rounds)),
+        ("slices that a center applied without an answer", wording.count(sync.unanswered_slices)),
         ("gap between rounds, iterations, mean", wording.number(sync.gap_mean, 1)),
         ("gap between rounds, iterations, most", wording.amount(sync.gap_max)),
         ("seconds of a round, mean", wording.duration(sync.seconds_mean)),

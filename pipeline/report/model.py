@@ -89,14 +89,19 @@ class LinkTraffic(Part):
 class Sync(Part):
     """Gaps in iterations of a trainer between completed rounds; `bytes` counts both ways.
 
-    `seconds_mean` is a round's time from its start until it was applied. `links` is by the way's name in the
-    job's `codecs`, of those that carried anything; `reference_bytes` is the memory that lossy codecs needed
-    at the end, by the role that held it.
+    `seconds_mean` is a round's time from its start until it was applied. `incomplete_rounds` ended without
+    all of their slices; `undecided_rounds` are those of them that a trainer that was gone may have
+    completed; `unanswered_slices` moved a center and are not known to have reached their trainer. `links` is
+    by the way's name in the job's `codecs`, of those that carried anything; `reference_bytes` is the memory
+    that lossy codecs needed at the end, by the role that held it.
     """
 
     algorithm: str
     mode: str
     rounds: Count
+    incomplete_rounds: Count = 0
+    undecided_rounds: Count = 0
+    unanswered_slices: Count = 0
     gap_mean: Amount | None
     gap_max: Amount | None
     bytes: Count

@@ -94,15 +94,16 @@ class Books:
         self.store.returned((b.epoch, b.span, b.number, BATCH, name) for b in again)
         return again
 
-    def close(self) -> tuple[Examples, Ledger]:
-        """The job ends: the living nodes tell their counts, and the books are closed."""
+    def close(self, late_answers: dict[str, dict[str, Any]] | None = None) -> tuple[Examples, Ledger]:
+        """The job ends: the living nodes tell their counts, and the books are closed. `late_answers` are of
+        trainers that died after they had told theirs."""
         outcome = self.outcome
         outcome.readers = self._living("reader", {"r": {"read_examples": self.read_examples}})
         trainers = {
             token: {"confirmed_examples": self.confirmed[token], "in_flight": self.in_flight[token]}
             for token in self.confirmed
         }
-        outcome.trainers = self._living("trainer", trainers)
+        outcome.trainers = self._living("trainer", trainers) | (late_answers or {})
         outcome.shards = {name: {"applied_batches": count} for name, count in self.applied.items()}
         coordinator = cast("Coordinator", SimpleNamespace(**vars(self)))
         examples = examples_of(coordinator, outcome)

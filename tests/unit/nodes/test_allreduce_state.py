@@ -351,3 +351,28 @@ def test_a_grouping_that_leaves_one_out_is_refused() -> None:
     net.want(1, [2])
     with pytest.raises(ValueError, match="puts trainer 2"):
         net.step()
+
+
+def stop_in_mid_round(seed: int, steps: int) -> list[bool]:
+    """Three trainers told to stop, one by one, in the middle of a round: which of them have its result."""
+    net = Net(3, NUMEL, chunk_elements=4, seed=seed)
+    net.regroup(range(3))
+    net.want(1)
+    for _ in range(steps):
+        net.step()
+    told = net.now
+    for trainer in net.trainers:
+        trainer.wants = 0
+        trainer.state.cancel(net.now)
+        net.step()
+    assert net.run(lambda: not any(trainer.asked for trainer in net.trainers)), "it hangs"
+    assert net.now - told < TIMEOUT_SECONDS / 2, "nobody is missing, so nothing is waited for"
+    assert not any(trainer.state.standing.undecided_rounds for trainer in net.trainers)
+    return [bool(trainer.results) for trainer in net.trainers]
+
+
+def test_trainers_that_stop_in_mid_round_all_have_its_result_or_none() -> None:
+    found = [stop_in_mid_round(seed, steps) for seed in range(6) for steps in range(10, 150, 3)]
+    assert all(len(set(outcome)) == 1 for outcome in found)
+    # The control: both ways of ending occur.
+    assert {outcome[0] for outcome in found} == {True, False}

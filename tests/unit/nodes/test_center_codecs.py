@@ -251,8 +251,8 @@ def test_a_node_that_forgot_refuses_at_once_and_the_next_exchange_starts_anew(co
         (part,) = link.slices
         await link.exchange(part, vector(1))
         assert fake.state.reference_bytes == 2 * 4 * NUMEL
-        assert fake.state.forget("a") == 1
-        assert fake.state.reference_bytes == 0
+        # As a node would that was started anew with the center's values.
+        fake.state._clients.clear()
         center = await link.read_all()
         with pytest.raises(PeerLost, match="refers to exchange 2, but exchange 0 is held"):
             await link.exchange(part, vector(2))

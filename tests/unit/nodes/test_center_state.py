@@ -235,6 +235,20 @@ def test_a_dead_trainer_is_forgotten_and_its_unanswered_slices_counted() -> None
     assert state.forget("deadly") == 1
 
 
+def test_nothing_is_taken_from_a_trainer_that_was_declared_dead() -> None:
+    """It may have been stopped for so long, and not know."""
+    state = seeded(floats(6, 3))
+    exchange(state, b"zombie/shadow", 1, floats(6, 1))
+    before = whole(state).copy()
+    state.forget("zombie")
+    for client in (b"zombie/shadow", b"zombie/fixed-0"):
+        with pytest.raises(ValueError, match="declared dead"):
+            exchange(state, client, 2, floats(6, 2))
+    np.testing.assert_array_equal(whole(state), before)
+    exchange(state, b"zombies/shadow", 1, floats(6, 2))
+    assert not np.array_equal(whole(state), before), "the control: another trainer"
+
+
 def test_the_algorithm_decides_what_happens() -> None:
     def take_it(center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         center.copy_(values)

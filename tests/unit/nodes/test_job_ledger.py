@@ -235,3 +235,13 @@ def test_malformed_rows_are_stated(books: Books) -> None:
     examples, _ = books.close()
     assert examples.bad_rows == 3
     assert examples.reasons == {"malformed rows": 3}
+
+
+def test_a_trainer_that_dies_after_it_was_held_is_counted_once(books: Books) -> None:
+    """Its answer to `hold` is there, and it is dead by the time the books are closed."""
+    train_all(books)
+    name = books.members.require("t0").info.name
+    answer = {"confirmed_examples": books.confirmed["t0"], "in_flight": 0}
+    books.die("t0", [])
+    _, ledger = books.close(late_answers={name: answer})
+    assert ledger.adds_up, red(ledger)

@@ -32,8 +32,22 @@ def test_one_replica_is_no_mean() -> None:
     assert facts("replicas").scored(1) == "the replica (x)"
 
 
-def test_those_that_agree_with_the_first() -> None:
+def test_those_that_agree_with_the_saver() -> None:
     model = facts("global")
     assert model.agreeing(["a", "b"]) == ["a", "b"], "nobody said otherwise"
-    model.digests = {"a": "1", "b": "2", "c": "1"}
+    for name, digest in (("a", "1"), ("b", "2"), ("c", "1")):
+        model.settled(name, {"model_ready": True, "model_digest": digest, "model_rounds": 3})
+    model.saved_by = "a"
     assert model.agreeing(["a", "b", "c"]) == ["a", "c"]
+    model.settled("c", {"model_ready": False})
+    assert model.agreeing(["a", "b", "c"]) == ["a"]
+    model.saved_by = "b"
+    assert model.agreeing(["a", "b", "c"]) == ["b"]
+
+
+def test_who_is_asked_for_the_model_first() -> None:
+    model = facts("global")
+    assert model.by_promise(["a", "b"]) == ["a", "b"]
+    model.settled("b", {"model_ready": True, "model_digest": "1", "model_rounds": 3})
+    model.settled("c", {"model_ready": True, "model_digest": "2", "model_rounds": 4})
+    assert model.by_promise(["a", "b", "c"]) == ["c", "b", "a"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup, PeerReady, PeerRe
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
-from shadowsync.sync_algos.grouping import fixed
+from shadowsync.sync_algos.grouping import Groups, everyone, fixed
 from shadowsync.tests.support.peer_links import (
     Context,
     Remembering,
@@ -97,26 +97,6 @@ def test_exchange_gives_the_values_of_the_other(context: Context) -> None:
             found = await asyncio.gather(*(exchange(made.links[at], values[at]) for at in range(4)))
             for at, partner in enumerate((1, 0, 3, 2)):
                 assert torch.equal(found[at], values[partner])
-
-    run(work())
-
-
-def test_what_a_caller_does_to_its_result_is_its_own(context: Context) -> None:
-    """Results are sent, and given to those that ask, from memory of their own."""
-
-    async def work() -> None:
-        async with bench(context, 3, 100_000) as made:
-            values = [vector(100_000, index) for index in range(3)]
-
-            async def and_spoil(link: PeerLink, mine: torch.Tensor) -> torch.Tensor:
-                result = await mean_of(link, mine)
-                kept = result.clone()
-                result.fill_(float("nan"))
-                return kept
-
-            for _ in range(3):
-                results = await asyncio.gather(*(and_spoil(made.links[at], values[at]) for at in range(3)))
-                assert all(torch.equal(result, exact(values)) for result in results)
 
     run(work())
 
@@ -487,5 +467,26 @@ def test_a_closed_link_says_so(context: Context) -> None:
             made.links[0].regroup(2, [0])
             made.links[0].cancel()
             await made.links[0].close()
+
+    run(work())
+
+
+def test_a_grouping_that_fails_for_the_new_members_is_heard_of(context: Context) -> None:
+    """Whoever waits to meet gets the error, and does not wait for ever."""
+
+    def only_for_two(members: Sequence[int], round_number: int, seed: int) -> Groups:
+        if len(members) < 2:
+            raise RuntimeError("made for two")
+        return everyone(members, round_number, seed)
+
+    async def work() -> None:
+        async with bench(context, 2, 100) as made:
+            # Out of this generation, it waits for the next one.
+            made.links[0].cancel()
+            meeting = asyncio.ensure_future(made.links[0].meet(only_for_two))
+            await asyncio.sleep(0)
+            made.links[0].regroup(100, [0])
+            with pytest.raises(RuntimeError, match="made for two"):
+                await asyncio.wait_for(meeting, 10.0)
 
     run(work())

@@ -1,0 +1,95 @@
+"""When a sync node counts as lost: not while something moves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import zmq.asyncio
+from shadowsync.nodes.center_line import CenterLine
+from shadowsync.nodes.role import MemberInfo
+from shadowsync.nodes.traffic import Traffic
+from shadowsync.pipeline.wire.codecs.float32 import Float32
+from shadowsync.pipeline.wire.messages import CenterRead, CenterValues
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.sync_algos.base import PeerLost, Slice
+
+CHUNK, CHUNKS = 10, 6
+TIMEOUT_SECONDS = 0.5
+
+
+class SlowSocket:
+    """Takes a chunk every `seconds`; 0: at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.taken = 0
+
+    async def send_multipart(self, frames: list[Any], copy: bool) -> None:  # noqa: ARG002
+        """As ZeroMQ's, when its queue is full."""
+        await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=self._seconds)
+        self.taken += 1
+
+
+def line_over(socket: SlowSocket) -> CenterLine:
+    """A line to a node that never answers by itself."""
+    return CenterLine(
+        member=MemberInfo("sync-0", "sync", 0, "s", ""),
+        part=Slice(0, CHUNK * CHUNKS),
+        socket=cast("zmq.asyncio.Socket", socket),
+        chunk=CHUNK,
+        down=Float32(),
+        timeout_seconds=TIMEOUT_SECONDS,
+        traffic=Traffic(),
+    )
+
+
+def answer(line: CenterLine, number: int) -> None:
+    """The answer to one chunk comes."""
+    values = np.full(CHUNK, number, dtype=np.float32)
+    line._accept(CenterValues(1, CHUNK * number, CHUNK, False, Float32().encode(values)), 100)
+
+
+def read(start: int, stop: int) -> Message:
+    """What is asked for."""
+    return CenterRead(1, start, stop)
+
+
+async def ask(socket: SlowSocket, answers: int, every_seconds: float) -> np.ndarray:
+    """A request whose first answers come so late, one after the other."""
+    line, loop = line_over(socket), asyncio.get_running_loop()
+    for number in range(answers):
+        loop.call_later(every_seconds * (number + 1), answer, line, number)
+    target = np.zeros(CHUNK * CHUNKS, dtype=np.float32)
+    await asyncio.wait_for(line.request(1, read, target), 20.0)
+    return target
+
+
+def test_answers_that_come_slowly_are_waited_for() -> None:
+    every = 0.6 * TIMEOUT_SECONDS
+    found = asyncio.run(ask(SlowSocket(0.0), CHUNKS, every))
+    np.testing.assert_array_equal(found, np.repeat(np.arange(CHUNKS, dtype=np.float32), CHUNK))
+    with pytest.raises(PeerLost, match="did not answer within"):
+        asyncio.run(ask(SlowSocket(0.0), CHUNKS - 1, every))
+
+
+def test_chunks_that_leave_slowly_are_waited_for() -> None:
+    """All of them take longer than the timeout; nothing is sent twice meanwhile."""
+    socket = SlowSocket(0.4 * TIMEOUT_SECONDS)
+    whole = CHUNKS * 0.4 * TIMEOUT_SECONDS
+
+    async def work() -> None:
+        line, loop = line_over(socket), asyncio.get_running_loop()
+        for number in range(CHUNKS):
+            loop.call_later(whole + 0.1 * TIMEOUT_SECONDS, answer, line, number)
+        await asyncio.wait_for(line.request(1, read, np.zeros(CHUNK * CHUNKS, dtype=np.float32)), 20.0)
+
+    asyncio.run(work())
+    assert socket.taken == CHUNKS
+
+
+def test_a_socket_that_takes_nothing_is_a_lost_node() -> None:
+    with pytest.raises(PeerLost, match="did not answer within"):
+        asyncio.run(ask(SlowSocket(100.0), 0, 1.0))
