@@ -137,19 +137,18 @@ class Closing:
         names = self._model.by_promise(trainer.info.name for trainer in trainers)
         ordered = sorted(trainers, key=lambda trainer: names.index(trainer.info.name))
         for origin in dict.fromkeys((self._model.origin, REPLICAS)):
-            if origin != self._model.origin:
-                self._outcome.notes.append(
-                    f"{self._model.words} is lost; the model is {ordered[0].info.name}'s replica"
-                )
-                self._model.origin = REPLICAS
             for trainer in ordered:
                 dense = body | {"dense": True, "model": origin}
                 answer = await self._c.ask(trainer, "checkpoint", dense, self._ask_seconds)
                 if answer is not None and answer["ready"]:
-                    self._model.saved_by = trainer.info.name
+                    self._model.saved_by = saver = trainer.info.name
+                    if origin != self._model.origin:
+                        lost = self._model.words
+                        self._outcome.notes.append(f"{lost} is lost; the model is {saver}'s replica")
+                        self._model.origin = origin
                     return trainer, answer
-                if answer is not None and origin == CENTER:
-                    # One that could not read it within its timeout speaks for all.
+                if origin == CENTER and trainer.alive:
+                    # One that could not read it in time speaks for all.
                     break
         raise ClusterError(f"no checkpoint: {', '.join(names)} did not write the model")
 

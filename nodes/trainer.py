@@ -238,6 +238,7 @@ class TrainerRole(Role):
             node.index,
             self._shared,
             dense=dense,
+            origin=str(body["model"]),
             state=self._algorithm.state() if dense is not None else None,
         )
 
