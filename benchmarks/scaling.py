@@ -137,6 +137,8 @@ def serve(address: str) -> None:
     sys.stdin.read()
     service.stop()
     service.join(10.0)
+    # Frames may still be on their way from memory that ends with the process.
+    context.term()
 
 
 def train(addresses: list[str], first: int, count: int, mode: str, step: float) -> None:
@@ -156,6 +158,7 @@ def train(addresses: list[str], first: int, count: int, mode: str, step: float) 
         trainer.stop()
     for trainer in trainers:
         trainer.join()
+    context.term()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ EPOCHS = 3
 
 
 def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., Cluster]) -> None:
-    changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": EPOCHS}}
+    # Rounds often, so that the unharmed gap is small on a busy machine, too.
+    changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": EPOCHS}, "sync": {"duty": 0.2}}
     control = cluster(changes).start()
     assert control.wait() == 0, control.coordinator.text()
     unharmed = control.run.report
