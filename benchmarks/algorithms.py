@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from shadowsync.benchmarks.pairs import Figures, save, table
 from shadowsync.benchmarks.quality import Cell, measure
-
-# Two-sided 95% quantiles of Student's t, by degrees of freedom.
-T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+from shadowsync.lab.statistics import paired_difference
 
 
 def compared(trainers: int, batch: int) -> dict[str, Cell]:
@@ -70,12 +67,10 @@ def differences(results: dict[str, list[Figures]], base: str, key: str) -> dict[
     """`key` of each cell less that of `base`, paired by seed: mean, interval and both ends of it."""
     found: dict[str, Figures] = {}
     for name, rows in results.items():
-        paired = [row[key] - of[key] for row, of in zip(rows, results[base], strict=True)]
-        mean = statistics.mean(paired)
-        half = math.inf
-        if len(paired) > 1:
-            half = T95[len(paired) - 1] * statistics.stdev(paired) / math.sqrt(len(paired))
-        found[name] = {"mean": mean, "low": mean - half, "high": mean + half, "seeds": len(paired)}
+        of = paired_difference([row[key] for row in rows], [row[key] for row in results[base]])
+        low = -math.inf if of.low is None else of.low
+        high = math.inf if of.high is None else of.high
+        found[name] = {"mean": of.mean, "low": low, "high": high, "seeds": of.pairs}
     return found
 
 

@@ -21,6 +21,18 @@ def job_text(sections: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def on_log(log: Path, seed: int) -> dict[str, dict[str, Any]]:
+    """The sections of a job over a generated log, on cores that are oversubscribed and so start slowly."""
+    return {
+        "run": {"seed": seed, "node_timeout_seconds": 60.0, "start_timeout_seconds": 180.0},
+        "data": {
+            "format": "parquet",
+            "path": str(log / "train-*.parquet"),
+            "eval_path": str(log / "eval-*.parquet"),
+        },
+    }
+
+
 def run_job(sections: dict[str, dict[str, Any]], expect: int = 0) -> Report:
     """Runs a job to its end in a folder of its own and gives the report; raises RuntimeError otherwise."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shadowsync.benchmarks.job_runs import run_job
+from shadowsync.benchmarks.job_runs import on_log, run_job
 from shadowsync.benchmarks.pairs import Figures, save, table
 from shadowsync.pipeline.data.generator import generate_log
 
@@ -34,13 +34,7 @@ class Cell:
 def sections(log: Path, seed: int, cell: Cell, rows: int) -> dict[str, dict[str, Any]]:
     """The job: one pass over the log, trainers of one worker each."""
     return {
-        # Oversubscribed cores start slowly.
-        "run": {"seed": seed, "node_timeout_seconds": 60.0, "start_timeout_seconds": 180.0},
-        "data": {
-            "format": "parquet",
-            "path": str(log / "train-*.parquet"),
-            "eval_path": str(log / "eval-*.parquet"),
-        },
+        **on_log(log, seed),
         "model": {"table_rows": rows},
         "trainer": {
             "count": cell.trainers,

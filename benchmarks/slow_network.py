@@ -18,7 +18,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from shadowsync.benchmarks.job_runs import run_job
+from shadowsync.benchmarks.job_runs import on_log, run_job
 from shadowsync.benchmarks.pairs import ratio, save
 from shadowsync.lab.cells import Cell, parse_cells
 from shadowsync.pipeline.data.generator import generate_log
@@ -35,13 +35,7 @@ def sections(log: Path, cell: Cell, delay_ms: int, seed: int, given: argparse.Na
     if cell.every is not None:
         sync["every"] = cell.every
     return {
-        # Oversubscribed cores start slowly.
-        "run": {"seed": seed, "node_timeout_seconds": 60.0, "start_timeout_seconds": 180.0},
-        "data": {
-            "format": "parquet",
-            "path": str(log / "train-*.parquet"),
-            "eval_path": str(log / "eval-*.parquet"),
-        },
+        **on_log(log, seed),
         "trainer": {"count": given.trainers, "workers": given.workers, "batch": given.batch},
         "embedding": {"nodes": 1},
         "sync": sync,

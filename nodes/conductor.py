@@ -7,7 +7,7 @@ import logging
 
 from ..pipeline.data.spans import Span
 from ..pipeline.errors import ClusterError, ExitCode, ShadowSyncError
-from .closing import Closing
+from .closing import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Closing
 from .coordinator import Coordinator
 from .divergence_curve import DivergenceCurve
 from .evaluation import Evaluation
@@ -17,9 +17,8 @@ from .stop import Stop
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 60.0
-HOLD_SECONDS = 8.0
-HURRY_SECONDS = 5.5
+# Of an interrupt: a trainer has a batch at hand, and says so after at most five.
+HURRIED_TRAINER_SECONDS = 5.5
 
 
 class Conductor:
@@ -147,14 +146,15 @@ class Conductor:
         """Deliveries end, then training, so that every delivery is trained, returned, or in flight."""
         members, outcome = self._c.members, self._outcome
         self._c.phase = "stopping" if hurry else "closing"
-        short = 2.5 if hurry else HOLD_SECONDS
+        short = HURRY_SECONDS if hurry else HOLD_SECONDS
         outcome.readers = await self._c.ask_all(members.alive("reader"), "hold", {}, short)
         sequences = {name: answer["sequences"] for name, answer in outcome.readers.items()}
         body = {"sequences": sequences, "hurry": hurry}
         # A trainer that stands still is waited for until it answers, or is declared dead, and its batches are
         # somebody else's; so there is nothing that only it counts. An interrupt cannot wait so long.
         run, sync = self._job.run, self._job.sync
-        patience = HURRY_SECONDS if hurry else run.node_timeout_seconds + sync.timeout_seconds + HOLD_SECONDS
+        patience = run.node_timeout_seconds + sync.timeout_seconds + HOLD_SECONDS
+        patience = HURRIED_TRAINER_SECONDS if hurry else patience
         outcome.trainers = await self._c.ask_all(members.alive("trainer"), "hold", body, patience)
         outcome.shards = await self._c.ask_all(members.alive("embedding"), "hold", {}, short)
         for name, answer in outcome.shards.items():

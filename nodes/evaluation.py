@@ -10,13 +10,13 @@ import numpy as np
 from ..pipeline.data.spans import Span
 from ..pipeline.errors import ClusterError
 from ..pipeline.metrics.quality import QualitySums
+from .closing import ASK_SECONDS
 from .coordinator import Coordinator
 from .membership_state import Member
 from .model_words import REPLICAS, ModelFacts
 from .outcome import Outcome, Score
 from .span_body import span_to_body
 
-ASK_SECONDS = 60.0
 EVAL_SECONDS = 24 * 3600.0
 
 

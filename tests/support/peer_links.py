@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ class Remembering(Algorithm):
     name = "remembering"
     summary = "for tests"
     needs_peers = True
-    state_names = ("first", "second")
+    state_names: ClassVar[tuple[str, ...]] = ("first", "second")
 
     def __init__(self, completed: int = 0, numel: int = 0) -> None:
         super().__init__(None)

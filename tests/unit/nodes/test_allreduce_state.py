@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.early_chunks import EarlyChunks, RoundId
@@ -21,37 +20,22 @@ from shadowsync.pipeline.wire.messages import (
     PeerWait,
 )
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Peers, Replica
+from shadowsync.sync_algos.base import AlgorithmState
 from shadowsync.sync_algos.grouping import fixed, shuffled
+from shadowsync.tests.support.peer_links import Remembering
 from shadowsync.tests.support.peer_net import TIMEOUT_SECONDS, Lossy, Net
 
 NUMEL = 24
 
 
-class Counting(Algorithm):
+class Counting(Remembering):
     """Has one tensor, which says how often it was moved."""
 
     name = "counting"
-    summary = "for tests"
     state_names = ("moved",)
 
     def __init__(self, completed: int) -> None:
-        super().__init__(None)
-        self.held = AlgorithmState(completed, {"moved": torch.full((NUMEL,), float(completed))})
-        self.loads = 0
-
-    async def round(self, replica: Replica, peers: Peers) -> bool:
-        """Not run here."""
-        raise NotImplementedError
-
-    def state(self) -> AlgorithmState:
-        """As it is."""
-        return self.held
-
-    def load_state(self, state: AlgorithmState) -> None:
-        """Takes it over."""
-        self.held = state
-        self.loads += 1
+        super().__init__(completed, NUMEL)
 
 
 class Refusing(Counting):
