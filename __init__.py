@@ -1,6 +1,52 @@
-"""ShadowSync: background synchronization for training recommendation models (arXiv 2003.03477)."""
+"""ShadowSync: background synchronization for training recommendation models (arXiv 2003.03477).
+
+From Python: `run` trains a job on this machine and gives its report, `load` opens the model that a run saved.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .nodes.run_job import RunFailed, run
+    from .pipeline.config.job import Job
+    from .pipeline.errors import ShadowSyncError
+    from .pipeline.report.model import Report
+    from .pipeline.saved_model.model import SavedModel, load
 
 __version__ = "0.1.0"
 PROTOCOL_VERSION = 1
 
-__all__ = ["PROTOCOL_VERSION", "__version__"]
+# Imported when they are first used: the command line's --help, and nodes that know no torch, import this too.
+_PLACES = {
+    "Job": "pipeline.config.job",
+    "Report": "pipeline.report.model",
+    "RunFailed": "nodes.run_job",
+    "SavedModel": "pipeline.saved_model.model",
+    "ShadowSyncError": "pipeline.errors",
+    "load": "pipeline.saved_model.model",
+    "run": "nodes.run_job",
+}
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "Job",
+    "Report",
+    "RunFailed",
+    "SavedModel",
+    "ShadowSyncError",
+    "__version__",
+    "load",
+    "run",
+]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+
+    def __dir__():
+        return sorted({*globals(), *_PLACES})

@@ -5,11 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shadowsync.pipeline.data.generator import generate_log
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
+
+Sections = dict[str, dict[str, Any]]
 
 
 def job_text(sections: dict[str, dict[str, Any]]) -> str:
@@ -33,16 +38,39 @@ def on_log(log: Path, seed: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def run_job(sections: dict[str, dict[str, Any]], expect: int = 0) -> Report:
-    """Runs a job to its end in a folder of its own and gives the report; raises RuntimeError otherwise."""
+@contextmanager
+def log_or_generated(given: Path | None, examples: int, eval_examples: int) -> Iterator[Path]:
+    """The folder of the log that is given; where there is none, one of so many examples for the block."""
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="benchmark-log-") as name:
+        log = Path(name)
+        generate_log(
+            log, examples=examples, eval_examples=eval_examples, seed=1, data_format="parquet", files=2
+        )
+        yield log
+
+
+def run_job(
+    sections: dict[str, dict[str, Any]],
+    expect: int = 0,
+    command: Sequence[str] = ("run",),
+    then: Callable[[Path], object] = lambda folder: None,  # noqa: ARG005
+) -> Report:
+    """Runs a job to its end in a folder of its own and gives the report; raises RuntimeError otherwise.
+    `command` is what starts it, with its options; `then` is given the run's folder, which does not stay."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         whole = {**sections, "run": {**sections.get("run", {}), "directory": folder}}
         file = Path(folder) / "job.toml"
         file.write_text(job_text(whole), encoding="utf-8")
-        command = [sys.executable, "-m", "shadowsync.cli", "run", str(file), "--quiet"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        whole_command = [sys.executable, "-m", "shadowsync.cli", *command, str(file), "--quiet"]
+        done = subprocess.run(
+            whole_command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
         if done.returncode != expect:
             raise RuntimeError(f"the job ended with {done.returncode}: {done.stderr[-2000:]}")
+        then(Path(folder) / "latest")
         return read_report(Path(folder) / "latest" / "report.json")
 
 

@@ -16,9 +16,17 @@ from shadowsync.pipeline.report.hardware import describe_hardware, versions
 Figures = dict[str, float]
 
 
-def alternate(runs: dict[str, Callable[[], Figures]], rounds: int) -> dict[str, list[Figures]]:
-    """Runs each in turn, `rounds` times, the order reversed in every other round; prints as it goes."""
-    results: dict[str, list[Figures]] = {name: [] for name in runs}
+Results = dict[str, list[Figures]]
+
+
+def alternate(
+    runs: dict[str, Callable[[], Figures]],
+    rounds: int,
+    after: Callable[[Results], object] = lambda results: None,  # noqa: ARG005
+) -> Results:
+    """Runs each in turn, `rounds` times, the order reversed in every other round; prints as it goes. `after`
+    is given what there is after each round, to save it."""
+    results: Results = {name: [] for name in runs}
     for number in range(rounds):
         names = list(runs) if number % 2 == 0 else list(reversed(runs))
         for name in names:
@@ -26,6 +34,7 @@ def alternate(runs: dict[str, Callable[[], Figures]], rounds: int) -> dict[str, 
             results[name].append(figures)
             shown = "  ".join(f"{key} {value:,.4g}" for key, value in figures.items())
             print(f"round {number + 1}/{rounds}  {name:24} {shown}", flush=True)
+        after(results)
     return results
 
 

@@ -38,6 +38,7 @@ from shadowsync.nodes.role import MemberInfo
 from shadowsync.nodes.rounds import RoundCounter
 from shadowsync.nodes.shadow import Shadow
 from shadowsync.pipeline.config.load import validate_job
+from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.registry import make_algorithm
 
@@ -65,11 +66,17 @@ def job_of(mode: str, sync_nodes: int) -> Any:
     )
 
 
+def build_shared(mode: str, sync_nodes: int) -> Shared:
+    """What a trainer of such a job has, whatever became of its tables."""
+    job = job_of(mode, sync_nodes)
+    return Shared.build(job, TablePlan.make(job.tables, job.embedding.nodes))
+
+
 class EmulatedTrainer:
     """A replica that nobody trains, and all of a trainer's synchronization."""
 
     def __init__(self, index: int, mode: str, syncs: list[MemberInfo], context: Any, step: float) -> None:
-        self._shared = Shared.build(job_of(mode, len(syncs)))
+        self._shared = build_shared(mode, len(syncs))
         self._step_seconds = step
         self.rounds = RoundCounter(self._shared.total_iterations)
         algorithm = make_algorithm("easgd", {})
@@ -274,7 +281,7 @@ def main() -> None:
     if given.train:
         return train(*json.loads(given.train))
     link, step = given.rate_mbit * 1e6 / 8, given.step_seconds
-    model_bytes = Shared.build(job_of("shadow", 1)).replica.numel * 4
+    model_bytes = build_shared("shadow", 1).replica.numel * 4
     duty = job_of("shadow", 1).sync.duty
     rows = []
     with LimitedLinks(4, given.rate_mbit) as links:

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from ..nodes.launch import check_sync
 from ..pipeline.config.job import Job
-from ..pipeline.data.schema import FeatureShape
-from ..pipeline.data.spans import plan_spans
+from ..pipeline.data.input_plan import plan_input
 from ..pipeline.errors import JobFileError
 from ..pipeline.models.registry import build_model
 from ..pipeline.report.hardware import describe_hardware, versions
@@ -34,10 +33,7 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Cell]:
         except JobFileError as error:
             raise JobFileError(str(error), where=f"--algorithms {cell.label}") from error
     build_model(reference_job(base, base.run.seed, "check", base.run.directory))
-    shape = FeatureShape(base.data.dense_features, base.data.categorical_features, base.table_rows)
-    for files in (base.data.path, base.data.eval_path):
-        if files:
-            plan_spans(files, base.data.format, base.data.span_bytes, shape)
+    plan_input(base)
     return cells
 
 

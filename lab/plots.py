@@ -13,7 +13,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from ..pipeline.report.model import Point, Report
+from ..pipeline.report.model import Report
+from ..pipeline.report.part import Point
 from .cells import REFERENCE
 from .curves import from_start, mean_curve
 from .record import Comparison

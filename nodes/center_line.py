@@ -59,6 +59,8 @@ class CenterLine:
     traffic: Traffic
     lost: bool = False
     refused_messages: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
     _pending: dict[int, _Pending] = field(default_factory=dict)
 
     @classmethod
@@ -138,6 +140,7 @@ class CenterLine:
             buffers = [part.buffer for part in parts]
             size = sum(buffer.nbytes for buffer in buffers)
             self.traffic.received += size
+            self.received_bytes += size
             try:
                 message = decode(buffers)
             except ProtocolError as error:
@@ -161,6 +164,7 @@ class CenterLine:
             frames = encode(message)
             size = sum(memoryview(frame).nbytes for frame in frames)
             self.traffic.sent += size
+            self.sent_bytes += size
             if isinstance(message, CenterExchange):
                 pending.is_exchange = True
                 self.traffic.went_up(size, message.elements)

@@ -93,7 +93,9 @@ class CenterLink:
     def metrics(self) -> dict[str, int]:
         """Counts of this link, to be summed over a trainer's links; any thread may read them."""
         own = {"reference_bytes": self.reference_bytes, "answered_slices": self._answered_slices}
-        return self.traffic.metrics("center") | own
+        ends = {f"to/{line.member.name}": line.sent_bytes for line in self._lines}
+        ends |= {f"from/{line.member.name}": line.received_bytes for line in self._lines}
+        return self.traffic.metrics("center") | own | ends
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """See `Center.exchange`. `values` must not be changed until this returns or raises; one exchange of

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..pipeline.checkpoint.files import FileEntry
-from ..pipeline.checkpoint.manifest import CheckpointManifest, begin, commit
-from ..pipeline.errors import ClusterError
+from ..pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
+from .checkpoint_manifest import Books, manifest_of
 from .coordinator import Coordinator
 from .divergence import CHUNK_ELEMENTS, Divergence
 from .membership_state import Member
 from .model_words import CENTER, REPLICAS, ModelFacts
 from .outcome import Outcome
+from .running_checkpoint import PART_SECONDS
+from .to_the_end import to_the_end
+from .unwritten import no_checkpoint
 
 ASK_SECONDS = 60.0
 HOLD_SECONDS = 8.0
@@ -73,6 +76,11 @@ class Closing:
     def _ask_seconds(self) -> float:
         return HURRY_SECONDS if self._hurry else ASK_SECONDS
 
+    @property
+    def _part_seconds(self) -> float:
+        """For a node's part of the checkpoint, which may be large."""
+        return HURRY_SECONDS if self._hurry else PART_SECONDS
+
     def _present(self, role: str, held: Mapping[str, Any]) -> list[Member]:
         """The living nodes of a role; in a hurry those that answered when they were held."""
         return [m for m in self._c.members.alive(role) if not self._hurry or m.info.name in held]
@@ -107,27 +115,40 @@ class Closing:
         self._outcome.divergence = sums.value()
 
     async def checkpoint(self) -> None:
-        """Every node writes its files; the manifest comes last. Raises ClusterError if one cannot."""
+        """Every node writes its files; the manifest comes last. Raises ClusterError if one cannot, and the
+        checkpoint before stays; of this one nothing is left, so that a full disk has room for the report."""
         self._c.phase = "writing the checkpoint"
         trainers = self._present("trainer", self._outcome.trainers)
         if not trainers:
             self._outcome.notes.append("no checkpoint could be written, since no trainer is left")
             return
-        directory = await asyncio.to_thread(begin, self._c.folder)
-        body = {"directory": str(directory.resolve()), "dense": False, "model": self._model.origin}
+        try:
+            # Nodes may have another working directory.
+            directory = await to_the_end(lambda: begin(self._c.folder).resolve())
+            saver, manifest = await self._write(directory, trainers)
+            await to_the_end(commit, directory, manifest)
+        except BaseException:
+            await to_the_end(sweep, self._c.folder)
+            raise
+        self._outcome.model_saved = manifest.model
+        self._note_disagreement(saver, trainers)
+
+    async def _write(self, directory: Path, trainers: list[Member]) -> tuple[Member, CheckpointManifest]:
+        """All files but the manifest, with the trainer whose model it is."""
+        # Before the shards write: each of them then has all of these batches, in a hurry perhaps more.
+        books = Books.of(self._c)
+        body = {"directory": str(directory), "dense": False, "model": self._model.origin}
         saver, written = await self._save_model(trainers, body)
         shards = self._c.members.alive("embedding")
         syncs = self._present("sync", self._outcome.syncs)
         others = [*(trainer for trainer in trainers if trainer is not saver), *shards, *syncs]
-        answers = await self._c.ask_all(others, "checkpoint", body, self._ask_seconds)
+        answers = await self._c.ask_all(others, "checkpoint", body, self._part_seconds)
         missing = [shard.info.name for shard in shards if shard.info.name not in answers]
         if missing:
-            raise ClusterError(f"no checkpoint: {', '.join(missing)} did not write its part")
+            raise no_checkpoint(missing, "its part", self._c.refusals)
         files = [FileEntry(**f) for part in (written, *answers.values()) for f in part["files"]]
-        saved = self._model.saved(saver.info.name)
-        await asyncio.to_thread(commit, self._c.folder, self._manifest(files, saved))
-        self._outcome.model_saved = saved
-        self._note_disagreement(saver, trainers)
+        files += await asyncio.to_thread(books.ledger.write, directory)
+        return saver, manifest_of(self._c, files, self._model.saved(saver.info.name), books)
 
     async def _save_model(
         self, trainers: list[Member], body: dict[str, Any]
@@ -139,7 +160,7 @@ class Closing:
         for origin in dict.fromkeys((self._model.origin, REPLICAS)):
             for trainer in ordered:
                 dense = body | {"dense": True, "model": origin}
-                answer = await self._c.ask(trainer, "checkpoint", dense, self._ask_seconds)
+                answer = await self._c.ask(trainer, "checkpoint", dense, self._part_seconds)
                 if answer is not None and answer["ready"]:
                     self._model.saved_by = saver = trainer.info.name
                     if origin != self._model.origin:
@@ -147,10 +168,10 @@ class Closing:
                         self._outcome.notes.append(f"{lost} is lost; the model is {saver}'s replica")
                         self._model.origin = origin
                     return trainer, answer
-                if origin == CENTER and trainer.alive:
-                    # One that could not read it in time speaks for all.
+                if origin == CENTER and trainer.alive and trainer.info.name not in self._c.refusals:
+                    # One that could not read it in time speaks for all; one that refuses, for itself.
                     break
-        raise ClusterError(f"no checkpoint: {', '.join(names)} did not write the model")
+        raise no_checkpoint(names, "the model", self._c.refusals)
 
     def _note_disagreement(self, saver: Member, trainers: list[Member]) -> None:
         if self._model.single and self._model.digests:
@@ -160,20 +181,3 @@ class Closing:
                 self._outcome.notes.append(
                     f"{', '.join(others)} ended with another model than {saver.info.name}, whose model it is"
                 )
-
-    def _manifest(self, files: list[FileEntry], model: str) -> CheckpointManifest:
-        return CheckpointManifest(
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            run=self._c.folder.name,
-            job=self._job.model_dump(mode="json"),
-            job_digest=self._job.digest,
-            model=model,
-            examples_trained=self._c.ledger.totals.distinct_examples,
-            files=files,
-            plan={
-                "table_rows": list(self._job.table_rows),
-                "dim": self._job.model.embedding_dim,
-                "nodes": self._job.embedding.nodes,
-            },
-            ledger=dict(vars(self._c.ledger.totals)),
-        )

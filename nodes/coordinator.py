@@ -9,35 +9,48 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import zmq
 import zmq.asyncio
 
-from ..pipeline.errors import ExitCode, ProtocolError
+from ..pipeline.data.batch import BatchId
+from ..pipeline.data.id_classes import IdClass
+from ..pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Refused
 from ..pipeline.wire.endpoints import advertised
 from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.messages import Ask, Failure, Pulse
+from ..pipeline.wire.own_address import AUTO, own_address
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import bind, prepare
+from .bad_batches import BadBatches
 from .desk import Desk
+from .health import Health, health_path, serve_health
+from .health_words import coordinator_health
+from .input_size import InputSize
 from .ledger_state import LedgerState
 from .ledger_store import LedgerStore
 from .lost_batches import lost_batches
 from .membership_state import Member, Membership
 from .orphan import watch_supervisor
+from .placement import Placement
+from .rates import Rates
 from .settings import NodeSettings
 from .stop import Stop
 from .sync_group import GroupView, SyncGroup
+from .talks import Talks
 from .tally import Tally
+from .tracing import TRACER
+from .watching import Watching
 
 log = logging.getLogger(__name__)
 
 SUPERVISOR = "supervisor"
+FAREWELL_SECONDS = 1.0
 
 
 class Coordinator:
@@ -46,15 +59,42 @@ class Coordinator:
     All of it runs on one asyncio loop.
     """
 
-    def __init__(self, settings: NodeSettings, folder: Path, ledger: LedgerState, store: LedgerStore) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        folder: Path,
+        ledger: LedgerState,
+        store: LedgerStore,
+        placement: Placement,
+    ) -> None:
         self.settings = settings
         self.job = settings.job
         self.folder = folder
         self.ledger = ledger
         self.store = store
+        self.placement = placement
         self.members = Membership(self.job.expected, self.job.digest)
         self.group = SyncGroup()
         self.tally = Tally()
+        self.bad_batches = BadBatches(settings.job.trainer.max_bad_batches)
+        self.rates = Rates()
+        self.input_size = InputSize.unknown()
+        self.divergence_points: list[tuple[float, float]] = []
+        self.divergence_period_seconds = 1.0
+        self.resumed_from = ""
+        # Which checkpoint a run that goes on was read from.
+        self.start_digest = ""
+        self.progressive: frozenset[int] = frozenset()
+        self.id_classes: Mapping[str, IdClass] = {}
+        # Of a run that goes on: the batches that each shard had applied and the saved ledger has not.
+        self.applied_before: dict[str, frozenset[BatchId]] = {}
+        # (examples trained, metric of `[validation]`), in the order in which they were scored.
+        self.validation_points: list[tuple[int, float]] = []
+        self.page = ""
+        self.ended_as = "ended"
+        self._watching = Watching(self)
+        # Host and process by token, for those who watch.
+        self.places: dict[str, tuple[str, int]] = {}
         self.events: list[tuple[float, str, str]] = []
         self.stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Condition()
@@ -62,11 +102,12 @@ class Coordinator:
         self.started_at = time.monotonic()
         self.refused_messages = 0
         self.exits: dict[str, str] = {}
+        # Why a node did not do what it was asked last, by its name.
+        self.refusals: dict[str, ShadowSyncError] = {}
         self.phase = "waiting for nodes"
         self.finishing = False
         self._desk = Desk(self)
-        self._talks: dict[bytes, Conversation] = {}
-        self._heard: dict[str, float] = {}
+        self.talks = Talks()
         self.synced_iterations: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._context = zmq.asyncio.Context()
@@ -82,7 +123,9 @@ class Coordinator:
     def listen(self) -> str:
         """Binds, and gives the endpoint that nodes join at; raises ClusterError."""
         bound = bind(self._socket, self.settings.listen_at())
-        self.endpoint = advertised(bound, self.settings.bind, self.settings.advertise)
+        told = own_address() if self.settings.advertise == AUTO else self.settings.advertise
+        self.endpoint = advertised(bound, self.settings.bind, told)
+        self._watching.open()
         return self.endpoint
 
     def start(self) -> None:
@@ -90,17 +133,31 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         self.spawn(self._receive())
         self.spawn(self._watch())
+        self.spawn(self._watching.run())
+        if (path := health_path(supervised=False)) is not None:
+            self.spawn(serve_health(path, self.health))
         interrupted = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.request_stop, interrupted)
         if self.settings.supervised:
             watch_supervisor(loop, lambda: self.request_stop(interrupted))
 
+    def health(self) -> Health:
+        """What the socket of `nodes.health` answers."""
+        expected = self.job.expected
+        there = {role: len(self.members.alive(role)) for role in expected}
+        return coordinator_health(self.phase, self.tally.examples, expected, there)
+
     async def close(self) -> None:
-        """Ends the tasks and the socket."""
+        """Tells who watches that the job has ended; ends the tasks and the socket."""
+        watchers = self.talks.watchers(time.monotonic())
+        end = {"outcome": self.ended_as}
+        told = [talk.ask("ended", end, timeout_seconds=FAREWELL_SECONDS) for talk in watchers]
+        await asyncio.gather(*told, return_exceptions=True)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._watching.close()
         self._socket.close()
         self._context.term()
 
@@ -121,14 +178,29 @@ class Coordinator:
         self, member: Member, verb: str, body: dict[str, Any], seconds: float
     ) -> dict[str, Any] | None:
         """Asks one node; None if it is gone or refused, which is logged."""
-        talk = self._talks.get(member.info.token.encode())
+        talk = self.talks.of(member.info.token.encode())
         if talk is None or not member.alive:
             return None
+        self.refusals.pop(member.info.name, None)
         try:
             return await talk.ask(verb, body, timeout_seconds=seconds)
         except (Gone, Refused) as error:
             log.warning("%s did not do %r: %s", member.info.name, verb, error)
+            if isinstance(error, Refused):
+                self.refusals[member.info.name] = error
             return None
+
+    async def demand(self, member: Member, verb: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Asks one node that must answer; raises ClusterError, with its reason, if it is gone or refuses."""
+        talk = self.talks.of(member.info.token.encode())
+        if talk is None or not member.alive:
+            raise ClusterError(f"{member.info.name} is gone")
+        try:
+            return await talk.ask(verb, body, timeout_seconds=seconds)
+        except (Gone, Refused) as error:
+            unmet = ClusterError(f"{member.info.name}: {error}")
+            unmet.exit_code = error.exit_code if isinstance(error, Refused) else unmet.exit_code
+            raise unmet from error
 
     async def ask_all(
         self, members: Iterable[Member], verb: str, body: dict[str, Any], seconds: float
@@ -161,9 +233,8 @@ class Coordinator:
     def lose(self, token: str, why: str) -> None:
         """A node died: its batches go back, what it alone knew is counted as lost."""
         member = None if self.finishing else self.members.lose(token, why)
-        talk = self._talks.pop(token.encode(), None) if self.finishing or member else None
-        if talk is not None:
-            talk.close(why)
+        if self.finishing or member:
+            self.talks.end(token.encode(), why)
         if member is None:
             return
         name, role = member.info.name, member.info.role
@@ -207,22 +278,30 @@ class Coordinator:
                 self._send(identity, Failure(request=0, what=str(error)))
                 continue
             token = identity.decode("ascii", "replace")
-            self._heard[token] = time.monotonic()
+            self.talks.hear(identity, time.monotonic())
             if isinstance(message, Pulse):
                 self._pulse(identity, token, message)
                 continue
-            talk = self._talks.get(identity)
+            talk = self.talks.of(identity)
             if talk is None:
                 if not isinstance(message, Ask):
                     continue
-                talk = self._talks[identity] = self._new_talk(identity, token)
+                talk = self._new_talk(identity, token)
+                self.talks.begin(identity, talk)
             talk.receive(message)
 
     def _new_talk(self, identity: bytes, token: str) -> Conversation:
         async def handle(verb: str, body: dict[str, Any]) -> dict[str, Any]:
-            return await self._desk.handle(token, verb, body)
+            began = time.monotonic()
+            try:
+                return await self._desk.handle(token, verb, body)
+            finally:
+                if TRACER.on:
+                    TRACER.note(verb, began, time.monotonic() - began)
 
-        return Conversation(token, lambda message: self._send(identity, message), handle)
+        return Conversation(
+            token, lambda message: self._send(identity, message), handle, repeatable=("status",)
+        )
 
     def _send(self, identity: bytes, message: Message) -> None:
         send_now(self._socket, [identity, *encode(message)])
@@ -230,9 +309,11 @@ class Coordinator:
     def _pulse(self, identity: bytes, token: str, message: Pulse) -> None:
         member = self.members.find(token)
         dead = member is not None and not member.alive
-        self._send(identity, Pulse(body={"declared_dead": member.lost_because} if member and dead else {}))
+        body = {"declared_dead": member.lost_because} if member and dead else {}
+        self._send(identity, Pulse(body=body | {"examples": self.ledger.examples_so_far}))
         if member is not None and member.alive:
             member.metrics = message.body
+            self.rates.beat(member.info.name, self.seconds(), message.body)
             if member.info.role == "trainer":
                 self.tally.pulse(member.info.name, self.seconds(), message.body)
 
@@ -242,8 +323,10 @@ class Coordinator:
             await asyncio.sleep(min(0.5, limit / 4))
             now = time.monotonic()
             for member in self.members.alive():
-                if member.ready and now - self._heard.get(member.info.token, now) > limit:
+                heard = self.talks.heard_at(member.info.token)
+                if member.ready and heard is not None and now - heard > limit:
                     self.lose(member.info.token, f"was silent for {limit:g} s")
+            self.talks.forget_silent(now, lambda token: self.members.find(token) is not None)
             if self.phase == "training" and (lost := lost_batches(self.ledger, self.members.alive("reader"))):
                 text = (
                     f"batches delivered and neither trained nor on their way: {lost}; report.md has the books"
@@ -256,11 +339,12 @@ class Coordinator:
             for trainer in self.members.alive("trainer"):
                 self.spawn(self.ask(trainer, "group", view.to_body(), 60.0))
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Runs a coroutine beside the others; an exception of it stops the job."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

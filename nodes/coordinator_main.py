@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..pipeline.data.schema import FeatureShape
-from ..pipeline.data.spans import Span, plan_spans
-from ..pipeline.errors import DataError, ExitCode
+from ..pipeline.checkpoint.manifest import sweep
+from ..pipeline.data.input_plan import plan_input
+from ..pipeline.data.span import Span
+from ..pipeline.errors import DataError, ExitCode, JobFileError
+from ..pipeline.profile.write import write_profile
 from ..pipeline.report.model import Report
 from ..pipeline.report.run_folder import create_run_folder, point_latest
 from ..pipeline.report.write import write_report
 from .conductor import Conductor
 from .coordinator import Coordinator
+from .input_size import InputSize
 from .job_report import build_report, with_exits
 from .ledger_state import LedgerState
 from .ledger_store import LedgerStore
 from .logs import log_to_folder
 from .outcome import Outcome
+from .placement import Placement
+from .restored_run import RestoredRun
+from .resume_hint import resume_hint
 from .settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -37,43 +44,77 @@ def make_run_folder(settings: NodeSettings) -> Path:
     return folder
 
 
-def plan_input(settings: NodeSettings) -> tuple[list[Span], list[Span]]:
-    """The spans of training and evaluation; raises DataError for files that cannot be used."""
+def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: RestoredRun | None) -> LedgerState:
+    """The ledger of the job; raises JobFileError for a run that goes on with nothing left to train."""
     job = settings.job
-    data = job.data
-    shape = FeatureShape(data.dense_features, data.categorical_features, job.table_rows)
-    train = plan_spans(data.path, data.format, data.span_bytes, shape)
-    held_out = plan_spans(data.eval_path, data.format, data.span_bytes, shape) if data.eval_path else []
-    return train, held_out
+    ledger = LedgerState(
+        spans,
+        epochs=job.data.epochs,
+        seed=job.run.seed,
+        shuffled=job.data.spans_shuffled,
+        restored=restored.ledger if restored is not None else None,
+    )
+    if restored is not None and ledger.complete:
+        raise JobFileError(
+            f"{restored.manifest.run} has trained all of its input, {ledger.restored_examples:,} examples",
+            remedy="raise data.epochs to train on, for example --set data.epochs="
+            f"{job.data.epochs + 1}; or start a new run from it, by start.checkpoint",
+        )
+    return ledger
 
 
 async def run_coordinator(settings: NodeSettings) -> tuple[ExitCode, str, Report | None]:
     """The whole life of the coordinator: the exit code, one line for the user, and the report."""
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     job = settings.job
-    spans, eval_spans = await asyncio.to_thread(plan_input, settings)
+    plan = await asyncio.to_thread(plan_input, job)
+    if job.validation.wanted and not plan.validation:
+        raise JobFileError(
+            "[validation] is set and the job has no data for it",
+            remedy="give data.validation_path, or a part of data.path by data.split.validation",
+        )
+    restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
+    ledger = make_ledger(settings, plan.train, restored)
+    size = await asyncio.to_thread(InputSize.of, plan.train, job.data.epochs, job.data.split)
+    kept = restored.plan if restored is not None else None
+    placement = await asyncio.to_thread(Placement.find, job, plan.train, kept)
     folder = make_run_folder(settings)
+    placement.record().write(folder)
     log_to_folder(folder, "coordinator")
-    shuffled = job.data.shuffle_window > 0
-    ledger = LedgerState(spans, epochs=job.data.epochs, seed=job.run.seed, shuffled=shuffled)
     store = LedgerStore(folder / LEDGER_FILE)
-    coordinator = Coordinator(settings, folder, ledger, store)
+    coordinator = Coordinator(settings, folder, ledger, store, placement)
+    coordinator.progressive = plan.progressive
+    coordinator.id_classes = plan.id_classes
+    coordinator.input_size = size
     try:
+        if restored is not None:
+            _take_over(coordinator, restored)
         endpoint = coordinator.listen()
         coordinator.start()
         _announce(settings, endpoint, folder)
-        conductor = Conductor(coordinator, eval_spans)
+        conductor = Conductor(coordinator, plan.test, plan.validation)
         outcome = await conductor.run()
-        eval_files = list(dict.fromkeys(span.path for span in eval_spans))
+        eval_files = list(dict.fromkeys(span.path for span in plan.test))
         code, text, report = _conclude(coordinator, outcome, eval_files, started_at)
         ended = await conductor.finish(code, text)
+        # What nodes wrote for a checkpoint that was given up: they write no more.
+        await asyncio.to_thread(sweep, folder)
         if report is not None:
             report = with_exits(report, ended)
             await asyncio.to_thread(write_report, folder, report)
+        if outcome.profile is not None:
+            await asyncio.to_thread(write_profile, folder, *outcome.profile)
         return code, text, report
     finally:
         await coordinator.close()
         store.close()
+
+
+def _take_over(coordinator: Coordinator, restored: RestoredRun) -> None:
+    coordinator.store.restored(restored.ledger)
+    coordinator.resumed_from, coordinator.applied_before = restored.manifest.run, restored.applied_before
+    coordinator.start_digest = restored.manifest.digest
+    coordinator.event("coordinator", restored.event())
 
 
 def _conclude(
@@ -83,7 +124,8 @@ def _conclude(
     if not coordinator.members.started:
         assert stop is not None
         return stop.exit_code, stop.text, None
-    if stop is None and coordinator.ledger.totals.trained_examples == 0:
+    # A run that goes on may find that all that was left to read was trained before.
+    if stop is None and coordinator.ledger.examples_so_far == 0:
         error = DataError(
             "no example could be read from the input",
             where=", ".join(coordinator.job.data.path),
@@ -91,7 +133,9 @@ def _conclude(
         )
         return error.exit_code, str(error), None
     report = build_report(coordinator, outcome, eval_files, started_at)
-    text = "" if report.outcome == "finished" else report.outcome
+    text = "" if report.exit_code == ExitCode.OK else report.outcome
+    if stop is not None and stop.kind != "interrupted":
+        text += resume_hint(coordinator.folder)
     if not report.ledger.adds_up and stop is None:
         text = "the ledger does not add up; report.md says where"
     return ExitCode(report.exit_code), text, report

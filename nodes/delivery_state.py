@@ -42,7 +42,8 @@ def token_of(identity: bytes) -> str:
 
 def size_of(batch: Batch) -> int:
     """Bytes that a batch keeps in memory."""
-    return batch.labels.nbytes + batch.dense.nbytes + batch.rows.nbytes
+    tensors = (batch.labels, batch.dense, batch.rows, batch.weights, batch.bag_rows, batch.bag_lengths)
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 class DeliveryState:
@@ -80,6 +81,8 @@ class DeliveryState:
 
     def offer(self, pass_number: int, batch: Batch) -> None:
         """A batch is ready to be sent."""
+        if pass_number == TRAINING and self._held:
+            return
         self._queue.append((pass_number, batch))
         self.kept_bytes += size_of(batch)
 
@@ -95,8 +98,15 @@ class DeliveryState:
         self._queue = keep
 
     def hold(self) -> dict[str, int]:
-        """Sends nothing of training any more; gives each worker's last sequence by identity."""
+        """Sends nothing of training any more; gives each worker's last sequence by identity. What waits is
+        dropped: a held-out pass may follow, and has to find room."""
         self._held = True
+        waiting, self._queue = self._queue, deque()
+        for number, batch in waiting:
+            if number == TRAINING:
+                self.kept_bytes -= size_of(batch)
+            else:
+                self._queue.append((number, batch))
         return {identity.decode("ascii", "replace"): line.sent for identity, line in self._lines.items()}
 
     def credit(self, identity: bytes, credit: Credit) -> None:
@@ -127,8 +137,10 @@ class DeliveryState:
         """Deliveries that were sent RESEND_SECONDS ago and are not known to have arrived."""
         out = []
         for identity, line in self._lines.items():
-            for sequence, kept in line.kept.items():
-                if sequence > line.received and now - kept.sent_at > RESEND_SECONDS:
+            # Not over all that is kept, of which most has arrived and waits to be trained.
+            for sequence in range(line.received + 1, line.sent + 1):
+                kept = line.kept.get(sequence)
+                if kept is not None and now - kept.sent_at > RESEND_SECONDS:
                     kept.sent_at = now
                     self.resent_batches += 1
                     out.append((identity, _delivery(sequence, kept.pass_number, kept.batch)))
@@ -155,15 +167,13 @@ class DeliveryState:
         wanted = set(again)
         for key in [key for key in self._awaiting_verdict if key[0] == token]:
             batch = self._awaiting_verdict.pop(key)
-            if key[1] in wanted:
+            if key[1] in wanted and not self._held:
                 self._queue.appendleft((TRAINING, batch))
             else:
                 self.kept_bytes -= size_of(batch)
 
     def _take(self, identity: bytes) -> tuple[int, Batch] | None:
         for at, (number, batch) in enumerate(self._queue):
-            if number == TRAINING and self._held:
-                continue
             audience = self._audience.get(number)
             if audience is None or token_of(identity) in audience:
                 del self._queue[at]
@@ -187,4 +197,7 @@ def _delivery(sequence: int, pass_number: int, batch: Batch) -> Delivery:
         labels=batch.labels,
         dense=batch.dense,
         rows=batch.rows,
+        weights=batch.weights,
+        bag_rows=batch.bag_rows,
+        bag_lengths=batch.bag_lengths,
     )

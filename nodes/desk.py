@@ -10,6 +10,7 @@ from ..pipeline.data.batch import BatchId
 from ..pipeline.errors import ClusterError, ExitCode, ProtocolError
 from .membership_state import Member
 from .span_body import span_to_body
+from .status import answer_status
 from .stop import Stop
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Desk:
         if verb == "hello":
             return self._hello(token, body)
         if verb in ("exited", "status"):
-            return self._supervisor(verb, body)
+            return self._supervisor(token, verb, body)
         member = self._c.members.require(token)
         if verb == "ready":
             self._c.members.ready(token, body)
@@ -37,7 +38,9 @@ class Desk:
             return {}
         if verb == "failed":
             code = ExitCode(int(body["exit_code"]))
-            self._c.request_stop(Stop("failed", f"{member.info.name}: {body['what']}", code))
+            # A node of which a part has died is itself dead, no more; other failures are the job's.
+            if code is not ExitCode.STOPPED_BY_DEATH:
+                self._c.request_stop(Stop("failed", f"{member.info.name}: {body['what']}", code))
             # It ends once it has the answer, so nobody should wait for it.
             loop = asyncio.get_running_loop()
             loop.call_later(0.1, self._c.lose, token, f"failed: {body['what']}")
@@ -66,12 +69,21 @@ class Desk:
     def _hello(self, token: str, body: dict[str, Any]) -> dict[str, Any]:
         if body.get("token") != token:
             raise ClusterError("the token is not the connection's")
+        if self._c.finishing:
+            # Nobody would tell it when to end.
+            raise ClusterError("the job has ended", remedy="start its nodes again")
         role = str(body.get("role"))
         member = self._c.members.join(role, token, str(body.get("digest")), str(body.get("endpoint")))
+        self._c.places[token] = (str(body.get("host", "")), int(body.get("pid", 0)))
         log.info("%s joined (%s)", member.info.name, member.info.endpoint or "connects only")
-        return {"name": member.info.name, "index": member.info.index, "folder": str(self._c.folder.resolve())}
+        return {
+            "name": member.info.name,
+            "index": member.info.index,
+            "folder": str(self._c.folder.resolve()),
+            "plan": self._c.placement.plan.to_body(),
+        }
 
-    def _supervisor(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _supervisor(self, asker: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         if verb == "exited":
             token, how = str(body["token"]), str(body["how"])
             member = self._c.members.find(token)
@@ -83,27 +95,37 @@ class Desk:
             else:
                 self._c.lose(token, f"died ({how})")
             return {}
-        gaps = [m.metrics for m in self._c.members.alive("trainer")]
-        return {
-            "phase": self._c.phase,
-            "seconds": self._c.seconds(),
-            "trained": self._c.tally.examples,
-            "examples_per_second": self._c.tally.examples_per_second(),
-            "ne": self._c.tally.ne_progressive,
-            "rounds": sum(int(metrics.get("rounds", 0)) for metrics in gaps),
-            "gap_open": max((int(metrics.get("gap_open", 0)) for metrics in gaps), default=0),
-        }
+        answer = answer_status(self._c, body)
+        if body.get("tell_end") is True:
+            self._c.talks.watches(asker)
+        return answer
 
     def _trained(self, member: Member, body: dict[str, Any]) -> dict[str, Any]:
         name, now = member.info.name, self._c.seconds()
         rows = []
-        for wire_id, examples, loss_sum, positives, age in body["batches"]:
+        for wire_id, examples, loss_sum, positives, weight, age in body["batches"]:
             batch = BatchId.from_wire(wire_id)
             rows.append(self._c.ledger.acknowledge(name, batch, int(examples)))
-            self._c.tally.trained(name, now - float(age), int(examples), float(loss_sum), int(positives))
+            sums = float(loss_sum), float(positives), float(weight)
+            self._c.tally.trained(name, now - float(age), int(examples), *sums)
         self._c.synced_iterations[member.info.token] = int(body["synced_iterations"])
         self._c.store.acknowledge(rows)
+        if body["left_out"]:
+            self._left_out(name, body["left_out"])
         return {}
+
+    def _left_out(self, trainer: str, batches: list[Any]) -> None:
+        bad, ledger = self._c.bad_batches, self._c.ledger
+        first = not bad.count
+        rows = []
+        for wire_id, examples, why in batches:
+            rows.append(ledger.leave_out(trainer, BatchId.from_wire(wire_id), int(examples), str(why)))
+            bad.add(rows[-1], ledger.path_of)
+        self._c.store.left_out(rows)
+        if first:
+            self._c.event(trainer, bad.event())
+        if (stop := bad.too_many()) is not None:
+            self._c.request_stop(stop)
 
     def _next_span(self, member: Member, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         granted = self._c.ledger.grant(member.info.name)
@@ -111,13 +133,15 @@ class Desk:
             return {"span": None}
         epoch, span = granted
         self._c.store.grant(epoch, span, member.info.name)
-        return {"epoch": epoch, "span": span_to_body(span)}
+        skip = self._c.ledger.skip_of(epoch, span.number)
+        return {"epoch": epoch, "span": span_to_body(span), "skip": skip}
 
     def _span_read(self, member: Member, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         counts = {key: int(body[key]) for key in ("batches", "examples", "bad_rows")}
         epoch, span = int(body["epoch"]), int(body["span"])
         self._c.ledger.span_read(epoch, span, **counts)
         self._c.store.span_read(epoch, span, **counts)
+        self._c.input_size.span_read(span, counts["examples"], counts["bad_rows"])
         if self._c.ledger.totals.bad_rows > self._c.job.data.max_bad_rows:
             text = (
                 f"{self._c.ledger.totals.bad_rows} malformed rows over all readers; the limit "

@@ -32,6 +32,8 @@ class DivergenceCurve:
         while len(coordinator.members.alive("trainer")) > 1:
             await asyncio.sleep(period)
             await self._sample(coordinator, stride)
+            coordinator.divergence_points = self.points
+            coordinator.divergence_period_seconds = period
             if len(self.points) >= MAX_POINTS:
                 self.points, period = self.points[::2], period * 2
 

@@ -9,40 +9,56 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 from .center_link import CenterLink
 from .links import Links, LinkSettings
 from .replica import Shared
 from .round_gate import RoundGate
-from .rounds import RoundCounter
 
 
-class FixedRate(ABC):
-    """What one worker does about rounds. Called by the worker's thread, but for what says otherwise."""
+class RoundLog(Protocol):
+    """Where a worker's own rounds are counted; see `RoundCounter`."""
 
-    def before_step(self) -> None:  # noqa: B027
+    def completed(self, started_iterations: int, seconds: float, cpu_seconds: float) -> None:
+        """A round is complete; it carried the replica as it was at `started_iterations`."""
+        ...
+
+    def incomplete(self) -> None:
+        """A round ended without all of its slices."""
+        ...
+
+
+class WorkerRounds:
+    """A worker's rounds as its trainer sees them, wherever they are run. Any thread may call."""
+
+    def lose(self, token: str) -> None:
+        """A sync node is gone."""
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Bytes that this worker itself sent and received so far."""
+        return 0, 0
+
+    def link_metrics(self) -> dict[str, int]:
+        """See `CenterLink.metrics`, of this worker's own link."""
+        return {}
+
+
+class FixedRate(WorkerRounds, ABC):
+    """What one worker does about rounds. Called by the worker's thread."""
+
+    def before_step(self) -> None:
         """A batch is about to be trained."""
 
     @abstractmethod
     def after_iteration(self) -> None:
         """A batch was trained: waits for a round if it is time for one."""
 
-    def nothing_to_train(self) -> None:  # noqa: B027
+    def nothing_to_train(self) -> None:
         """No batch has come yet."""
 
-    def lose(self, token: str) -> None:  # noqa: B027
-        """A sync node is gone; any thread may call it."""
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """Bytes that this worker itself sent and received so far; any thread may read them."""
-        return 0, 0
-
-    def link_metrics(self) -> dict[str, int]:
-        """See `CenterLink.metrics`, of this worker's own link; any thread may read it."""
-        return {}
-
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Closes what it holds."""
 
 
@@ -65,6 +81,10 @@ class GatedRounds(FixedRate):
         """Rounds of the others need not wait for this worker, once this has lasted."""
         self._gate.starve(self._index)
 
+    def arrive(self) -> None:
+        """Waits at the gate now, for a worker that counts its iterations itself."""
+        self._gate.arrive(self._index)
+
 
 class OwnRounds(FixedRate):
     """The worker's own rounds with the center, on a loop and links of its own.
@@ -72,7 +92,7 @@ class OwnRounds(FixedRate):
     Made by any thread, used and closed by the worker's only, but for `lose`.
     """
 
-    def __init__(self, index: int, shared: Shared, settings: LinkSettings, rounds: RoundCounter) -> None:
+    def __init__(self, index: int, shared: Shared, settings: LinkSettings, rounds: RoundLog) -> None:
         self._index = index
         self._shared = shared
         self._settings = settings

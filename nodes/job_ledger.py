@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..pipeline.data.batch import BatchId
 from ..pipeline.report.model import Examples, Identity, Ledger
 from .coordinator import Coordinator
 from .membership_state import Member
@@ -20,10 +21,12 @@ def examples_of(c: Coordinator, outcome: Outcome) -> Examples:
     """Where the examples went. `read` is the readers' count, `in_flight` the trainers', the rest the
     coordinator's."""
     totals = c.ledger.totals
-    dropped = totals.returned_examples - c.store.returned_and_trained_examples()
+    given_up = _given_up(c)
     reasons = {"malformed rows": totals.bad_rows} if totals.bad_rows else {}
-    if dropped > 0:
-        reasons["returned by a dead trainer, and the job stopped before they were trained again"] = dropped
+    for why, number in c.store.untrained_examples_by_reason().items():
+        reasons[f"of a batch left out because {why}"] = number
+    if given_up:
+        reasons["returned by a dead trainer, and the job stopped before they were trained again"] = given_up
     return Examples(
         read=total(outcome.readers, "read_examples")
         + sum(int(member.metrics.get("read_examples", 0)) for member in _dead(c, "reader")),
@@ -32,10 +35,15 @@ def examples_of(c: Coordinator, outcome: Outcome) -> Examples:
         replayed=totals.replayed_examples,
         returned=totals.returned_examples,
         in_flight=total(outcome.trainers, "in_flight"),
-        dropped=max(0, dropped),
+        dropped=given_up + totals.untrained_examples,
         bad_rows=totals.bad_rows,
         reasons=reasons,
     )
+
+
+def _given_up(c: Coordinator) -> int:
+    """Examples of deliveries that came back and whose batches nobody settled."""
+    return max(0, c.ledger.totals.returned_examples - c.store.returned_and_settled_examples())
 
 
 def ledger_of(c: Coordinator, outcome: Outcome, examples: Examples) -> Ledger:
@@ -47,14 +55,16 @@ def ledger_of(c: Coordinator, outcome: Outcome, examples: Examples) -> Ledger:
     counted = total(living, "confirmed_examples")
     counted += sum(c.ledger.trained_examples_of.get(name, 0) for name in dead)
     sums = c.store.sums()
+    # Named only where there are some.
+    left_out = " + left out" if totals.left_out_batches else ""
     identities = []
     if not _dead(c, "reader"):
         # A dead reader's last deliveries are known to nobody: its count is that of its last heartbeat.
         identities.append(
             Identity.of(
-                "read by the readers = trained + returned + in flight",
+                f"read by the readers = trained{left_out} + returned + in flight",
                 examples.read,
-                examples.trained + examples.returned + examples.in_flight,
+                examples.trained + totals.left_out_examples + examples.returned + examples.in_flight,
             )
         )
     identities += [
@@ -67,23 +77,54 @@ def ledger_of(c: Coordinator, outcome: Outcome, examples: Examples) -> Ledger:
             totals.trained_examples,
         ),
     ]
-    if outcome.stop is None:
+    if totals.left_out_batches:
+        identities += _left_out_identities(c, living, dead, sums)
+    if outcome.stop is None and not outcome.ended_early:
+        settled = totals.distinct_examples + totals.untrained_examples
         identities.append(
-            Identity.of("cut by the readers = distinct", totals.parsed_examples, totals.distinct_examples)
+            Identity.of(f"cut by the readers = distinct{left_out}", totals.parsed_examples, settled)
         )
         identities.append(
             Identity.of("spans whose batches hold other examples = none", len(c.ledger.misread_spans()), 0)
         )
-    interrupted_replay = examples.dropped > 0 or (outcome.stop is not None and examples.returned > 0)
+    interrupted_replay = _given_up(c) > 0 or (outcome.stop is not None and examples.returned > 0)
     # With a shard dead, the others may have applied a push that it never will.
     interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
     shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
     if not interrupted_replay:
-        identities += [
-            Identity.of(f"batches applied by {name} = distinct batches", applied, totals.distinct_batches)
-            for name, applied in sorted(shard_applied.items())
-        ]
+        identities += [_shard_identity(c, name, answer) for name, answer in sorted(outcome.shards.items())]
     return Ledger.of(identities, c.lost_dense_updates, shard_applied)
+
+
+def _left_out_identities(
+    c: Coordinator, living: dict[str, dict[str, Any]], dead: list[str], sums: dict[str, int]
+) -> list[Identity]:
+    totals = c.ledger.totals
+    told = total(living, "left_out_examples")
+    told += sum(c.ledger.left_out_examples_of.get(name, 0) for name in dead)
+    return [
+        Identity.of("left out by the trainers = left out in the ledger", told, totals.left_out_examples),
+        Identity.of(
+            "left out in the ledger's file = left out in the coordinator's memory",
+            sums["left_out_examples"],
+            totals.left_out_examples,
+        ),
+    ]
+
+
+def _shard_identity(c: Coordinator, name: str, answer: dict[str, Any]) -> Identity:
+    applied, distinct = int(answer["applied_batches"]), c.ledger.totals.distinct_batches
+    # What a trainer had pushed before it died, and the next one left out.
+    before = c.applied_before.get(name, ())
+    halves = [BatchId.from_wire(id) for id in answer.get("applied_of", ())]
+    half = sum(batch not in before for batch in halves)
+    if not c.ledger.restored_batches:
+        extra = " + pushed by the dead and then left out" if half else ""
+        return Identity.of(f"batches applied by {name} = distinct batches{extra}", applied, distinct + half)
+    # It had applied some more when its checkpoint was taken; those are counted until they are trained again.
+    early = sum(not c.ledger.has(batch) for batch in before)
+    right = c.ledger.restored_batches + distinct + early + half
+    return Identity.of(f"batches applied by {name} = restored + distinct + early", applied, right)
 
 
 def _dead(c: Coordinator, role: str) -> list[Member]:

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from ..pipeline.checkpoint.kept import BEST
 from ..pipeline.data.log_manifest import LogManifest, read_manifest
 from ..pipeline.errors import ExitCode
 from ..pipeline.metrics.quality import gain_ratio
+from ..pipeline.prepare.manifest import source_files
 from ..pipeline.report.hardware import describe_hardware, versions
 from ..pipeline.report.model import (
+    Checkpoints,
     Curves,
     Evaluation,
     Event,
-    LinkTraffic,
     Node,
     Replicas,
     Report,
     Staleness,
-    Sync,
     Throughput,
     Train,
+    Validation,
 )
+from ..pipeline.report.placement import LoadedNode, Placement
+from .cache_report import cache_report
 from .coordinator import Coordinator
 from .job_ledger import examples_of, ledger_of, total
-from .outcome import Outcome, Score
+from .outcome import Answers, Kept, Outcome, Score
+from .progressive import progressive_report
+from .sync_report import sync_report
 
 
 def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], started_at: str) -> Report:
@@ -32,12 +37,16 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
     job = c.job
     examples = examples_of(c, outcome)
     ledger = ledger_of(c, outcome, examples)
+    trainer_counts = _trainer_counts(c, outcome)
     died = any(not member.alive for member in c.members.everyone())
     if outcome.stop is not None:
         code = outcome.stop.exit_code
         words = "interrupted" if outcome.stop.kind == "interrupted" else f"stopped: {outcome.stop.text}"
     elif died:
         code, words = ExitCode.FINISHED_WITH_DEATHS, "finished although a node died"
+        words = f"finished early: {outcome.ended_early}; a node died" if outcome.ended_early else words
+    elif outcome.ended_early:
+        code, words = ExitCode.OK, f"finished early: {outcome.ended_early}"
     else:
         code, words = ExitCode.OK, "finished"
     if not ledger.adds_up and outcome.stop is None:
@@ -53,16 +62,34 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
         model_saved=outcome.model_saved,
         examples=examples,
         throughput=_throughput(c, outcome),
-        train=Train(ne_progressive=c.tally.ne_progressive),
+        train=Train(
+            ne_progressive=c.tally.ne_progressive,
+            progressive=progressive_report(outcome.progressive, c.ledger.trained_in(c.progressive))
+            if c.progressive
+            else None,
+        ),
         eval=_evaluation(outcome.score, eval_files),
-        sync=_sync(c, outcome),
+        eval_best=_evaluation(outcome.best_score, eval_files),
+        validation=_validation(outcome.kept),
+        checkpoints=_checkpoints(outcome.kept),
+        bad_batches=c.bad_batches.told(),
+        resumed_from=c.resumed_from or None,
+        restored_examples=c.ledger.restored_examples,
+        sync=sync_report(c, outcome, trainer_counts),
         elp=job.trainer.batch * job.trainer.workers * job.trainer.count,
+        precision={
+            member.info.name: str(member.facts["precision"])
+            for member in c.members.everyone()
+            if member.info.role == "trainer" and "precision" in member.facts
+        },
         staleness=_staleness(outcome),
+        row_cache=cache_report(job, trainer_counts),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
         events=[Event(seconds=s, node=node, what=what) for s, node, what in c.events]
         + [Event(seconds=c.seconds(), node="coordinator", what=note) for note in outcome.notes],
         nodes=_nodes(c, outcome),
+        placement=_placement(c, outcome),
         hardware=describe_hardware(),
         versions=versions(),
         curves=Curves(
@@ -70,6 +97,7 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
             throughput=c.tally.throughput_curves(),
             sync_gap=c.tally.gap_curves(),
             divergence=outcome.divergence_curve,
+            validation=[(float(examples), value) for examples, value in c.validation_points],
         ),
     )
 
@@ -113,8 +141,32 @@ def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None
     )
 
 
+def _validation(kept: Kept | None) -> Validation | None:
+    state = kept.validation if kept is not None else None
+    if kept is None or state is None:
+        return None
+    best = state.best
+    return Validation(
+        metric=state.settings.metric,
+        count=len(state.points),
+        failed=state.failed,
+        best=None if best is None else best.value,
+        best_examples=None if best is None else best.examples,
+        folder=None if best is None else BEST,
+        best_is_last=kept.best_is_last,
+    )
+
+
+def _checkpoints(kept: Kept | None) -> Checkpoints | None:
+    if kept is None or not kept.checkpoints + kept.failed_checkpoints:
+        return None
+    return Checkpoints(written=kept.checkpoints, failed=kept.failed_checkpoints)
+
+
 def teacher_ne(files: list[str]) -> float | None:
-    """The teacher's NE on these files, if all of them are the evaluation part of one generated log."""
+    """The teacher's NE on these files, if all of them, or what they were prepared from, are a part of one
+    generated log."""
+    files = source_files(files)
     manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
     known = [manifest for manifest in manifests if manifest is not None]
     if not known or len(known) < len(manifests) or any(m != known[0] for m in known):
@@ -131,55 +183,14 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _sync(c: Coordinator, outcome: Outcome) -> Sync:
-    """Means over rounds, then over trainers, as the design's section 4 has them."""
-    counts: list[dict[str, Any]] = [member.metrics for member in c.members.everyone("trainer")]
-    for member in c.members.alive("trainer"):
-        counts[c.members.everyone("trainer").index(member)] = outcome.trainers.get(
-            member.info.name, member.metrics
-        )
-    some = [count for count in counts if count.get("rounds")]
-    rounds = sum(int(count["rounds"]) for count in some)
-    answered = sum(int(count.get("answered_slices", 0)) for count in counts)
-    gaps = [int(count.get("gap_max", 0)) for count in counts if count]
-    synced = c.job.sync.algorithm != "none"
-    return Sync(
-        algorithm=c.job.sync.algorithm,
-        mode=c.job.sync.mode if synced else "none",
-        rounds=rounds,
-        incomplete_rounds=sum(int(count.get("incomplete_rounds", 0)) for count in counts),
-        undecided_rounds=sum(int(count.get("undecided_rounds", 0)) for count in counts),
-        # Of a trainer that died, answers after its last heartbeat are not known.
-        unanswered_slices=max(0, total(outcome.syncs, "applied_slices") - answered),
-        gap_mean=sum(count["gap_sum"] / count["rounds"] for count in some) / len(some) if some else None,
-        gap_max=max(gaps) if gaps and synced else None,
-        bytes=sum(int(m.get("sync_sent_bytes", 0)) + int(m.get("sync_received_bytes", 0)) for m in counts),
-        seconds_mean=sum(count["round_seconds"] for count in some) / rounds if rounds else None,
-        links=_links(c, counts),
-        reference_bytes=_reference_bytes(c, counts, outcome),
-    )
-
-
-def _links(c: Coordinator, counts: list[dict[str, Any]]) -> dict[str, LinkTraffic]:
-    links = {}
-    for way in ("center_up", "center_down", "peers_up", "peers_down"):
-        values = sum(int(count.get(f"{way}_float32_bytes", 0)) for count in counts)
-        if values:
-            links[way] = LinkTraffic(
-                codec=getattr(c.job.codecs, way),
-                bytes=sum(int(count.get(f"{way}_bytes", 0)) for count in counts),
-                float32_bytes=values,
-            )
-    return links
-
-
-def _reference_bytes(c: Coordinator, counts: list[dict[str, Any]], outcome: Outcome) -> dict[str, int]:
-    syncs = [outcome.syncs.get(member.info.name, member.metrics) for member in c.members.everyone("sync")]
-    held = {
-        role: sum(int(count.get("reference_bytes", 0)) for count in by_node)
-        for role, by_node in (("trainer", counts), ("sync", syncs))
+def _trainer_counts(c: Coordinator, outcome: Outcome) -> Answers:
+    """By name; of each trainer, those of its last heartbeat where it did not answer any more."""
+    return {
+        member.info.name: outcome.trainers.get(member.info.name, member.metrics)
+        if member.alive
+        else member.metrics
+        for member in c.members.everyone("trainer")
     }
-    return {role: size for role, size in held.items() if size}
 
 
 def _staleness(outcome: Outcome) -> Staleness:
@@ -190,6 +201,20 @@ def _staleness(outcome: Outcome) -> Staleness:
         embedding_mean=total(outcome.shards, "staleness_sum") / pushes,
         embedding_max=max(int(answer["staleness_max"]) for answer in outcome.shards.values()),
     )
+
+
+def _placement(c: Coordinator, outcome: Outcome) -> Placement:
+    """What each embedding node keeps and did, up to its last heartbeat where it did not answer any more."""
+    nodes = []
+    for member in c.members.everyone("embedding"):
+        told = outcome.shards.get(member.info.name, member.metrics)
+        loaded = LoadedNode(
+            **c.placement.node(member.info.index).model_dump(),
+            looked_up_rows=told.get("looked_up_rows"),
+            cpu_seconds=outcome.cpu_seconds.get(member.info.name),
+        )
+        nodes.append(loaded)
+    return Placement(how=c.placement.how, nodes=nodes)
 
 
 def _nodes(c: Coordinator, outcome: Outcome) -> list[Node]:

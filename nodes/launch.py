@@ -54,8 +54,10 @@ def make_role(name: str, job: Job) -> Role:
         from .sync import SyncRole
 
         return SyncRole(job, algorithm)
+    from .device import find_device
     from .trainer import TrainerRole
 
+    find_device(job.trainer.device)
     return TrainerRole(job, algorithm)
 
 

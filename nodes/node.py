@@ -8,14 +8,17 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Coroutine
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import zmq
 import zmq.asyncio
 
+from ..pipeline.embedding.plan import TablePlan
 from ..pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Refused
@@ -24,10 +27,18 @@ from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.messages import Failure, Pulse
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import prepare
+from .health import Health, health_path, serve_health
+from .health_words import node_health
 from .logs import log_to_folder
+from .metrics_port import metrics_address
+from .node_profile import NodeProfile
 from .orphan import watch_supervisor
 from .role import NodeContext, Role
 from .settings import NodeSettings
+from .told_host import told_host
+
+if TYPE_CHECKING:
+    from ..watch.metrics_server import MetricsServer
 
 PULSE_SECONDS = 0.5
 ORPHAN_SECONDS = 9.0
@@ -36,18 +47,20 @@ log = logging.getLogger(__name__)
 
 
 def process_metrics() -> dict[str, Any]:
-    """CPU seconds and peak memory of this process, all threads."""
-    return {"cpu_seconds": time.process_time(), "peak_memory_bytes": _peak_memory_bytes()}
+    """CPU seconds and memory of this process, all threads."""
+    return {"cpu_seconds": time.process_time()} | _memory_bytes()
 
 
-def _peak_memory_bytes() -> int:
+def _memory_bytes() -> dict[str, int]:
+    """The most so far and, where the system tells it, what is resident now."""
     if sys.platform == "linux":
         # `ru_maxrss` survives exec: a small process that a large one started would show the large one's.
         with open("/proc/self/status", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            told = dict(line.split(":", 1) for line in file)
+        names = (("peak_memory_bytes", "VmHWM"), ("memory_bytes", "VmRSS"))
+        return {name: int(told[key].split()[0]) * 1024 for name, key in names}
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
 
 
 class Node:
@@ -63,6 +76,10 @@ class Node:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._heard_at = self._loop.time()
         self._joined = False
+        self._ready = False
+        self._counts: dict[str, Any] = {}
+        self._metrics_server: MetricsServer | None = None
+        self._profile = NodeProfile(role, self._metrics)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> ExitCode:
@@ -73,9 +90,13 @@ class Node:
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
         try:
             self._connect()
-            self._talk = Conversation("the coordinator", self._send, self._handle)
+            self._talk = Conversation(
+                "the coordinator", self._send, self._handle, repeatable=self.role.repeatable
+            )
             self._install_signals()
             self._spawn(self._receive())
+            if (path := health_path(supervised=self.settings.supervised)) is not None:
+                self._spawn(serve_health(path, self._health)).add_done_callback(self._ended_early)
             work = self._spawn(self._work())
             ended = self._spawn(self._finished.wait())
             await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -121,8 +142,9 @@ class Node:
             "role": self.role.name,
             "token": settings.token,
             "digest": job.digest,
-            "endpoint": advertised(endpoint, settings.bind, settings.advertise) if endpoint else "",
+            "endpoint": advertised(endpoint, settings.bind, await told_host(settings)) if endpoint else "",
             "pid": os.getpid(),
+            "host": socket.gethostname(),
         }
         try:
             welcome = await self._talk.ask("hello", hello, timeout_seconds=job.run.start_timeout_seconds)
@@ -146,10 +168,13 @@ class Node:
             folder=str(welcome["folder"]),
             zmq_context=self._context,
             coordinator=self._talk,
+            plan=TablePlan.from_body(job.tables, job.embedding.nodes, welcome.get("plan")),
             fail=self.fail,
         )
         facts = await self.role.prepare(context)
+        self._serve_metrics(name, Path(str(welcome["folder"])).name)
         self._spawn(self._pulse()).add_done_callback(self._ended_early)
+        self._ready = True
         try:
             await self._talk.ask("ready", facts, timeout_seconds=job.run.start_timeout_seconds)
         except (Gone, Refused) as error:
@@ -177,11 +202,14 @@ class Node:
             elif why := message.body.get("declared_dead"):
                 # It was stopped, or cut off, for too long; others do its work now.
                 self._end(ExitCode.STOPPED_BY_DEATH, f"this node was declared dead: it {why}")
+            else:
+                self.role.progress(int(message.body.get("examples", 0)))
 
     async def _pulse(self) -> None:
         limit = 2 * self.settings.job.run.node_timeout_seconds
         while True:
-            self._send(Pulse(body=process_metrics() | self.role.metrics()))
+            self._counts = self._metrics()
+            self._send(Pulse(body=self._counts))
             await asyncio.sleep(PULSE_SECONDS)
             if self._loop.time() - self._heard_at > limit:
                 self._end(
@@ -189,15 +217,42 @@ class Node:
                     f"{self.settings.join}: the coordinator was silent for {limit:g} s",
                 )
 
+    def _metrics(self) -> dict[str, Any]:
+        own, others = process_metrics(), self.role.process_metrics()
+        return {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
+
+    def _serve_metrics(self, name: str, run: str) -> None:
+        address = metrics_address(self.settings)
+        if address is not None:
+            from ..watch.metrics_server import serve_metrics
+
+            host, port = address
+            self._metrics_server = serve_metrics(
+                run, self.role.name, name, lambda: self._counts, host=host, port=port
+            )
+
+    def _health(self) -> Health:
+        return node_health(
+            self.role.name,
+            joined=self._joined,
+            ready=self._ready,
+            silence_seconds=self._loop.time() - self._heard_at,
+            limit_seconds=self.settings.job.run.node_timeout_seconds,
+        )
+
     async def _handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        if verb == "measure":
+            return self._profile.measure(last=bool(body.get("last")))
+        if verb == "trace":
+            return await self._profile.trace(float(body["seconds"]))
         if verb != "finish":
             return await self.role.handle(verb, body)
-        answer = process_metrics() | self.role.metrics()
-        # The answer must leave before the socket closes, so the end is scheduled behind it.
+        # The answer must leave before the socket closes, so the end is scheduled behind it; and it comes also
+        # where there is nothing to measure yet.
         self._loop.call_later(
             0.05, self._end, ExitCode(int(body.get("exit_code", 0))), str(body.get("why", ""))
         )
-        return answer
+        return self._metrics()
 
     def _send(self, message: Message) -> None:
         send_now(self._socket, encode(message))
@@ -246,7 +301,10 @@ class Node:
         return task
 
     async def _close(self) -> None:
+        self._profile.close()
         try:
+            if self._metrics_server is not None:
+                await asyncio.to_thread(self._metrics_server.close)
             await self.role.close()
         finally:
             self._talk.close("this node is ending") if hasattr(self, "_talk") else None

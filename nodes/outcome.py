@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..pipeline.metrics.quality import QualitySums
+from ..pipeline.profile.document import Profile
 from .stop import Stop
+from .validation_state import ValidationState
 
 Answers = dict[str, dict[str, Any]]
 
@@ -19,17 +21,38 @@ class Score:
     sums: list[QualitySums]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What was kept while training went on.
+
+    Attributes:
+        checkpoints, failed_checkpoints: how many were written and could not be.
+        validation: the scores; None without `[validation]`.
+        best_is_last: whether the last checkpoint is the best one, too.
+    """
+
+    checkpoints: int
+    failed_checkpoints: int
+    validation: ValidationState | None
+    best_is_last: bool
+
+
 @dataclass
 class Outcome:
     """Gathered by the conductor, phase by phase. What was not reached stays None or empty.
 
     Attributes:
-        stop: why the job stopped early; None if its input is trained.
+        stop: why the job stopped early; None if its input is trained, or training ended early and well.
+        ended_early: why it did, in words; empty if the whole input is trained.
         readers, trainers, shards, syncs: each node's last counts, by name.
         model_saved: which model the checkpoint has; None without a checkpoint.
+        progressive: of the batches that were scored before their step.
+        profile: with the events of its trace; None where none was asked for, or nothing could be measured.
+        best_score: of the best checkpoint on the held-out files, where it is not the last one.
     """
 
     stop: Stop | None = None
+    ended_early: str = ""
     readers: Answers = field(default_factory=dict)
     trainers: Answers = field(default_factory=dict)
     shards: Answers = field(default_factory=dict)
@@ -38,5 +61,9 @@ class Outcome:
     divergence_curve: list[tuple[float, float]] = field(default_factory=list)
     model_saved: str | None = None
     score: Score | None = None
+    best_score: Score | None = None
+    progressive: QualitySums | None = None
+    kept: Kept | None = None
+    profile: tuple[Profile, list[dict[str, Any]]] | None = None
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -154,7 +154,8 @@ class PeerLink:
         ways = summed(line.traffic.metrics("peers") for line in self._lines.values())
         standing = self._state.standing
         own = {"reference_bytes": standing.coding.memory_bytes, "undecided_rounds": standing.undecided_rounds}
-        return ways | own
+        ends = {f"to/{line.member.name}": line.traffic.sent for line in self._lines.values()}
+        return ways | own | ends
 
     @property
     def undecided_rounds(self) -> int:

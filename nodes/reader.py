@@ -83,7 +83,8 @@ class ReaderRole(Role):
         """Counts so far."""
         bad_rows = self._feed.bad_rows.count if self._feed else 0
         sent = self._sender.metrics() if self._sender else {}
-        return sent | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
+        feed = self._feed.metrics() if self._feed else {}
+        return sent | feed | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
 
     async def close(self) -> None:
         """Ends both threads."""
@@ -105,7 +106,8 @@ class ReaderRole(Role):
             grant = await self._node.coordinator.ask("next_span", {}, timeout_seconds=ASK_SECONDS)
             if not grant.get("span"):
                 return
-            self._feed.give(ReadSpan(TRAINING, int(grant["epoch"]), span_from_body(grant["span"])))
+            span, skip = span_from_body(grant["span"]), frozenset(map(int, grant.get("skip", ())))
+            self._feed.give(ReadSpan(TRAINING, int(grant["epoch"]), span, skip))
             await self._span_read.wait()
 
     def _totals_from_thread(self, totals: SpanTotals) -> None:
@@ -114,7 +116,7 @@ class ReaderRole(Role):
     def _on_totals(self, totals: SpanTotals) -> None:
         number = totals.work.pass_number
         if number == TRAINING:
-            self._parsed_examples += totals.examples
+            self._parsed_examples += totals.examples - totals.skipped_examples
             self._span_read.set()
             self._spawn(self._tell_span_read(totals))
         elif number in self._eval_totals:
@@ -147,7 +149,7 @@ class ReaderRole(Role):
         body = {"token": token, "batches": [[list(batch), examples] for batch, examples in lost]}
         answer = await self._node.coordinator.ask("returned", body, timeout_seconds=ASK_SECONDS)
         again = [BatchId.from_wire(batch) for batch in answer["again"]]
-        sender.call(lambda: sender.settle(token, again))
+        sender.call(lambda: sender.settle_lost(token, again))
 
     async def _hold(self) -> dict[str, Any]:
         assert self._feed is not None

@@ -15,6 +15,8 @@ from .delivery_state import TRAINING, DeliveryState
 from .listening_service import ListeningService
 from .reader_feed import AHEAD_BATCHES, Fed, SpanTotals
 
+REFILL_BATCHES = AHEAD_BATCHES // 2
+
 
 class Sender(ListeningService):
     """Hands batches to the workers that have credit.
@@ -47,7 +49,7 @@ class Sender(ListeningService):
         """On this thread: see `DeliveryState.lose`."""
         return self.state.lose(token)
 
-    def settle(self, token: str, again: Iterable[BatchId]) -> None:
+    def settle_lost(self, token: str, again: Iterable[BatchId]) -> None:
         """On this thread: see `DeliveryState.settle`."""
         self.state.settle(token, again)
 
@@ -58,6 +60,7 @@ class Sender(ListeningService):
             "read_batches": self.state.read_batches,
             "resent_batches": self.state.resent_batches,
             "kept_bytes": self.state.kept_bytes,
+            "queued_batches": self.state.queued,
         }
 
     def handle(self, identity: bytes, message: Message) -> None:
@@ -70,26 +73,28 @@ class Sender(ListeningService):
         """Sends what there is credit for."""
         self._take_batches()
         now = time.monotonic()
-        for identity, delivery in self.state.deliveries(now) + self.state.overdue(now):
+        for identity, delivery in self.state.overdue(now):
             self.listener.send(identity, delivery)
-        # Sending made room, and the parser only wakes this thread when it puts something.
-        if self._take_batches():
-            self.waker.wake()
+        while deliveries := self.state.deliveries(now):
+            for identity, delivery in deliveries:
+                self.listener.send(identity, delivery)
+            # Sending made room, and the parser does not wake this thread while its queue holds something.
+            self._take_batches()
         self._finish_passes()
 
-    def _take_batches(self) -> bool:
-        took = False
+    def _take_batches(self) -> None:
+        # Many at once: each time the parser is let go on costs two switches between threads.
+        if not self.state.hungry(REFILL_BATCHES):
+            return
         while self.state.hungry(AHEAD_BATCHES):
             try:
                 fed = self._source.get_nowait()
             except queue.Empty:
                 break
-            took = True
             if isinstance(fed, SpanTotals):
                 self._totals(fed)
             else:
                 self.state.offer(*fed)
-        return took
 
     def _finish_passes(self) -> None:
         for number in [n for n in self._watched if n != TRAINING and not self.state.outstanding(n)]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from ..pipeline.config.job import Job
@@ -13,85 +12,71 @@ from ..pipeline.embedding.routing import ShardRouter
 from ..pipeline.models.flat import FlatLayout
 from ..pipeline.models.optimizers import SharedOptimizer
 from ..pipeline.models.registry import build_model
-from ..sync_algos.base import Slice
-
-
-class FlatReplica:
-    """The flat float32 buffer [numel] that workers update lock-free; implements `Replica` of `sync_algos`.
-
-    Snapshots and additions race with the workers element by element, which is the algorithm's way.
-    """
-
-    def __init__(self, flat: torch.Tensor, examples: list[int]) -> None:
-        self.flat = flat
-        self._examples = examples
-
-    @property
-    def numel(self) -> int:
-        """Elements of the flat buffer."""
-        return self.flat.numel()
-
-    @property
-    def whole(self) -> Slice:
-        """All of it."""
-        return Slice(0, self.flat.numel())
-
-    @property
-    def trained_examples(self) -> int:
-        """Examples that the workers have trained since the job began."""
-        return sum(self._examples)
-
-    def snapshot(self, part: Slice) -> torch.Tensor:
-        """A copy of a slice as it is now, in memory of its own."""
-        return self.flat[part.start : part.stop].clone()
-
-    def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
-        """`w[part] += scale * delta` in place."""
-        self.flat[part.start : part.stop].add_(delta, alpha=scale)
-
-    def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
-        """`w[part] <- (1 - rate) w[part] + rate * target` in place."""
-        self.flat[part.start : part.stop].lerp_(target, rate)
+from .device import Device, find_device
+from .example_count import ExampleCount
+from .flat_replica import FlatReplica
+from .precision import Precision, find_precision
+from .replica_memory import Int64Array, PrivateMemory, ReplicaMemory
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What all threads of one trainer share.
+    """What all threads of one trainer share, and with `trainer.worker_kind = "process"` all its processes.
 
     Attributes:
+        precision: in which a training step multiplies.
         template: a module that workers copy; never run.
-        iterations: steps done by each worker, written by that worker only.
-        examples: examples trained by each worker, written by that worker only.
+        iterations: steps done by each worker, int64 [workers], written by that worker only.
+        examples: examples trained by each worker, int64 [workers], written by that worker only.
+        count: those of all trainers, for the schedule of the rates.
     """
 
     job: Job
+    device: Device
+    precision: Precision
     template: nn.Module
     layout: FlatLayout
     replica: FlatReplica
     optimizer: SharedOptimizer
     router: ShardRouter
-    iterations: list[int]
-    examples: list[int]
+    iterations: Int64Array
+    examples: Int64Array
+    count: ExampleCount
 
     @classmethod
-    def build(cls, job: Job) -> Shared:
-        """Everything from the job; raises JobFileError for a model that cannot be made."""
+    def build(cls, job: Job, plan: TablePlan, memory: ReplicaMemory | None = None) -> Shared:
+        """Everything from the job; raises JobFileError for a model that cannot be made, or a device that is
+        not there.
+
+        `plan` is the coordinator's: which embedding node has which rows.
+        Replica, optimizer state and counters lie in `memory`. In a worker process they have the values that
+        the trainer and its other workers have given them since.
+        """
+        memory = memory or PrivateMemory()
+        device = find_device(job.trainer.device)
         template = build_model(job)
         layout = FlatLayout(template)
-        flat = layout.gather(template)
-        plan = TablePlan.make(job.table_rows, job.model.embedding_dim, job.embedding.nodes)
-        examples = [0] * job.trainer.workers
+        flat = memory.place(device.place(layout.gather(template)))
+        optimizer = SharedOptimizer(job.trainer, flat)
+        optimizer.state.update({name: memory.place(value) for name, value in optimizer.state.items()})
+        examples = memory.counters(job.trainer.workers)
         return cls(
             job=job,
+            device=device,
+            precision=find_precision(job.trainer.precision, device.torch_device),
             template=template,
             layout=layout,
-            replica=FlatReplica(flat, examples),
-            optimizer=SharedOptimizer(job.trainer, flat),
-            router=ShardRouter(plan),
-            iterations=[0] * job.trainer.workers,
+            replica=device.replica(flat, examples),
+            optimizer=optimizer,
+            router=ShardRouter(
+                plan,
+                distinct=job.trainer.distinct_rows or job.trainer.cache_rows > 0,
+            ),
+            iterations=memory.counters(job.trainer.workers),
             examples=examples,
+            count=ExampleCount(alone=job.trainer.count == 1, state=memory.counters(ExampleCount.SIZE)),
         )
 
     def total_iterations(self) -> int:
         """Steps of all workers so far."""
-        return sum(self.iterations)
+        return int(self.iterations.sum())

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import zmq
 
 from ..pipeline.config.job import Job
+from ..pipeline.embedding.plan import TablePlan
 from ..pipeline.wire.conversation import Conversation
 
 
@@ -46,6 +47,7 @@ class NodeContext:
     folder: str
     zmq_context: zmq.Context[zmq.Socket[bytes]]
     coordinator: Conversation
+    plan: TablePlan
     fail: Callable[[BaseException], None]
 
 
@@ -53,6 +55,9 @@ class Role(ABC):
     """One role of a node. All methods are called on the control thread, whose asyncio loop never blocks."""
 
     name: ClassVar[str]
+    repeatable: ClassVar[frozenset[str]] = frozenset()
+    """What only reads, so that its answers, which may be large, are not remembered: asked again it is done
+    again."""
 
     @abstractmethod
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
@@ -69,6 +74,23 @@ class Role(ABC):
     @abstractmethod
     def metrics(self) -> dict[str, Any]:
         """What the node measured so far, for the heartbeat: plain numbers, texts and lists."""
+
+    def progress(self, examples: int) -> None:  # noqa: B027
+        """How many examples all trainers together have trained, as the coordinator knows it; told with every
+        heartbeat. Most roles need nothing of it."""
+
+    def process_metrics(self) -> dict[str, float]:
+        """CPU seconds and memory of processes that belong to the node beside its own, to be added to that."""
+        return {}
+
+    def process_threads(self) -> dict[str, list[float]]:
+        """What the threads of such processes used, as `thread_figures` has it of the node's own."""
+        return {}
+
+    async def trace_processes(self, seconds: float) -> list[dict[str, Any]]:  # noqa: ARG002
+        """What the threads of such processes do in the next `seconds`: see `Tracer.stop`, and `process`, the
+        name of each."""
+        return []
 
     @abstractmethod
     async def close(self) -> None:

@@ -48,9 +48,14 @@ class RoundGate:
 
     def iterated(self, index: int) -> None:
         """After an iteration; every k-th one waits here until a round has ended, or the gate is opened."""
+        self._iterations[index] += 1
+        if self._iterations[index] % self._every == 0:
+            self.arrive(index)
+
+    def arrive(self, index: int) -> None:
+        """Waits until a round has ended, or the gate is opened."""
         with self._changed:
-            self._iterations[index] += 1
-            if self._iterations[index] % self._every or self._open:
+            if self._open:
                 return
             self._places[index] = _Place.AT_GATE
         self._arrived()

@@ -28,10 +28,16 @@ class RoundCounter:
         self._synced_iterations = 0
         self._at_last_round = 0
 
-    def completed(self, started_iterations: int, seconds: float, cpu_seconds: float) -> None:
-        """A round is complete; it carried the replica as it was at `started_iterations`."""
+    def completed(
+        self, started_iterations: int, seconds: float, cpu_seconds: float, ended_iterations: int | None = None
+    ) -> None:
+        """A round is complete; it carried the replica as it was at `started_iterations`. `ended_iterations`
+        is when it was, if that is not now."""
         with self._lock:
-            now = self._iterations()
+            # Of two workers' rounds the later one may be told first.
+            now = max(
+                self._iterations() if ended_iterations is None else ended_iterations, self._at_last_round
+            )
             gap = now - self._at_last_round
             self._rounds += 1
             self._gap_sum += gap

@@ -22,6 +22,8 @@ class NodeSettings:
         token: this process's incarnation, unique for ever.
         folder: the run folder; given to the coordinator, told to the others.
         announce: a file that the coordinator writes its endpoint to.
+        metrics_port: where to serve metrics; None for `watch.metrics_port`, 0 for nowhere.
+        profile_seconds: for how long to measure; given to the coordinator of a profile.
         supervised: whether standard input is a pipe whose end means that the supervisor died.
     """
 
@@ -32,6 +34,8 @@ class NodeSettings:
     token: str = field(default_factory=lambda: uuid4().hex)
     folder: Path | None = None
     announce: Path | None = None
+    metrics_port: int | None = None
+    profile_seconds: float | None = None
     supervised: bool = False
 
     def listen_at(self) -> str:

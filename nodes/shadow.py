@@ -16,6 +16,7 @@ from .replica import Shared
 from .round_gate import RoundGate
 from .rounds import RoundCounter
 from .service import Service
+from .tracing import TRACER
 
 # Where rounds cannot be had, because a node is gone or this trainer is out of the group.
 RETRY_SECONDS = 0.05
@@ -116,6 +117,8 @@ class Shadow(Service):
             started, cpu = time.monotonic(), time.thread_time()
             iterations = self._shared.total_iterations()
             complete = await self._algorithm.round(self._shared.replica, links)
+            if TRACER.on:
+                TRACER.note("round", started, time.monotonic() - started)
             if complete:
                 self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
             else:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..pipeline.data.batch import Float32Array
 from ..pipeline.embedding.lookup import LookupPlan
+from ..pipeline.embedding.row_cache import CachedLookup, RowCache
 from ..pipeline.errors import ShadowSyncError
 from ..pipeline.wire.codecs.base import CodecError
 from ..pipeline.wire.codecs.registry import LinkCodecs
-from ..pipeline.wire.messages import Delivery, Failure, Lookup, Push, Pushed, Vectors
+from ..pipeline.wire.messages import (
+    Attached,
+    CodedVectors,
+    Failure,
+    Lookup,
+    Push,
+    Pushed,
+    Vectors,
+)
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Connection
-from .reader_line import ReaderLine
 from .row_coding import RowCoding
+from .shared_rows import Lent, SharedRows
+from .slot import Slot
 
 RESEND_SECONDS = 3.0
 
@@ -26,53 +36,54 @@ class ShardRefused(ShadowSyncError):
 
 
 @dataclass(slots=True)
-class Slot:
-    """A delivery on its way through a worker: looked up, computed, pushed, confirmed."""
-
-    line: ReaderLine
-    delivery: Delivery
-    requests: list[LookupPlan] = field(default_factory=list)
-    answers: list[Float32Array] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    unanswered: int = 0
-    unpushed: int = 0
-    loss: float = 0.0
-    stranded: bool = False
-
-    @property
-    def training(self) -> bool:
-        """Whether it is to be trained, not evaluated."""
-        return self.delivery.pass_number == 0
-
-
-@dataclass(slots=True)
 class _Request:
     slot: Slot
     shard: int
     message: Lookup | Push
     sent_at: float
+    cached: CachedLookup | None = None
+    lent: Lent | None = None
 
 
 class ShardLines:
-    """All of a worker's connections to embedding nodes, in the order of the nodes. Owned by its thread."""
+    """All of a worker's connections to embedding nodes, in the order of the nodes. Owned by its thread.
+
+    Args:
+        caches: for each node, if the worker has any; requests are then for distinct rows.
+        shared: for each node, if memory is to be shared with them.
+
+    Attributes:
+        lookups: messages that asked for vectors.
+        bytes_per_float: of the last answer, as it came.
+    """
 
     def __init__(
         self,
         connections: Sequence[Connection],
         names: Sequence[str],
-        dim: int,
         codecs: LinkCodecs | None = None,
+        caches: Sequence[RowCache] = (),
+        shared: Sequence[SharedRows] = (),
     ) -> None:
         self.connections = list(connections)
         self._names = list(names)
-        self._dim = dim
-        self._coding = RowCoding(codecs or LinkCodecs(), dim)
+        codecs = codecs or LinkCodecs()
+        self._coding = RowCoding(codecs)
+        self.shared = list(shared)
+        self._lends = {Lookup: not codecs.down.lossy, Push: not codecs.up.lossy}
+        self.caches = list(caches)
         self._next_request = 1
         self._open: dict[int, _Request] = {}
         self.lookups = 0
         self.resent = 0
         self.repeated_pushes = 0
         self.lost = False
+        self.bytes_per_float = 4.0
+
+    @property
+    def named_connections(self) -> list[tuple[str, Connection]]:
+        """Each node's connection."""
+        return list(zip(self._names, self.connections, strict=True))
 
     @property
     def outstanding(self) -> int:
@@ -84,48 +95,67 @@ class ShardLines:
         """Pushes that are not answered."""
         return sum(isinstance(request.message, Push) for request in self._open.values())
 
+    def looked_up_at(self, answer: Message) -> float | None:
+        """When the lookup was sent that this answers; None if it answers none that is open."""
+        request = self._open.get(getattr(answer, "request", 0))
+        return request.sent_at if request is not None and isinstance(request.message, Lookup) else None
+
     def look_up(self, slot: Slot, requests: Sequence[LookupPlan], now: float) -> None:
-        """Asks every node for its part of a batch."""
+        """Asks every node for its part of a batch, those too that have none of its rows."""
         slot.requests = list(requests)
         slot.versions = [0] * len(requests)
-        empty = np.empty((0, self._dim), dtype=np.float32)
-        slot.answers = [empty] * len(requests)
+        slot.answers = [np.zeros(0, np.float32) for _ in requests]
         for shard, request in enumerate(requests):
-            if len(request.rows):
-                slot.unanswered += 1
-                self.lookups += 1
-                self._send(slot, shard, Lookup(self._number(), request.rows), now)
+            slot.unanswered += 1
+            # A score is that of the rows as they are.
+            cached = self.caches[shard].begin(request) if self.caches and slot.training else None
+            self._ask(slot, shard, cached, now)
 
     def push(self, slot: Slot, gradients: Sequence[Float32Array], now: float) -> None:
-        """Sends every node the gradients of its part."""
-        for shard, (request, gradient) in enumerate(zip(slot.requests, gradients, strict=True)):
-            if len(request.rows):
-                slot.unpushed += 1
-                version = slot.versions[shard]
-                message = Push(self._number(), slot.delivery.id, version, request.rows, gradient)
-                self._send(slot, shard, message, now)
+        """Sends every node the gradients of its part. A node that has none of the rows is told all the same:
+        every node's books have every batch."""
+        targets = slot.targets or self.targets(slot)
+        slot.targets = []
+        for shard, (request, gradient, lent) in enumerate(
+            zip(slot.requests, gradients, targets, strict=True)
+        ):
+            slot.unpushed += 1
+            if lent is not None and not lent.holds(gradient):
+                lent.values[:] = gradient
+            version = slot.versions[shard]
+            number, id = self._number(), slot.delivery.id
+            rows, counts, lengths = request.rows, request.counts, request.bag_lengths
+            message = Push(number, id, version, rows, gradient, slot.lr_scale, counts, lengths)
+            self._send(slot, shard, message, now, lent=lent)
 
-    def receive(self, shard: int, message: Message) -> Slot | None:
+    def targets(self, slot: Slot) -> list[Lent | None]:
+        """For each node the shared memory for the gradients of its part, or None; kept in the slot. They are
+        sent without a copy if they are there by the time of `push`."""
+        slot.targets = [
+            self._lend(shard, Push, request.floats) for shard, request in enumerate(slot.requests)
+        ]
+        return slot.targets
+
+    def receive(self, shard: int, message: Message, now: float) -> Slot | None:
         """Takes an answer; gives the slot whose last push it was, if it was that."""
         number = getattr(message, "request", 0)
         if isinstance(message, Failure):
             raise ShardRefused(message.what, where=self._names[shard])
+        if isinstance(message, Attached) and self.shared:
+            self.shared[shard].answered(message)
+            return None
         request = self._open.get(number)
         if request is None or request.shard != shard:
             return None
         slot = request.slot
+        if isinstance(message, CodedVectors) and message.elements > 0:
+            self.bytes_per_float = len(message.payload) / message.elements
         try:
             message = self._coding.incoming(message)
         except CodecError as error:
             raise ShardRefused(f"answered what cannot be read: {error}", where=self._names[shard]) from error
         if isinstance(message, Vectors) and isinstance(request.message, Lookup):
-            expected = (len(request.message.rows), self._dim)
-            if message.values.shape != expected:
-                raise ShardRefused(
-                    f"answered vectors {message.values.shape}, not {expected}", where=self._names[shard]
-                )
-            slot.answers[shard], slot.versions[shard] = message.values, message.version
-            slot.unanswered -= 1
+            self._answered(request, message, now)
         elif isinstance(message, Pushed) and isinstance(request.message, Push):
             slot.unpushed -= 1
             self.repeated_pushes += message.repeated
@@ -139,6 +169,8 @@ class ShardLines:
         but for those that another lost node stranded before."""
         self.lost = True
         at = self._names.index(shard)
+        if self.shared:
+            self.shared[at].close()
         dropped = {n: request for n, request in self._open.items() if request.shard == at}
         self._open = {n: request for n, request in self._open.items() if n not in dropped}
         pushed = [request.slot for request in dropped.values() if isinstance(request.message, Push)]
@@ -149,19 +181,84 @@ class ShardLines:
 
     def forget_lookups(self) -> None:
         """Drops lookups whose answers nobody wants any more."""
+        for request in self._open.values():
+            if isinstance(request.message, Lookup):
+                self._retire(request)
         self._open = {n: request for n, request in self._open.items() if isinstance(request.message, Push)}
 
     def resend_overdue(self, now: float) -> None:
-        """Sends again what was not answered for RESEND_SECONDS; nodes recognise repeats."""
+        """Sends again what was not answered for RESEND_SECONDS, whole and over the socket; nodes recognise
+        repeats."""
+        for shard in range(len(self.shared)):
+            self._offer(shard, now)
         for request in self._open.values():
             if now - request.sent_at > RESEND_SECONDS:
                 request.sent_at = now
                 self.resent += 1
+                self._retire(request)
                 self.connections[request.shard].send(self._coding.outgoing(request.message))
 
-    def _send(self, slot: Slot, shard: int, message: Lookup | Push, now: float) -> None:
-        self._open[message.request] = _Request(slot, shard, message, now)
-        self.connections[shard].send(self._coding.outgoing(message))
+    def _answered(self, request: _Request, message: Vectors, now: float) -> None:
+        slot, shard, cached = request.slot, request.shard, request.cached
+        expected = slot.requests[shard].floats if cached is None else cached.floats
+        values = message.values
+        if message.shared:
+            if request.lent is None:
+                raise ShardRefused("answered into memory that it was not given", where=self._names[shard])
+            values = request.lent.values
+            self.shared[shard].bytes += values.nbytes
+        if len(values) != expected:
+            raise ShardRefused(f"answered {len(values)} floats, not {expected}", where=self._names[shard])
+        if cached is None:
+            slot.answers[shard], slot.versions[shard] = values, message.version
+        elif (again := self.caches[shard].take(cached, values, message.version)) is not None:
+            self._ask(slot, shard, again, now)
+            return
+        else:
+            slot.answers[shard], slot.versions[shard] = cached.answer, cached.oldest
+        slot.unanswered -= 1
+
+    def _ask(self, slot: Slot, shard: int, cached: CachedLookup | None, now: float) -> None:
+        self.lookups += 1
+        asked = slot.requests[shard] if cached is None else cached
+        message = Lookup(self._number(), asked.rows, asked.counts, asked.bag_lengths)
+        if self.shared:
+            self._offer(shard, now, asked.floats if self._lends[Lookup] else 0)
+        lent = self._lend(shard, Lookup, asked.floats)
+        self._send(slot, shard, message, now, cached, lent)
+
+    def _send(
+        self,
+        slot: Slot,
+        shard: int,
+        message: Lookup | Push,
+        now: float,
+        cached: CachedLookup | None = None,
+        lent: Lent | None = None,
+    ) -> None:
+        if lent is not None and not self.shared[shard].has(lent):
+            # Another segment was offered meanwhile, for which the node lets go of this one.
+            lent = None
+        # What is kept is whole: sent again, it goes over the socket.
+        self._open[message.request] = _Request(slot, shard, message, now, cached, lent)
+        if lent is None:
+            self.connections[shard].send(self._coding.outgoing(message))
+            return
+        self.connections[shard].send(lent.carry(message))
+        if isinstance(message, Push):
+            self.shared[shard].bytes += lent.values.nbytes
+
+    def _lend(self, shard: int, kind: type[Lookup] | type[Push], floats: int) -> Lent | None:
+        return self.shared[shard].take(floats) if self.shared and self._lends[kind] else None
+
+    def _offer(self, shard: int, now: float, floats: int = 0) -> None:
+        if (offer := self.shared[shard].offer(now, floats)) is not None:
+            self.connections[shard].send(offer)
+
+    def _retire(self, request: _Request) -> None:
+        """The node may yet do what it was asked at first, with the memory that was lent for it."""
+        if request.lent is not None:
+            self.shared[request.shard].retire(request.lent)
 
     def _number(self) -> int:
         number, self._next_request = self._next_request, self._next_request + 1

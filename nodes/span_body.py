@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from typing import Any, get_args
 
-from ..pipeline.data.spans import Span
+from ..pipeline.data.span import PartName, Span, SpanKind
 
 
 def span_to_body(span: Span) -> dict[str, Any]:
     """A span as the body of a message."""
-    return {
-        "number": span.number,
-        "path": span.path,
-        "kind": span.kind,
-        "start": span.start,
-        "stop": span.stop,
-    }
+    return asdict(span)
 
 
 def span_from_body(body: dict[str, Any]) -> Span:
     """A span from the body of a message; raises KeyError or ValueError for anything else."""
-    if body["kind"] not in ("bytes", "stream", "row_groups"):
-        raise ValueError(f"a span of the kind {body['kind']!r}")
+    for key, known in (("kind", get_args(SpanKind)), ("part", get_args(PartName))):
+        if body[key] not in known:
+            raise ValueError(f"a span of the {key} {body[key]!r:.40}")
     return Span(
         number=int(body["number"]),
         path=str(body["path"]),
         kind=body["kind"],
         start=int(body["start"]),
         stop=int(body["stop"]),
+        part=body["part"],
+        first=int(body["first"]),
+        last=int(body["last"]),
+        prepared=str(body["prepared"]),
     )

@@ -17,9 +17,11 @@ class Stop:
         text: one line for the user.
         exit_code: what the command ends with.
         lost_shard: rows are gone, so that no whole checkpoint can be written.
+        diverged: what the model learned last may be worth nothing, so it takes no earlier checkpoint's place.
     """
 
     kind: Literal["interrupted", "death", "failed"]
     text: str
     exit_code: ExitCode
     lost_shard: bool = False
+    diverged: bool = False

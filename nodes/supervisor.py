@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,24 +31,41 @@ from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import prepare
 from .child import Child, words_of
 from .emulation import Emulation
+from .metrics_port import metrics_ports
 from .orphan import watch_supervisor
+from .resume_hint import resume_hint
 
 STOP_SECONDS = 9.0
 PROGRESS_SECONDS = 5.0
 
 Progress = Callable[[dict[str, Any]], None]
 
+log = logging.getLogger(__name__)
+
 
 class Supervisor:
     """Starts the coordinator, then the others; tells the coordinator who died; leaves nothing behind.
 
-    Runs on one asyncio loop, in the process of the command line.
+    Runs on one asyncio loop, in the process of the command line, or of who calls `shadowsync.run`.
     """
 
-    def __init__(self, job: Job, progress: Progress, *, supervised: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        progress: Progress,
+        *,
+        supervised: bool = False,
+        progress_seconds: float = PROGRESS_SECONDS,
+        began: Callable[[Path], None] | None = None,
+        profile_seconds: float | None = None,
+    ) -> None:
         self._job = job
+        self._progress_seconds = progress_seconds
+        self._metrics_ports = metrics_ports(job)
         self._progress = progress
+        self._began = began
         self._supervised = supervised
+        self._profile_seconds = profile_seconds
         self._emulation = Emulation(job)
         self._children: list[Child] = []
         self._scratch = Path(tempfile.mkdtemp(prefix="shadowsync-"))
@@ -59,15 +78,20 @@ class Supervisor:
     async def run(self) -> tuple[ExitCode, str, Report | None]:
         """The whole job: exit code, one line for the user if it isn't 0, and the report if there is one."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt)
+        # Elsewhere Python takes no signals; whoever runs this there calls `interrupt`.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.interrupt)
         if self._supervised:
-            watch_supervisor(loop, self._interrupt)
+            watch_supervisor(loop, self.interrupt)
         tasks: list[asyncio.Task[Any]] = []
         try:
             await self._emulation.start()
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
-            coordinator = await self._spawn("coordinator", 0, ["--announce", str(self._announce)])
+            options = ["--announce", str(self._announce)]
+            if self._profile_seconds is not None:
+                options += ["--profile-seconds", str(self._profile_seconds)]
+            coordinator = await self._spawn("coordinator", 0, options)
             if self._interrupts:
                 coordinator.signal(signal.SIGTERM)
             endpoint = await self._endpoint(coordinator)
@@ -75,6 +99,7 @@ class Supervisor:
                 return self._verdict(coordinator)
             # Early, so that nothing is left of it when this process is killed.
             self._clear_scratch()
+            self._tell_beginning()
             for role, count in self._job.expected.items():
                 for index in range(count):
                     await self._spawn(role, index, ["--join", endpoint])
@@ -92,6 +117,15 @@ class Supervisor:
             await self._emulation.stop()
             self._clear_scratch()
 
+    def _tell_beginning(self) -> None:
+        if self._began is None or self.folder is None:
+            return
+        try:
+            self._began(self.folder)
+        except Exception:
+            # As with the progress: the job goes on.
+            log.exception("the plan of the tables cannot be shown")
+
     def _clear_scratch(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -99,6 +133,8 @@ class Supervisor:
         token = self._emulation.token(role, index)
         command = [sys.executable, "-m", "shadowsync.cli", role, str(self._job_file), "--supervised"]
         command += ["--token", token, *self._emulation.options(role, index), *extra]
+        if port := self._metrics_ports[role, index]:
+            command += ["--metrics-port", str(port)]
         child = await Child.start(role, index, token, command)
         self._children.append(child)
         return child
@@ -157,10 +193,20 @@ class Supervisor:
             await talk.ask("exited", body, timeout_seconds=10.0)
 
     async def _tell_progress(self, talk: Conversation) -> None:
+        told = False
         while True:
-            await asyncio.sleep(PROGRESS_SECONDS)
-            with contextlib.suppress(Gone, Refused):
-                self._progress(await talk.ask("status", {}, timeout_seconds=5.0))
+            await asyncio.sleep(self._progress_seconds)
+            try:
+                status = await talk.ask("status", {}, timeout_seconds=5.0)
+            except (Gone, Refused):
+                continue
+            try:
+                self._progress(status)
+            except Exception:
+                # Whatever it is: the job goes on, and the next status may be shown again.
+                if not told:
+                    log.exception("the progress cannot be shown")
+                told = True
 
     async def _watch_relay(self, coordinator: Child) -> None:
         """Without its relay the job cannot go on: it is interrupted, and `_verdict` says why."""
@@ -168,7 +214,8 @@ class Supervisor:
             await self._emulation.relay.ended.wait()
             coordinator.signal(signal.SIGTERM)
 
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
+        """What Ctrl-C does: the first time a checkpoint and a report, then the end at once. On the loop."""
         self._interrupts += 1
         coordinator = self._children[0] if self._children else None
         if coordinator is None or coordinator.ended.is_set():
@@ -215,7 +262,7 @@ class Supervisor:
             if self._interrupts:
                 text, code = "interrupted", ExitCode.INTERRUPTED
             if self.folder is not None:
-                text += (
+                text += resume_hint(self.folder) or (
                     f"; no checkpoint was written; what was trained is noted in {self.folder}/ledger.sqlite"
                 )
             return code, text, None

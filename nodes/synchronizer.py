@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from ..pipeline.models.flat import digest_of
-from ..sync_algos.base import Algorithm, ModelOrigin, PeerLost
-from .fixed_rate import FixedRate, GatedRounds, OwnRounds
+from ..sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
+from .distant_rounds import DistantRounds
+from .fixed_rate import GatedRounds, OwnRounds, WorkerRounds
 from .links import Links, LinkSettings, PeerCalls
 from .peer_line import PeerSocket
 from .replica import Shared
@@ -24,6 +25,8 @@ from .traffic import summed
 
 REPORT_SECONDS = 10.0
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 
@@ -33,6 +36,7 @@ class Synchronizer:
     Args:
         socket: where the other trainers reach this one; None for an algorithm without peers. The shadow
             thread takes it over.
+        state: the algorithm's, of a run that goes on.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class Synchronizer:
         members: Sequence[MemberInfo],
         socket: PeerSocket | None,
         view: GroupView,
+        state: AlgorithmState | None = None,
     ) -> None:
         self._shared = shared
         self._algorithm = algorithm
@@ -52,7 +57,7 @@ class Synchronizer:
         self._gate: RoundGate | None = None
         self._model: torch.Tensor | None = None
         self.rounds = RoundCounter(shared.total_iterations)
-        self.fixed: list[FixedRate] = []
+        self.fixed: Sequence[WorkerRounds] = []
         self._settings = LinkSettings(
             node.zmq_context,
             algorithm,
@@ -62,6 +67,8 @@ class Synchronizer:
             node.token,
         )
         algorithm.start(shared.replica)
+        if state is not None and algorithm.state_names:
+            algorithm.load_state(state)
         if shared.job.sync.mode == "fixed":
             self._at_fixed_rate()
         calls = PeerCalls(self._tell_late, self._tell_excluded, self._on_wanted)
@@ -75,10 +82,12 @@ class Synchronizer:
         """Starts the shadow thread; no round begins yet."""
         self._shadow.start()
 
-    async def seed(self) -> None:
-        """Gives the center its first value, that of this replica; raises PeerLost."""
+    async def seed(self, model: torch.Tensor | None) -> None:
+        """Gives the center its first value: `model`, float32 [numel], or else that of this replica. Raises
+        PeerLost."""
         if self._algorithm.needs_center:
-            await self._shadow.call(lambda links: links.center.seed(self._shared.replica.flat))
+            first = self._shared.replica.snapshot(self._shared.replica.whole) if model is None else model
+            await self._shadow.call(lambda links: links.center.seed(first))
 
     def begin(self) -> None:
         """Training begins, and rounds with it."""
@@ -138,6 +147,14 @@ class Synchronizer:
             self._model = self._algorithm.global_model().clone()
         return self._model
 
+    async def between_rounds(self, work: Callable[[], T]) -> T:
+        """Runs `work` on the shadow thread, where no step of a round is half done, and gives its result."""
+
+        async def on_loop(links: Links) -> T:  # noqa: ARG001
+            return work()
+
+        return await self._shadow.call(on_loop)
+
     def metrics(self) -> dict[str, Any]:
         """Counts so far, over all threads."""
         ends = [self._shadow.bytes(), *(fixed.bytes for fixed in self.fixed)]
@@ -163,6 +180,8 @@ class Synchronizer:
         if self._algorithm.needs_peers:
             gate = self._gate = RoundGate(workers, self._shared.job.sync.every, lambda: self._shadow.poke())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
+        elif self._algorithm.needs_center and self._shared.job.trainer.worker_kind == "process":
+            self.fixed = [DistantRounds(self.rounds) for _ in range(workers)]
         elif self._algorithm.needs_center:
             self.fixed = [
                 OwnRounds(index, self._shared, self._settings, self.rounds) for index in range(workers)

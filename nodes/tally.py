@@ -15,33 +15,46 @@ def entropy(mean: float) -> float | None:
     return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
 
 
-def normalized_entropy(examples: float, loss_sum: float, positives: float) -> float | None:
-    """Log loss over the entropy of the mean label; None where that is nothing."""
-    base = entropy(positives / examples) if examples else None
-    return loss_sum / examples / base if base else None
+def normalized_entropy(weight: float, loss_sum: float, positives: float) -> float | None:
+    """Log loss over the entropy of the mean label, from weighted sums; None where that is nothing."""
+    base = entropy(positives / weight) if weight else None
+    return loss_sum / weight / base if base else None
 
 
 class Tally:
     """Sums of what trainers acknowledge, and gaps from their heartbeats. Times are seconds since the start.
 
+    Where a job has sample weights, the sums of losses and positives are weighted by them, and so is NE.
     Owned by the coordinator's loop.
     """
 
     def __init__(self) -> None:
         self.examples = 0
         self.loss_sum = 0.0
-        self.positives = 0
+        self.positives = 0.0
+        self.weight = 0.0
         self.first_seconds: float | None = None
         self.last_seconds: float | None = None
-        self._ne = Buckets(4096, 3)
+        self._ne = Buckets(4096, 4)
         self._throughput: dict[str, Buckets] = {}
         self._gap: dict[str, Buckets] = {}
         self._gap_seen: dict[str, tuple[int, int]] = {}
         self._examples_of: dict[str, int] = {}
 
-    def trained(self, trainer: str, seconds: float, examples: int, loss_sum: float, positives: int) -> None:
-        """A batch was trained; its loss is that before its step (progressive validation)."""
-        self._ne.add(self.examples, examples, loss_sum, positives)
+    def trained(
+        self,
+        trainer: str,
+        seconds: float,
+        examples: int,
+        loss_sum: float,
+        positives: float,
+        weight: float | None = None,
+    ) -> None:
+        """A batch was trained; its loss is that before its step (progressive validation). `weight` is the sum
+        of its sample weights, by default 1 each."""
+        weight = float(examples) if weight is None else weight
+        self._ne.add(self.examples, examples, loss_sum, positives, weight)
+        self.weight += weight
         self.examples += examples
         self.loss_sum += loss_sum
         self.positives += positives
@@ -74,7 +87,7 @@ class Tally:
     @property
     def ne_progressive(self) -> float | None:
         """Normalized entropy of all that was trained, each batch scored before its step."""
-        return normalized_entropy(self.examples, self.loss_sum, self.positives)
+        return normalized_entropy(self.weight, self.loss_sum, self.positives)
 
     def examples_per_second(self) -> float | None:
         """Over all trainers."""
@@ -90,12 +103,31 @@ class Tally:
         """(examples so far, NE of those since the last point)."""
         points = []
         so_far = 0.0
-        for _, (examples, loss_sum, positives) in self._ne.sums():
+        for _, (examples, loss_sum, positives, weight) in self._ne.sums():
             so_far += examples
-            ne = normalized_entropy(examples, loss_sum, positives)
+            ne = normalized_entropy(weight, loss_sum, positives)
             if ne is not None:
                 points.append((so_far, ne))
         return points
+
+    @property
+    def ne_recent(self) -> float | None:
+        """Of the last stretch: the last two buckets of the curve."""
+        last = [sums for _, sums in self._ne.sums()[-2:]]
+        if not last:
+            return None
+        _, loss_sum, positives, weight = (sum(column) for column in zip(*last, strict=True))
+        return normalized_entropy(weight, loss_sum, positives)
+
+    def curves(self, now: float) -> dict[str, tuple[float, list[tuple[float, float]]]]:
+        """All curves by name, each with the width of its buckets; of throughput those that have ended."""
+        curves = {"ne": (self._ne.width, self.ne_curve())}
+        for trainer, points in self.throughput_curves().items():
+            ended = [point for point in points if point[0] <= now]
+            curves[f"throughput/{trainer}"] = (self._throughput[trainer].width, ended)
+        for trainer, points in self.gap_curves().items():
+            curves[f"gap/{trainer}"] = (self._gap[trainer].width, points)
+        return curves
 
     def throughput_curves(self) -> dict[str, list[tuple[float, float]]]:
         """By trainer: (seconds, examples/s)."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass
@@ -41,8 +42,8 @@ class Traffic:
         }
 
 
-def summed(metrics: Iterable[dict[str, int]]) -> dict[str, int]:
-    """The sums by name."""
+def summed(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums of numbers by name."""
     total: Counter[str] = Counter()
     for one in metrics:
         total.update(one)

@@ -1,18 +1,22 @@
-"""What workers trained, on its way to the coordinator: told until confirmed, then confirmed to the worker."""
+"""What workers trained or left out, told to the coordinator until confirmed, then confirmed to the worker."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import queue
 import time
 from collections.abc import Callable
 from typing import Any
 
 from ..pipeline.wire.conversation import Conversation
-from .worker import Trained
+from .trained import Trained
 
-FLUSH_SECONDS = 0.05
+LOOK_SECONDS = 0.05
+FLUSH_SECONDS = 0.2
+# Readers keep what is not confirmed: a few large batches are much of the memory that they have for it.
+FLUSH_RECORDS = 8
 ASK_SECONDS = 120.0
 RECORDS_AT_ONCE = 1024
 
@@ -36,7 +40,9 @@ class TrainedOutbox:
         self._confirmed = confirmed
         self._synced_iterations = synced_iterations
         self._records: queue.SimpleQueue[Trained] = queue.SimpleQueue()
+        self._told_at = -math.inf
         self.confirmed_examples = 0
+        self.left_out_examples = 0
 
     def put(self, record: Trained) -> None:
         """Any thread may call."""
@@ -45,21 +51,33 @@ class TrainedOutbox:
     async def run(self) -> None:
         """Tells and confirms until cancelled; raises `Refused` if the coordinator no longer takes them."""
         while True:
-            records = self._take()
-            if not records:
-                await asyncio.sleep(FLUSH_SECONDS)
-                continue
+            await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
+            if not self.due(now):
+                continue
+            self._told_at = now
+            records = self._take()
             body: dict[str, Any] = {
                 "batches": [
-                    [list(r.id), r.examples, r.loss_sum, r.positives, now - r.finished_at] for r in records
+                    [list(r.id), r.examples, r.loss_sum, r.positives, r.weight, now - r.finished_at]
+                    for r in records
+                    if not r.left_out
                 ],
+                "left_out": [[list(r.id), r.examples, r.left_out] for r in records if r.left_out],
                 "synced_iterations": self._synced_iterations(),
             }
             await self._coordinator.ask("trained", body, timeout_seconds=ASK_SECONDS)
             for record in records:
-                self.confirmed_examples += record.examples
+                if record.left_out:
+                    self.left_out_examples += record.examples
+                else:
+                    self.confirmed_examples += record.examples
                 self._confirmed(record)
+
+    def due(self, now: float) -> bool:
+        """Whether what waits should be told: one message for several costs hardly more than for one."""
+        waiting = self._records.qsize()
+        return waiting >= FLUSH_RECORDS or (waiting > 0 and now - self._told_at >= FLUSH_SECONDS)
 
     def _take(self) -> list[Trained]:
         records: list[Trained] = []

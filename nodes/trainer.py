@@ -6,24 +6,27 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import zmq
 
 from ..pipeline.config.job import Job
-from ..pipeline.metrics.quality import QualitySums
 from ..pipeline.models.flat import digest_of
 from ..sync_algos.base import Algorithm
+from .crew import Crew, make_crew
+from .kept_memory import keep_freed_memory
 from .peer_line import PeerSocket
-from .replica import Shared
 from .role import MemberInfo, NodeContext, Role, unknown_verb
+from .span_numbers import from_runs
 from .sync_group import GroupView
 from .synchronizer import Synchronizer
+from .trained import Trained
 from .trained_outbox import TrainedOutbox
-from .trainer_files import write_trainer
-from .worker import Trained, Worker
+from .trainer_files import TrainerSnapshot
+from .trainer_keeping import TrainerKeeping
+from .trainer_restore import Restored, restore_trainer
+from .worker_handle import WorkerHandle
 
 HOLD_SECONDS = 5.0
 REPLICAS = "replicas"
@@ -35,15 +38,18 @@ class TrainerRole(Role):
     """The control side of a trainer; it touches no socket of its threads and never waits for them in line."""
 
     name: ClassVar[str] = "trainer"
+    repeatable: ClassVar[frozenset[str]] = frozenset({"replica_chunk", "replica_sample"})
 
     def __init__(self, job: Job, algorithm: Algorithm) -> None:
         self._job = job
         self._algorithm = algorithm
         self._loop = asyncio.get_running_loop()
         self._node: NodeContext | None = None
-        self._workers: list[Worker] = []
+        self._crew: Crew | None = None
+        self._workers: list[WorkerHandle] = []
         self._socket: PeerSocket | None = None
         self._sync: Synchronizer | None = None
+        self._restored: Restored | None = None
         self._outbox: TrainedOutbox | None = None
         self._outbox_task: asyncio.Task[None] | None = None
 
@@ -58,10 +64,23 @@ class TrainerRole(Role):
         """Builds the model and the flat replica with its first weights."""
         self._node = node
         torch.set_num_threads(1)
-        self._shared = await asyncio.to_thread(Shared.build, self._job)
+        # A step's activations are freed at its end; without this each step faults their pages in again.
+        keep_freed_memory()
+        self._crew = make_crew(self._job, node)
+        self._shared = await self._crew.prepare()
+        self._keeping = TrainerKeeping(
+            self._shared, self._algorithm, node.index, self._between_rounds, self._model
+        )
+        # Of the first weights: in a run that goes on the replicas are not equal any more.
+        digest = digest_of(self._shared.replica.read())
+        self._restored = await asyncio.to_thread(restore_trainer, self._shared, node.index)
         return {
             "dense_elements": self._shared.replica.numel,
-            "weights_digest": digest_of(self._shared.replica.flat),
+            "precision": self._shared.precision,
+            "weights_digest": digest,
+            "fresh_parameters": list(self._restored.fresh) if self._restored is not None else [],
+            "start_digest": self._restored.digest if self._restored is not None else "",
+            "checkpoint_bytes": self._keeping.bytes,
             "plan_digest": self._shared.router.plan.digest,
             "model_origin": self._algorithm.model.value,
             "needs_center": self._algorithm.needs_center,
@@ -70,7 +89,7 @@ class TrainerRole(Role):
 
     async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         """meet, begin, gone, group, hold, settle, replica_chunk, replica_sample, prepare_eval, eval_result,
-        checkpoint."""
+        checkpoint, compose."""
         handlers = {
             "meet": self._meet,
             "begin": self._begin,
@@ -82,34 +101,51 @@ class TrainerRole(Role):
             "replica_sample": self._replica_sample,
             "prepare_eval": self._prepare_eval,
             "eval_result": self._eval_result,
-            "checkpoint": self._checkpoint,
+            "checkpoint": self._keeping.checkpoint,
+            "compose": self._keeping.compose,
         }
         if verb not in handlers:
             raise unknown_verb(self.name, verb)
         return await handlers[verb](body)
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far, over all threads."""
-        if self._node is None or not self._workers:
+        """Counts so far, over all workers."""
+        if self._crew is None or not self._workers:
             return {}
-        total: dict[str, Any] = {}
-        for worker in self._workers:
-            for key, value in worker.metrics().items():
-                total[key] = total.get(key, 0) + value
+        total = self._crew.metrics()
         total["iterations"] = self._shared.total_iterations()
+        total["lr_scale"] = self._job.trainer.schedule.factor(self._all_examples())
         total["confirmed_examples"] = self._outbox.confirmed_examples if self._outbox else 0
+        total["left_out_examples"] = self._outbox.left_out_examples if self._outbox else 0
         return total | (self._sync.metrics() if self._sync else {})
 
+    def process_metrics(self) -> dict[str, float]:
+        """See `Role.process_metrics`: of worker processes."""
+        return self._crew.process_metrics() if self._crew is not None else {}
+
+    def process_threads(self) -> dict[str, list[float]]:
+        """See `Role.process_threads`: of worker processes."""
+        return self._crew.process_threads() if self._crew is not None else {}
+
+    def progress(self, examples: int) -> None:
+        """See `Role.progress`; the schedule of the learning rates goes by it."""
+        if self._outbox is not None:
+            self._shared.count.told(examples, self._outbox.confirmed_examples)
+
+    async def trace_processes(self, seconds: float) -> list[dict[str, Any]]:
+        """See `Role.trace_processes`: those of the workers."""
+        return await self._crew.trace(seconds) if self._crew is not None else []
+
     async def close(self) -> None:
-        """Ends the threads."""
+        """Ends the threads and processes."""
         if self._outbox_task is not None:
             self._outbox_task.cancel()
-        threads: list[Worker | Synchronizer] = [*self._workers, *([self._sync] if self._sync else [])]
+        threads: list[Crew | Synchronizer] = [part for part in (self._crew, self._sync) if part is not None]
         for thread in threads:
             thread.stop()
         for thread in threads:
             if not await asyncio.to_thread(thread.join, 3.0):
-                log.error("a thread did not end within 3 s")
+                log.error("a thread or process did not end within 3 s")
         if self._socket is not None and self._sync is None:
             self._socket.close()
 
@@ -120,32 +156,24 @@ class TrainerRole(Role):
         self._outbox = TrainedOutbox(node.coordinator, self._on_confirmed, self._synced_iterations)
         if self._algorithm.needs_center or self._algorithm.needs_peers:
             view = GroupView.from_body(body["group"])
-            self._sync = Synchronizer(self._shared, self._algorithm, node, members, self._socket, view)
+            restored = self._restored
+            state = restored.state if restored is not None else None
+            self._sync = Synchronizer(self._shared, self._algorithm, node, members, self._socket, view, state)
             self._sync.start()
             if node.index == 0:
-                await self._sync.seed()
-        fixed = self._sync.fixed if self._sync else []
-        self._workers = [
-            Worker(
-                index,
-                self._shared,
-                node.zmq_context,
-                members,
-                node.token,
-                self._outbox.put,
-                fixed[index] if fixed else None,
-                node.fail,
-            )
-            for index in range(self._job.trainer.workers)
-        ]
+                await self._sync.seed(restored.model if restored is not None else None)
+        assert self._crew is not None
+        self._crew.meet(members, self._outbox.put, self._sync.fixed if self._sync else [])
+        self._workers = self._crew.workers
         return {}
 
-    async def _begin(self, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+    async def _begin(self, body: dict[str, Any]) -> dict[str, Any]:
         assert self._outbox is not None
+        self._shared.count.start(int(body.get("examples", 0)))
         self._outbox_task = self._loop.create_task(self._outbox.run())
         self._outbox_task.add_done_callback(self._outbox_ended)
         for worker in self._workers:
-            worker.start()
+            worker.start(from_runs(body.get("progressive", [])))
         if self._sync is not None:
             self._sync.begin()
         return {}
@@ -167,24 +195,23 @@ class TrainerRole(Role):
         """Stops training after the batches at hand; `sequences` are the readers' last ones by identity."""
         node = self._node
         assert node is not None
+        assert self._crew is not None
         if self._sync is not None:
             self._sync.pause()
-        waits: list[asyncio.Future[int]] = []
-        for worker in self._workers:
-            identity = f"{node.token}/{worker.index}"
-            last = {name: int(by.get(identity, 0)) for name, by in body["sequences"].items()}
-            told, tell = self._bridge()
-            worker.hold(last, tell)
-            waits.append(told)
-        if not waits:
-            return self.metrics() | {"in_flight": 0, "held": True}
-        done, late = await asyncio.wait(waits, timeout=HOLD_SECONDS)
+        last = [
+            {name: int(by.get(f"{node.token}/{worker.index}", 0)) for name, by in body["sequences"].items()}
+            for worker in self._workers
+        ]
+        held, all_held = await self._crew.hold(last, HOLD_SECONDS)
         if self._sync is not None:
             # What is saved should be no mixture, but an interrupt waits for no slow round.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sync.quiet(), 1.0 if body.get("hurry") else None)
-        in_flight = sum(future.result() for future in done)
-        return self.metrics() | {"in_flight": in_flight, "held": not late}
+        return self.metrics() | {
+            "in_flight": held.in_flight,
+            "held": all_held,
+            "progressive": held.progressive.to_array().tobytes(),
+        }
 
     async def _settle(self, body: dict[str, Any]) -> dict[str, Any]:
         """The closing round, for what this replica learned since its last one, and the model that comes out
@@ -196,11 +223,11 @@ class TrainerRole(Role):
 
     async def _replica_chunk(self, body: dict[str, Any]) -> dict[str, Any]:
         start, stop = int(body["start"]), int(body["stop"])
-        return {"values": self._shared.replica.flat[start:stop].numpy().tobytes()}
+        return {"values": self._shared.replica.read(start, stop).numpy().tobytes()}
 
     async def _replica_sample(self, body: dict[str, Any]) -> dict[str, Any]:
         """Every `stride`-th element of the replica as it is now."""
-        return {"values": self._shared.replica.flat[:: int(body["stride"])].numpy().tobytes()}
+        return {"values": self._shared.replica.read(stride=int(body["stride"])).numpy().tobytes()}
 
     async def _model(self, origin: str) -> torch.Tensor | None:
         if origin == REPLICAS:
@@ -217,39 +244,17 @@ class TrainerRole(Role):
         return {"ready": True}
 
     async def _eval_result(self, body: dict[str, Any]) -> dict[str, Any]:
-        total = QualitySums()
-        for worker in self._workers:
-            told, tell = self._bridge()
-            worker.collect(int(body["pass"]), tell)
-            total.merge(await told)
-        return {"sums": total.to_array().tobytes()}
+        assert self._crew is not None
+        sums = await self._crew.collect(int(body["pass"]))
+        return {"sums": sums.to_array().tobytes()}
 
-    async def _checkpoint(self, body: dict[str, Any]) -> dict[str, Any]:
-        node = self._node
-        assert node is not None
-        dense: torch.Tensor | None = None
-        if body.get("dense"):
-            dense = await self._model(str(body["model"]))
-            if dense is None:
-                return {"files": [], "ready": False}
-        return await asyncio.to_thread(
-            write_trainer,
-            Path(str(body["directory"])),
-            node.index,
-            self._shared,
-            dense=dense,
-            origin=str(body["model"]),
-            state=self._algorithm.state() if dense is not None else None,
-        )
+    async def _between_rounds(self, copy: Callable[[], TrainerSnapshot]) -> TrainerSnapshot:
+        if self._sync is not None:
+            return await self._sync.between_rounds(copy)
+        return await asyncio.to_thread(copy)
 
-    def _bridge(self) -> tuple[asyncio.Future[Any], Callable[[Any], None]]:
-        """A future of this loop, and a function that a worker's thread gives its result to."""
-        told: asyncio.Future[Any] = self._loop.create_future()
-
-        def tell(result: Any) -> None:
-            self._loop.call_soon_threadsafe(told.set_result, result)
-
-        return told, tell
+    def _all_examples(self) -> int:
+        return self._shared.count.now(self._shared.replica.trained_examples)
 
     def _synced_iterations(self) -> int:
         return int(self._sync.metrics()["synced_iterations"]) if self._sync is not None else 0

@@ -1,4 +1,4 @@
-"""A Hogwild worker thread: batches in, vectors in, one lock-free step, gradients out."""
+"""A Hogwild worker's thread: batches in, vectors in, one lock-free step, gradients out."""
 
 from __future__ import annotations
 
@@ -6,49 +6,40 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import zmq
 
-from ..pipeline.data.batch import BatchId
+from ..pipeline.embedding.lookup import LookupPlan
+from ..pipeline.errors import JobFileError, ProtocolError
 from ..pipeline.metrics.quality import QualitySums
-from ..pipeline.wire.messages import Delivery
-from ..pipeline.wire.sockets import Connection
 from .fixed_rate import FixedRate
-from .reader_line import ReaderLine
 from .replica import Shared
 from .role import MemberInfo
 from .service import Service
-from .shard_line import ShardLines, Slot
-from .step import Stepper
+from .slot import Slot
+from .step import Step, Stepper
+from .tracing import TRACER, Activity
+from .trained import Trained
+from .worker_handle import Held
+from .worker_links import MAX_UNANSWERED_PUSHES, WorkerLinks
 
 POLL_MILLISECONDS = 50
-MAX_UNANSWERED_PUSHES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A batch that is trained, and whose pushes every shard has answered."""
-
-    worker: int
-    reader: str
-    sequence: int
-    id: BatchId
-    examples: int
-    loss_sum: float
-    positives: int
-    finished_at: float
+WAITS = ("reader", "vectors", "pushes", "end")
 
 
 class Worker(Service):
-    """One worker of a trainer; owns its sockets to readers and embedding nodes.
+    """One worker of a trainer; owns its sockets to readers and embedding nodes. As a thread of the trainer it
+    is a `WorkerHandle`, whose methods are described there; in a worker process it is the one thread that
+    trains.
 
     The loop: take what has arrived, ask for the vectors of the batches ahead, compute the batch whose
     vectors are there, push its gradients. A batch is told to `trained` once every shard has answered its
-    push. In deterministic mode nothing is looked up ahead, so that the order of lookups and pushes at the
-    shards is that of the batches.
+    push; one whose loss or gradients are not finite at once, as left out, and nothing of it is pushed. In
+    deterministic mode nothing is looked up ahead, so that the order of lookups and pushes at the shards is
+    that of the batches. On a GPU the next step is launched before the results of the last are waited for and
+    pushed.
     """
 
     def __init__(
@@ -70,31 +61,39 @@ class Worker(Service):
         self._identity = f"{token}/{index}"
         self._trained = trained
         self._fixed_rate = fixed_rate
-        self._ahead = 1 if shared.job.run.deterministic else 2
+        self._ahead = 1 if shared.job.run.deterministic else 1 + shared.job.trainer.lookups_ahead
         self._confirmed: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._inbox: deque[Slot] = deque()
         self._slots: deque[Slot] = deque()
+        self._launched: deque[tuple[Slot, Step]] = deque()
         self._held_until: Mapping[str, int] | None = None
-        self._told_held: Callable[[int], None] | None = None
+        self._told_held: Callable[[Held], object] | None = None
+        self._progressive: frozenset[int] = frozenset()
+        self._progressive_sums = QualitySums()
         self._stranded: list[Slot] = []
         self._pass = 0
         self._sums = QualitySums()
-        self._wait_seconds = 0.0
+        self._waits: dict[str, float] = dict.fromkeys(WAITS, 0.0)
+        self._computing = Activity("compute", cpu=True)
+        self._asking = Activity("ask for vectors")
+        self._pushing = Activity("push gradients")
+        self._in_round = Activity("wait for synchronization")
         self._trained_examples = 0
+        self._left_out_batches = 0
+        self._links: WorkerLinks | None = None
+
+    def start(self, progressive: frozenset[int] = frozenset()) -> None:
+        """See `WorkerHandle.start`."""
+        self._progressive = progressive
+        super().start()
 
     def confirm(self, reader: str, sequence: int) -> None:
-        """The coordinator has noted a batch; any thread may call it."""
+        """See `WorkerHandle.confirm`."""
         self._confirmed.put((reader, sequence))
 
-    def hold(self, sequences: Mapping[str, int], told: Callable[[int], None]) -> None:
-        """Stops training after the batch at hand. Any thread may call it.
-
-        Args:
-            sequences: for each reader, the last sequence that it sent to this worker.
-            told: called on this thread, with the examples that arrived and were not trained, when all of
-                those have arrived and nothing is on its way any more.
-        """
+    def hold(self, sequences: Mapping[str, int], told: Callable[[Held], object]) -> None:
+        """See `WorkerHandle.hold`."""
 
         def command() -> None:
             self._held_until, self._told_held = sequences, told
@@ -102,12 +101,11 @@ class Worker(Service):
         self._call(command)
 
     def lose_shard(self, name: str) -> None:
-        """An embedding node is gone: nothing is trained any more, and what was pushed to it never ends. Any
-        thread may call it."""
+        """See `WorkerHandle.lose_shard`."""
         self._call(lambda: self._stranded.extend(self._shards.lose(name)))
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
-        """From now on scores deliveries of this pass with these weights. Any thread may call it."""
+        """See `WorkerHandle.evaluate`."""
 
         def command() -> None:
             self._pass, self._sums = pass_number, QualitySums()
@@ -115,100 +113,97 @@ class Worker(Service):
 
         self._call(command)
 
-    def collect(self, pass_number: int, told: Callable[[QualitySums], None]) -> None:
-        """Hands the sums of a pass to `told`, on this thread. Any thread may call it."""
+    def collect(self, pass_number: int, told: Callable[[QualitySums], object]) -> None:
+        """See `WorkerHandle.collect`."""
 
         def command() -> None:
             told(self._sums if pass_number == self._pass else QualitySums())
 
         self._call(command)
 
+    def trace(self, seconds: float, told: Callable[[dict[str, Any]], object]) -> bool:  # noqa: ARG002
+        """See `WorkerHandle.trace`."""
+        return False
+
     def metrics(self) -> dict[str, Any]:
-        """Counts so far; any thread may read them."""
-        if not self._opened:
+        """See `WorkerHandle.metrics`. What it waited for, in seconds: a batch, the vectors of one, answers to
+        pushes, the end of a hold; at a fixed rate also rounds, which `wait_seconds` has not. What it did:
+        steps of the dense model (`compute`), and the routing of lookups and gradients (`route`)."""
+        if self._links is None:
             return {}
-        connections = [line.connection for line in self._readers.values()] + self._shards.connections
         return {
             "trained_examples": self._trained_examples,
-            "wait_seconds": self._wait_seconds,
-            "lookups": self._shards.lookups,
-            "resent_requests": self._shards.resent,
-            "repeated_deliveries": sum(line.repeated_deliveries for line in self._readers.values()),
-            "sent_bytes": sum(connection.sent_bytes for connection in connections),
-            "received_bytes": sum(connection.received_bytes for connection in connections),
+            "wait_seconds": sum(self._waits.values()),
+            **{f"wait_for_{cause}_seconds": self._waits[cause] for cause in WAITS},
+            "wait_for_sync_seconds": self._in_round.seconds,
+            "compute_seconds": self._computing.seconds,
+            "compute_cpu_seconds": self._computing.cpu_seconds,
+            "route_seconds": self._asking.seconds + self._pushing.seconds,
+            "clipped_steps": self._stepper.clipped_steps,
+            "left_out_batches": self._left_out_batches,
+            **self._links.metrics(),
         }
-
-    _opened = False
 
     def body(self) -> None:
         """Works until told to stop, then closes the sockets."""
         torch.set_num_threads(1)
-        self._open()
+        self._stepper = Stepper(self._shared)
+        links = WorkerLinks(
+            self._context,
+            self._members,
+            self._identity,
+            self._shared.job,
+            self._shared.router.plan,
+            self.waker.fileno(),
+        )
+        self._readers, self._shards, self._links = links.readers, links.shards, links
         try:
             while not self.stopping:
-                self._receive(POLL_MILLISECONDS if self._ready() is None else 0)
+                idle = self._ready() is None and not self._launched
+                self._receive(links, POLL_MILLISECONDS if idle else 0)
                 self._look_ahead()
                 slot = self._ready()
                 if slot is not None:
                     self._compute(slot)
+                elif self._launched:
+                    self._land()
                 elif self._fixed_rate is not None and not self._slots:
-                    self._fixed_rate.nothing_to_train()
+                    with self._in_round:
+                        self._fixed_rate.nothing_to_train()
                 self._report()
         finally:
-            for line in self._readers.values():
-                line.connection.close()
-            for connection in self._shards.connections:
-                connection.close()
+            links.close()
             if self._fixed_rate is not None:
                 self._fixed_rate.close()
-
-    def _open(self) -> None:
-        def connect(member: MemberInfo) -> Connection:
-            return Connection(self._context, member.endpoint, self._identity)
-
-        job = self._shared.job
-        readers = [member for member in self._members if member.role == "reader"]
-        shards = sorted((m for m in self._members if m.role == "embedding"), key=lambda m: m.index)
-        self._readers = {r.name: ReaderLine(r.name, connect(r), job.trainer.credit) for r in readers}
-        names = [member.name for member in shards]
-        self._shards = ShardLines(
-            [connect(m) for m in shards], names, job.model.embedding_dim, job.codecs.embedding()
-        )
-        self._stepper = Stepper(self._shared)
-        self._poller = zmq.Poller()
-        for connection in [line.connection for line in self._readers.values()] + self._shards.connections:
-            self._poller.register(connection.socket, zmq.POLLIN)
-        self._poller.register(self.waker.fileno(), zmq.POLLIN)
-        self._checked_at = time.monotonic()
-        self._opened = True
 
     def _call(self, command: Callable[[], None]) -> None:
         self._commands.put(command)
         self.waker.wake()
 
-    def _receive(self, timeout_milliseconds: int) -> None:
-        before = time.monotonic()
-        self._poller.poll(timeout_milliseconds)
-        now = time.monotonic()
-        self._wait_seconds += now - before
+    def _receive(self, links: WorkerLinks, timeout_milliseconds: int) -> None:
+        lacks = self._lacks()
+        waited = links.poll(timeout_milliseconds)
+        self._waits[lacks] += waited
+        if TRACER.on:
+            TRACER.note(f"wait for {lacks}", time.monotonic() - waited, waited)
         self.waker.clear()
         while not self._commands.empty():
             self._commands.get()()
-        for line in self._readers.values():
-            while (message := line.connection.receive()) is not None:
-                if isinstance(message, Delivery) and line.arrived(message):
-                    self._inbox.append(Slot(line, message))
-        for shard, connection in enumerate(self._shards.connections):
-            while (message := connection.receive()) is not None:
-                finished = self._shards.receive(shard, message)
-                if finished is not None:
-                    self._finish(finished)
+        delivered, pushed = links.receive()
+        self._inbox.extend(delivered)
+        for slot in pushed:
+            self._finish(slot)
         while not self._confirmed.empty():
             reader, sequence = self._confirmed.get()
             self._readers[reader].finished(sequence)
-        if now - self._checked_at > 1.0:
-            self._checked_at = now
-            self._shards.resend_overdue(now)
+
+    def _lacks(self) -> str:
+        """What the next step lacks, of WAITS."""
+        if self._held_until is not None:
+            return "end"
+        if not self._slots:
+            return "reader"
+        return "vectors" if self._slots[0].unanswered else "pushes"
 
     def _look_ahead(self) -> None:
         now = time.monotonic()
@@ -220,8 +215,21 @@ class Worker(Service):
             if not slot.training and slot.delivery.pass_number != self._pass:
                 self._drop(slot)
                 continue
-            self._shards.look_up(slot, self._shared.router.requests(slot.delivery.rows), now)
+            with self._asking:
+                self._shards.look_up(slot, self._requests(slot), now)
             self._slots.append(slot)
+
+    def _requests(self, slot: Slot) -> list[LookupPlan]:
+        """Raises ProtocolError for a batch that is none of this job's: nothing of it is asked for."""
+        asked = slot.delivery
+        try:
+            return self._shared.router.requests(asked.rows, asked.bag_rows, asked.bag_lengths)
+        except ValueError as error:
+            raise ProtocolError(
+                f"{slot.line.reader} delivered batch {tuple(asked.id)}, and {error}",
+                where="reader",
+                remedy="use one version of shadowsync, and of a prepared folder, on all nodes",
+            ) from error
 
     def _ready(self) -> Slot | None:
         if not self._slots or self._slots[0].unanswered:
@@ -238,34 +246,72 @@ class Worker(Service):
     def _compute(self, slot: Slot) -> None:
         self._slots.popleft()
         if not slot.training:
-            self._stepper.score(slot.delivery, slot.requests, slot.answers, self._sums)
+            # What was looked up for a pass that was given up meanwhile belongs to no sums.
+            if slot.delivery.pass_number == self._pass:
+                self._score(slot)
             self._drop(slot)
             return
         if self._fixed_rate is not None:
-            self._fixed_rate.before_step()
-        slot.loss, gradients = self._stepper.train(slot.delivery, slot.requests, slot.answers)
-        self._shards.push(slot, gradients, time.monotonic())
-        slot.answers = []
+            with self._in_round:
+                self._fixed_rate.before_step()
+        with self._computing:
+            step = self._stepper.stage(slot.delivery, slot.requests, slot.answers)
+            targets = self._shards.targets(slot)
+            step.vectors.gradients_into([None if lent is None else lent.values for lent in targets])
+            self._stepper.launch(step)
+        self._launched.append((slot, step))
         slot.line.processed()
-        self._trained_examples += len(slot.delivery.labels)
+        if not step.left_out:
+            self._count_examples(len(slot.delivery.labels))
+            self._shared.iterations[self.index] += 1
+            if self._fixed_rate is not None:
+                with self._in_round:
+                    self._fixed_rate.after_iteration()
+        while len(self._launched) > self._stepper.ahead:
+            self._land()
+
+    def _score(self, slot: Slot) -> None:
+        """Raises JobFileError for a batch with a logit that is not finite: the pass would have no figure."""
+        asked = slot.delivery
+        try:
+            self._stepper.score(asked, slot.requests, slot.answers, self._sums)
+        except ValueError as error:
+            raise JobFileError(
+                f"batch {tuple(asked.id)} of scoring pass {asked.pass_number}, over held-out data, cannot be"
+                f" scored: {error}",
+                where=slot.line.reader,
+                remedy="lower trainer.lr or embedding.lr, or mend what the model makes of these rows",
+            ) from error
+
+    def _count_examples(self, trained: int) -> None:
+        self._trained_examples += trained
         self._shared.examples[self.index] = self._trained_examples
-        self._shared.iterations[self.index] += 1
-        if self._fixed_rate is not None:
-            self._fixed_rate.after_iteration()
+
+    def _land(self) -> None:
+        """Of the batch that was launched first: its results, to where they belong."""
+        slot, step = self._launched.popleft()
+        counted = not step.left_out
+        if self._shards.lost:
+            # It was computed when the node was there, and can be pushed nowhere.
+            self._stranded.append(slot)
+            return
+        id = slot.delivery.id
+        scored = self._progressive_sums if id.epoch == 0 and id.span in self._progressive else None
+        with self._computing:
+            slot.loss, gradients = self._stepper.finish(step, scored)
+        if step.left_out:
+            if counted:
+                self._count_examples(-len(slot.delivery.labels))
+            self._left_out_batches += 1
+            self._trained(Trained.leaving_out(self.index, slot.line.reader, slot.delivery, step.left_out))
+            return
+        slot.lr_scale = step.rows_scale
+        with self._pushing:
+            self._shards.push(slot, gradients, time.monotonic())
+        slot.answers = []
 
     def _finish(self, slot: Slot) -> None:
-        labels = slot.delivery.labels
-        record = Trained(
-            worker=self.index,
-            reader=slot.line.reader,
-            sequence=slot.delivery.sequence,
-            id=slot.delivery.id,
-            examples=len(labels),
-            loss_sum=slot.loss * len(labels),
-            positives=int(labels.sum()),
-            finished_at=time.monotonic(),
-        )
-        self._trained(record)
+        self._trained(Trained.of(self.index, slot.line.reader, slot.delivery, slot.loss))
 
     def _drop(self, slot: Slot) -> None:
         slot.line.processed()
@@ -283,7 +329,8 @@ class Worker(Service):
             self._shards.forget_lookups()
             for slot in untrained:
                 self._drop(slot)
-            self._told_held(sum(len(slot.delivery.labels) for slot in untrained))
+            in_flight = sum(len(slot.delivery.labels) for slot in untrained)
+            self._told_held(Held(in_flight, self._progressive_sums))
             self._told_held = None
 
     def _is_held(self) -> bool:

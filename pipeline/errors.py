@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
 
 
 class ExitCode(IntEnum):
@@ -24,7 +23,7 @@ class ExitCode(IntEnum):
 class ShadowSyncError(Exception):
     """Base of all errors that a user can cause and mend. `str()` is one line: what, where, what would do."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
+    exit_code: ExitCode = ExitCode.INTERNAL
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         self.what, self.where, self.remedy = what, where, remedy

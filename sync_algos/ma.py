@@ -51,7 +51,8 @@ class MA(Algorithm):
             group = await peers.meet()
             trained = replica.trained_examples
             snapshot = replica.snapshot(replica.whole)
-            weight = float(trained - self._counted) if self.options.weighted else 1.0
+            # Below zero where a device took back a batch that it had counted ahead and that was bad.
+            weight = float(max(0, trained - self._counted)) if self.options.weighted else 1.0
             mean = await group.mean(snapshot, weight)
         except PeerLost:
             return False

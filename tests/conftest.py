@@ -29,6 +29,13 @@ def click_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def validation_file(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The examples of `click_log` that are held out, in a file of its own: no file is in two parts."""
+    (held_out,) = click_log.glob("eval-*.parquet")
+    return str(shutil.copy(held_out, tmp_path_factory.mktemp("validation")))
+
+
+@pytest.fixture(scope="session")
 def text_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A generated log in compressed text: 6,000 examples in three files to train on, 1,000 held out."""
     folder = tmp_path_factory.mktemp("text-log")

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from .whole_file import whole_file
@@ -25,6 +26,34 @@ TYPES: Final = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
     "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
+
+
+class Shown(Protocol):
+    """An array that is in memory in another form than in the file, and is shown in the file's by parts."""
+
+    dtype: np.dtype[Any]
+    itemsize: int
+    ndim: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As in the file; at least one dimension."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """In the file."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice) -> Shown: ...
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
+
+
+Tensor: TypeAlias = NDArray[Any] | Shown
+"""What can be written. No more than a few MB of what is shown is made at a time."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +77,16 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows start to stop of a tensor, as they go into one file; the whole tensor if `split` is False."""
+    """Rows start to stop of a tensor, as they go into one file; the whole tensor if `split` is False.
+
+    `follows`: whether the tensor begins in an earlier file.
+    """
 
     name: str
-    values: NDArray[Any]
+    values: Tensor
     start: int
     split: bool
+    follows: bool = False
 
     @property
     def header_bytes(self) -> int:
@@ -64,14 +97,18 @@ class _Part:
 def write_tensors(
     directory: Path,
     stem: str,
-    tensors: Mapping[str, NDArray[Any]],
+    tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str],
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    first_rows: Mapping[str, int] | None = None,
 ) -> list[FileEntry]:
     """Writes `tensors` as stem-00000.safetensors, stem-00001.safetensors, ..., each at most `limit_bytes`.
 
     A tensor that is larger is split by its first axis over several files; their metadata says which rows
-    each has, and `TensorReader` puts them together. `metadata` goes into every file; the entries' role is
+    each has, and `TensorReader` puts them together. `first_rows` names the tensors that are pieces of a
+    larger one, and the number of their first row there; others write the other pieces.
+
+    `metadata` goes into every file; the entries' role is
     metadata["role"], or `stem` without one. Beyond the tensors themselves a few MB of memory are taken.
     Each file appears whole (fsynced, then renamed) or not at all; a file of the same name is replaced.
     Without tensors there is one file that holds the metadata only.
@@ -88,7 +125,7 @@ def write_tensors(
             raise ValueError(f"tensor {name}: {values.dtype} cannot be stored")
     role = metadata.get("role", stem)
     entries = []
-    for number, parts in enumerate(_pack(tensors, _room(metadata, limit_bytes))):
+    for number, parts in enumerate(_pack(tensors, _room(metadata, limit_bytes), first_rows or {})):
         name = f"{stem}-{number:05d}.safetensors"
         size, digest = _write_file(directory / name, parts, metadata)
         entries.append(FileEntry(name, size, digest, role))
@@ -100,14 +137,16 @@ def _room(metadata: Mapping[str, str], limit_bytes: int) -> int:
     return limit_bytes - len(json.dumps(dict(metadata))) - 96
 
 
-def _pack(tensors: Mapping[str, NDArray[Any]], room_bytes: int) -> Iterator[list[_Part]]:
+def _pack(
+    tensors: Mapping[str, Tensor], room_bytes: int, first_rows: Mapping[str, int]
+) -> Iterator[list[_Part]]:
     """Cuts the tensors into parts and groups them into files of at most `room_bytes`, in their order."""
     parts: list[_Part] = []
     left = room_bytes
     for name, values in tensors.items():
-        for part in _cut(name, values, room_bytes):
+        for part in _cut(name, values, room_bytes, first_rows.get(name)):
             cost = part.header_bytes + part.values.nbytes
-            if parts and (cost > left or part.start > 0):
+            if parts and (cost > left or part.follows):
                 yield parts
                 parts, left = [], room_bytes
             parts.append(part)
@@ -117,8 +156,9 @@ def _pack(tensors: Mapping[str, NDArray[Any]], room_bytes: int) -> Iterator[list
         yield parts
 
 
-def _cut(name: str, values: NDArray[Any], room_bytes: int) -> Iterator[_Part]:
-    whole = _Part(name, values, 0, split=False)
+def _cut(name: str, values: Tensor, room_bytes: int, first_row: int | None) -> Iterator[_Part]:
+    first = first_row or 0
+    whole = _Part(name, values, first, split=first_row is not None)
     room = room_bytes - whole.header_bytes
     if values.nbytes <= room:
         yield whole
@@ -128,7 +168,7 @@ def _cut(name: str, values: NDArray[Any], room_bytes: int) -> Iterator[_Part]:
         raise ValueError(f"tensor {name}: a row of {row_bytes} bytes does not fit the limit of a file")
     rows = room // row_bytes
     for start in range(0, len(values), rows):
-        yield _Part(name, values[start : start + rows], start, split=True)
+        yield _Part(name, values[start : start + rows], first + start, split=True, follows=start > 0)
 
 
 def _write_file(path: Path, parts: list[_Part], metadata: Mapping[str, str]) -> tuple[int, str]:
@@ -166,17 +206,17 @@ def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _pieces(values: NDArray[Any]) -> Iterator[bytes]:
+def _pieces(values: Tensor) -> Iterator[bytes]:
     """The bytes of `values` in row-major order, a few MB at a time, each piece a copy of its own.
 
     A copy, because a worker may write to a replica between the checksum of a piece and its writing.
     """
     if values.nbytes == 0:
         return
-    if not values.flags.c_contiguous:
+    if not isinstance(values, np.ndarray) or not values.flags.c_contiguous:
         rows = max(1, _PIECE_BYTES * len(values) // values.nbytes)
         for start in range(0, len(values), rows):
-            yield values[start : start + rows].tobytes()
+            yield np.asarray(values[start : start + rows]).tobytes()
         return
     flat = values.reshape(-1)
     count = _PIECE_BYTES // values.itemsize

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
+from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,8 +16,12 @@ from ..errors import CheckpointError
 from .files import FileEntry
 from .whole_file import UNFINISHED, sync_directory, unwritable, whole_file
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 MANIFEST_NAME: Final = "manifest.json"
+_FOLDERS: Final = {"last": "checkpoint", "best": "best"}
+_PARTIAL: Final = "checkpoint.partial-"
+_GONE: Final = ".gone"
+_OLD: Final = ".old"
 _MANIFEST_LIMIT_BYTES: Final = 256 << 20
 _REMEDY = "use another checkpoint, or train again"
 
@@ -41,31 +47,58 @@ class CheckpointManifest(BaseModel):
     plan: dict[str, Any]
     ledger: dict[str, Any]
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it, as a hex string: which checkpoint this is."""
+        return _digest(self.model_dump(mode="json"))
+
 
 def begin(run_directory: Path) -> Path:
-    """Makes RUN/checkpoint.partial, empty, for the nodes to write into; RUN/checkpoint stays as it is.
+    """Makes an empty folder RUN/checkpoint.partial-*, for the nodes to write into; RUN/checkpoint stays as it
+    is, and what an earlier one left behind goes.
 
-    One process of a run may call this and `commit`, one thread at a time. Raises ResourceError.
+    Its name is new each time: a node that is late with its part of a checkpoint that was given up must not
+    write it into the next one. One process of a run may call this and `commit`, one thread at a time. Raises
+    ResourceError.
     """
-    partial, _, _ = _places(run_directory)
     try:
-        (partial / MANIFEST_NAME).unlink(missing_ok=True)
-        if partial.exists():
-            shutil.rmtree(partial)
-        partial.mkdir(parents=True)
+        run_directory.mkdir(parents=True, exist_ok=True)
+        sweep(run_directory)
+        partial = run_directory / f"{_PARTIAL}{uuid4().hex[:8]}"
+        partial.mkdir()
     except OSError as error:
-        raise unwritable(partial, error) from error
+        raise unwritable(run_directory / _PARTIAL.rstrip("-"), error) from error
     return partial
 
 
-def commit(run_directory: Path, manifest: CheckpointManifest) -> Path:
-    """Writes the manifest into RUN/checkpoint.partial and renames that to RUN/checkpoint, which it returns.
+def sweep(run_directory: Path) -> None:
+    """Abandons whatever `begin` made there and nobody committed. One thread at a time, as `begin`."""
+    for leftover in run_directory.glob(f"{_PARTIAL}*"):
+        abandon(leftover)
+
+
+def abandon(partial: Path) -> None:
+    """Removes a folder that `begin` made and that will not be committed. A node that is still writing
+    cannot make another file in it: it gets an error. What cannot be removed now goes with the next
+    `begin`."""
+    gone = partial.with_name(f"{partial.name}{_GONE}")
+    # Under its own name a late node could fill it while it is emptied, and it would stay.
+    with contextlib.suppress(OSError):
+        partial.rename(gone)
+        partial = gone
+    (partial / MANIFEST_NAME).unlink(missing_ok=True)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def commit(partial: Path, manifest: CheckpointManifest) -> Path:
+    """Writes the manifest into `partial`, a folder that `begin` made, and renames that to RUN/checkpoint,
+    which it returns.
 
     The old checkpoint goes when the new one is in its place; killed between the two, `open_checkpoint`
     still finds the old one. Raises CheckpointError if a file that the manifest names is not there in its
     size (the old checkpoint stays), ResourceError if something cannot be written.
     """
-    partial, current, old = _places(run_directory)
+    current = partial.parent / "checkpoint"
     _check_files(partial, manifest, verify=False)
     body = manifest.model_dump(mode="json")
     text = json.dumps({"sha256": _digest(body), **body}, indent=1, allow_nan=False)
@@ -74,52 +107,74 @@ def commit(run_directory: Path, manifest: CheckpointManifest) -> Path:
     try:
         for leftover in partial.glob(f"*{UNFINISHED}*"):
             leftover.unlink()
+    except OSError as error:
+        raise unwritable(current, error) from error
+    put_in_place(partial, current)
+    return current
+
+
+def put_in_place(folder: Path, current: Path) -> None:
+    """Renames `folder`, a whole checkpoint, to `current` beside it; the one that was there goes. Raises
+    ResourceError. Killed in between, `open_checkpoint` finds the old one."""
+    old = current.with_name(f"{current.name}{_OLD}")
+    try:
         if current.exists():
             if old.exists():
                 shutil.rmtree(old)
             current.rename(old)
-        partial.rename(current)
-        sync_directory(run_directory)
+        folder.rename(current)
+        sync_directory(current.parent)
         if old.exists():
             shutil.rmtree(old)
     except OSError as error:
         raise unwritable(current, error) from error
-    return current
 
 
-def open_checkpoint(path: Path, *, verify: bool = False) -> tuple[Path, CheckpointManifest]:
-    """The folder and the manifest of a checkpoint; `path` is a run's folder or the checkpoint's own.
+def open_checkpoint(
+    path: Path, *, verify: bool = False, which: Literal["last", "best"] = "last"
+) -> tuple[Path, CheckpointManifest]:
+    """The folder and the manifest of a checkpoint; `path` is a run's folder, of which `which` says the last
+    checkpoint or the best by validation, or the checkpoint's own.
 
     Sizes are always checked; with `verify` the SHA-256 of every file too, which reads them all. Raises
     CheckpointError for a checkpoint that is absent, truncated, altered, or of a newer format.
     """
-    folder = _locate(path)
-    manifest = _parse(folder / MANIFEST_NAME)
-    _check_files(folder, manifest, verify=verify)
-    return folder, manifest
+    while True:
+        folder = _locate(path, which)
+        opened = _identity(folder)
+        try:
+            manifest = _parse(folder / MANIFEST_NAME)
+            _check_files(folder, manifest, verify=verify)
+        except CheckpointError:
+            # Of a run that goes on, the next one may have taken its place meanwhile.
+            if _identity(folder) == opened:
+                raise
+            continue
+        return folder, manifest
 
 
-def _places(run_directory: Path) -> tuple[Path, Path, Path]:
-    """Of a run: the folder being written, the checkpoint, and the one before it."""
-    return (
-        run_directory / "checkpoint.partial",
-        run_directory / "checkpoint",
-        run_directory / "checkpoint.old",
-    )
+def _identity(folder: Path) -> int | None:
+    """What tells this folder from another one in its place; None if there is none."""
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return None
 
 
-def _locate(path: Path) -> Path:
+def _locate(path: Path, which: Literal["last", "best"]) -> Path:
     # Whoever names the checkpoint itself also gets the old one while the new one is being put in its place.
-    candidates = [path, *_places(path)[1:]]
-    if path.name == "checkpoint":
-        candidates.append(path.with_name("checkpoint.old"))
+    name = _FOLDERS[which]
+    candidates = [path, path / name, path / f"{name}{_OLD}"]
+    if path.name in _FOLDERS.values():
+        candidates.append(path.with_name(f"{path.name}{_OLD}"))
     for folder in candidates:
         if (folder / MANIFEST_NAME).is_file():
             return folder
     what = "there is no checkpoint" if path.is_dir() else "there is no such folder"
-    raise CheckpointError(
-        what, where=str(path), remedy="give the folder of a run that has written a checkpoint"
-    )
+    remedy = "give the folder of a run that has written a checkpoint"
+    if which == "best" and path.is_dir():
+        what, remedy = "no best checkpoint was kept", 'only runs with [validation] have one; take "last"'
+    raise CheckpointError(what, where=str(path), remedy=remedy)
 
 
 def _parse(path: Path) -> CheckpointManifest:
@@ -139,6 +194,12 @@ def _parse(path: Path) -> CheckpointManifest:
             f"the checkpoint has format {version}, this program knows formats up to {FORMAT_VERSION}",
             where=str(path),
             remedy="use a newer shadowsync",
+        )
+    if isinstance(version, int) and version < FORMAT_VERSION:
+        raise CheckpointError(
+            f"the checkpoint has format {version}, this program reads format {FORMAT_VERSION} only",
+            where=str(path),
+            remedy="train again, or use the shadowsync that wrote it",
         )
     if body.pop("sha256", None) != _digest(body):
         raise CheckpointError("the manifest was altered", where=str(path), remedy=_REMEDY)

@@ -62,6 +62,10 @@ class TensorReader:
         pieces = self._find(name)
         return (pieces[-1].stop, *pieces[0].shape[1:]) if pieces[0].shape else ()
 
+    def places(self, name: str) -> list[tuple[str, int, int]]:
+        """The parts of a tensor in order: file, first row, one past the last. Raises CheckpointError."""
+        return [(piece.path.name, piece.start, piece.stop) for piece in self._find(name)]
+
     def read(self, name: str) -> NDArray[Any]:
         """The whole tensor, a copy of the caller's own; raises CheckpointError."""
         shape = self.shape(name)

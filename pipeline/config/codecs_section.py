@@ -14,20 +14,30 @@ from .strict import STRICT
 
 
 class CodecsSection(BaseModel):
-    """How values travel on the links of synchronization, each way: to the center or to the trainer that
-    reduces a slice, and back; and between workers and embedding nodes, where there is no error feedback.
-    `int8_block` and `topk_fraction` are the options of the codecs of that name."""
+    """How values travel: "float32", "bfloat16", "float16", "int8" (by block) or "topk".
+
+    On the links of synchronization what a codec loses is fed back into what it sends next; on those between
+    workers and embedding nodes it is not, so "topk" will not do there.
+    """
 
     model_config = STRICT
 
-    center_up: str = Float32.name
-    center_down: str = Float32.name
-    peers_up: str = Float32.name
-    peers_down: str = Float32.name
-    vectors: str = Float32.name
-    gradients: str = Float32.name
-    int8_block: Annotated[int, Field(ge=SMALLEST_BLOCK, le=LARGEST_BLOCK)] = CodecOptions.int8_block
-    topk_fraction: Annotated[float, Field(gt=0, le=LARGEST_FRACTION)] = CodecOptions.topk_fraction
+    center_up: str = Field(default=Float32.name, description="From trainers to sync nodes.")
+    center_down: str = Field(default=Float32.name, description="From sync nodes to trainers.")
+    peers_up: str = Field(default=Float32.name, description="From trainers to the one that reduces a slice.")
+    peers_down: str = Field(default=Float32.name, description="From that one back to all.")
+    vectors: str = Field(
+        default=Float32.name, description="From embedding nodes to workers; without error feedback."
+    )
+    gradients: str = Field(
+        default=Float32.name, description="From workers to embedding nodes; without error feedback."
+    )
+    int8_block: Annotated[int, Field(ge=SMALLEST_BLOCK, le=LARGEST_BLOCK)] = Field(
+        default=CodecOptions.int8_block, description="int8: elements that share a scale."
+    )
+    topk_fraction: Annotated[float, Field(gt=0, le=LARGEST_FRACTION)] = Field(
+        default=CodecOptions.topk_fraction, description="topk: the part of the elements that travels."
+    )
 
     @field_validator("center_up", "center_down", "peers_up", "peers_down")
     @classmethod

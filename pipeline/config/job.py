@@ -3,162 +3,45 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from .checkpoint_section import CheckpointSection
 from .codecs_section import CodecsSection
-from .slow_network import SlowNetwork, parse_bandwidth, parse_delay
+from .data_section import DataSection
+from .embedding_section import EmbeddingSection
+from .model_section import ModelSection
+from .network_section import NetworkSection
+from .run_section import RunSection
+from .section import Section
+from .start_section import StartSection
 from .strict import STRICT
-
-Positive = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """Base of the sections."""
-
-    model_config = STRICT
-
-
-class RunSection(Section):
-    """Who this run is and where its folder lies."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "job"
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
-    deterministic: bool = False
-    directory: str = "runs"
-    node_timeout_seconds: Seconds = 15.0
-    start_timeout_seconds: Seconds = 60.0
-
-
-class DataSection(Section):
-    """The input. `path` and `eval_path` are one or more globs, relative to the folder of the job file."""
-
-    format: Literal["criteo_tsv", "parquet"]
-    path: Annotated[list[str], Field(min_length=1)]
-    eval_path: list[str] = []
-    epochs: Positive = 1
-    shuffle_window: Annotated[int, Field(ge=0, le=10_000_000)] = 65_536
-    max_bad_rows: Annotated[int, Field(ge=0)] = 1_000
-    readers: Positive = 1
-    span_bytes: Annotated[int, Field(ge=1 << 16)] = 64 << 20
-    dense_features: Annotated[int, Field(ge=0, le=4096)] = 13
-    categorical_features: Annotated[int, Field(ge=1, le=4096)] = 26
-    retain_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20
-
-
-class ModelSection(Section):
-    """The dense model and its tables; `table_rows` is one number for all of them or one for each."""
-
-    name: str = "dlrm"
-    embedding_dim: Annotated[int, Field(ge=1, le=4096)] = 16
-    table_rows: Annotated[int, Field(ge=1, lt=2**31)] | list[Annotated[int, Field(ge=1, lt=2**31)]] = 100_000
-    bottom: Annotated[list[Positive], Field(max_length=64)] = [512, 256, 64]
-    top: Annotated[list[Positive], Field(max_length=64)] = [512, 256]
-    options: dict[str, JsonValue] = {}
-
-
-class TrainerSection(Section):
-    """The trainers and their Hogwild workers."""
-
-    count: Positive = 1
-    workers: Positive = 1
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 512
-    optimizer: Literal["sgd", "adagrad", "adam"] = "adagrad"
-    lr: Rate = 0.01
-    credit: Annotated[int, Field(ge=1, le=1024)] = 4
-
-
-class EmbeddingSection(Section):
-    """The nodes that hold the tables, and the optimizer of the rows.
-
-    First values are uniform in `[-init_scale, init_scale)`.
-    """
-
-    nodes: Positive = 1
-    optimizer: Literal["sgd", "rowwise_adagrad"] = "rowwise_adagrad"
-    lr: Rate = 0.02
-    init_scale: Rate = 0.05
-    memory_fraction: Fraction = 0.8
-
-
-class SyncSection(Section):
-    """How the replicas are synchronized.
-
-    `nodes` is how many sync nodes an algorithm with a center has; for others every node takes it for 0.
-    """
-
-    algorithm: str = "easgd"
-    mode: Literal["shadow", "fixed"] = "shadow"
-    every: Positive = 30
-    duty: Fraction = 0.01
-    nodes: Annotated[int, Field(ge=0)] = 1
-    chunk_bytes: Annotated[int, Field(ge=1 << 12, le=64 << 20)] = 1 << 20
-    link_bytes_per_second: Rate | None = None
-    timeout_seconds: Seconds = 10.0
-    options: dict[str, JsonValue] = {}
-
-
-class NetworkSection(Section):
-    """The defaults of `--bind` and `--advertise`, which differ from host to host, and the transport.
-
-    `transport`: "ipc" costs a third less CPU than loopback TCP and stays on one Linux machine. "auto" takes
-    it for the nodes of `shadowsync run` while `bind` is the loopback address, and TCP otherwise.
-
-    `delay` ("50ms", one way) and `bandwidth` ("100mbit") put a slow network on the links of synchronization,
-    or with `delay_links` on all, under `shadowsync run` only. `emulation` says by which means; "auto" takes
-    the kernel's where it can, and a relay otherwise.
-    """
-
-    transport: Literal["auto", "tcp", "ipc"] = "auto"
-    bind: str = "127.0.0.1"
-    advertise: str = ""
-    delay: str = ""
-    bandwidth: str = ""
-    delay_links: Literal["sync", "all"] = "sync"
-    emulation: Literal["auto", "relay", "tc"] = "auto"
-
-    @model_validator(mode="after")
-    def _units(self) -> NetworkSection:
-        for key, text, parse in (
-            ("delay", self.delay, parse_delay),
-            ("bandwidth", self.bandwidth, parse_bandwidth),
-        ):
-            try:
-                if text:
-                    parse(text)
-            except ValueError as error:
-                raise ValueError(f"network.{key}: {error}") from error
-        if self.slow is not None and self.emulation == "tc" and self.transport == "ipc":
-            raise ValueError('network.transport: "ipc" given; network.emulation = "tc" needs "tcp" or "auto"')
-        return self
-
-    @property
-    def slow(self) -> SlowNetwork | None:
-        """The network to emulate, if one is asked for."""
-        if not self.delay and not self.bandwidth:
-            return None
-        return SlowNetwork(
-            delay_seconds=parse_delay(self.delay) if self.delay else 0.0,
-            bytes_per_second=parse_bandwidth(self.bandwidth) if self.bandwidth else None,
-            every_link=self.delay_links == "all",
-        )
+from .sync_section import SyncSection
+from .tables import TableSection, TableSettings, require_known, table_settings
+from .trainer_section import TrainerSection
+from .validation_section import ValidationSection
+from .watch_section import WatchSection
 
 
 class Job(Section):
     """A whole job file, resolved: what every node of the job must agree on, but for `network`."""
+
+    # `tables` are all tables, with what holds for every one of them; the file has the sections only.
+    model_config = STRICT | ConfigDict(serialize_by_alias=True)
 
     run: RunSection = RunSection()
     data: DataSection
     model: ModelSection = ModelSection()
     trainer: TrainerSection = TrainerSection()
     embedding: EmbeddingSection = EmbeddingSection()
+    table_sections: dict[str, TableSection] = Field(default={}, alias="tables")
     sync: SyncSection = SyncSection()
     codecs: CodecsSection = CodecsSection()
     network: NetworkSection = NetworkSection()
+    start: StartSection = StartSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    validation: ValidationSection = ValidationSection()
+    watch: WatchSection = WatchSection()
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
@@ -168,6 +51,13 @@ class Job(Section):
                 f"model.table_rows: {len(rows)} numbers given; give one number, or one for each of the "
                 f"{self.data.categorical_features} tables (data.categorical_features)"
             )
+        require_known(self.table_sections, self.data.table_columns)
+        if self.trainer.worker_kind == "process" and self.trainer.device != "cpu":
+            raise ValueError(
+                f'trainer.worker_kind: "process" given; worker processes share memory of the host, so '
+                f'trainer.device = "{self.trainer.device}" needs "thread"'
+            )
+        self._require_use_of_cache()
         if self.run.deterministic:
             for key, given in (
                 ("trainer.count", self.trainer.count),
@@ -183,11 +73,47 @@ class Job(Section):
                 )
         return self
 
+    def _require_use_of_cache(self) -> None:
+        trainer = self.trainer
+        # Not by what was given: a resolved job, which nodes get, gives every key.
+        usual = TrainerSection.model_fields["cache_staleness"].default
+        if trainer.cache_staleness != usual and not trainer.cache_rows:
+            raise ValueError(
+                f"trainer.cache_staleness: {trainer.cache_staleness} given, and there are no copies of rows "
+                "for it to bound; set trainer.cache_rows too, or leave it out"
+            )
+        if trainer.cache_rows and all(table.pooling for table in self.tables):
+            raise ValueError(
+                f"trainer.cache_rows: {trainer.cache_rows} given, and all tables have bags, which are never "
+                "cached; leave it out"
+            )
+
+    @property
+    def tables(self) -> tuple[TableSettings, ...]:
+        """All tables, in the order in which the model gets their embeddings: that of the columns."""
+        columns, rows, rules = self.data.table_columns, self.model.table_rows, self.embedding
+        every = TableSettings(
+            name="",
+            rows=0,
+            dim=self.model.embedding_dim,
+            pooling="",
+            optimizer=rules.optimizer,
+            lr=rules.lr,
+            init_scale=rules.init_scale,
+            storage=rules.storage,
+        )
+        counts = rows if isinstance(rows, list) else [rows] * len(columns)
+        return table_settings(columns, every, counts, self.table_sections)
+
     @property
     def table_rows(self) -> tuple[int, ...]:
         """Rows of each table, one entry per table."""
-        rows = self.model.table_rows
-        return tuple(rows) if isinstance(rows, list) else (rows,) * self.data.categorical_features
+        return tuple(table.rows for table in self.tables)
+
+    @property
+    def model_inputs(self) -> tuple[int, list[int]]:
+        """What a model is built with: how many dense features, and the width of each embedding."""
+        return self.data.dense_width, [table.dim for table in self.tables]
 
     @property
     def sync_nodes(self) -> int:
@@ -206,6 +132,9 @@ class Job(Section):
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of all that the nodes must agree on: not `network`, nor where the run folder lies."""
-        text = self.model_dump_json(exclude={"network": True, "run": {"directory"}})
+        """Hex SHA-256 of all that the nodes must agree on: not `network` and `watch`, nor where the run
+        folder lies, nor on which device a trainer computes."""
+        text = self.model_dump_json(
+            exclude={"network": True, "watch": True, "run": {"directory"}, "trainer": {"device"}}
+        )
         return hashlib.sha256(text.encode()).hexdigest()

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ..errors import JobFileError
+from ..prepare.agreement import check_agreement
+from ..prepare.job_keys import fill_from_prepared
 from .job import Job
+
+PATHS = ("path", "validation_path", "eval_path")
+"""The keys of `[data]` that name files."""
 
 
 def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     """The validated job of the file at `path` with each `section.key=value` of `overrides` applied.
 
-    Input globs, and the file of an algorithm "./my_algo.py:Class", are made absolute against the folder of
-    the job file; those given by an override are taken against the working directory, as a shell would.
-    `run.name` defaults to the file's stem.
+    Input globs, and the file of an algorithm or a model "./mine.py:Class", are made absolute against the
+    folder of the job file; those given by an override are taken against the working directory, as a shell
+    would.
+    `run.name` defaults to the file's stem. What the file leaves out of a prepared input, `data.prepared`, the
+    folder's manifest says.
 
     Raises:
-        JobFileError: the file is absent, is no TOML, or has a wrong key or value.
+        JobFileError: the file is absent, is no TOML, or has a wrong key or value, or one that is not that of
+            its prepared folder.
+        DataError: the folder has no manifest that can be used.
     """
     file = Path(path)
     try:
@@ -39,16 +50,44 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise JobFileError(f"is no valid TOML ({error})", where=str(file)) from error
-    _absolute_paths(tree, file.resolve().parent)
+    return _resolve(tree, file.resolve().parent, file.stem, overrides, str(file))
+
+
+def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
+    """The validated job that a dict of sections describes, as a job file in the working directory would.
+
+    Raises:
+        JobFileError, DataError: as `load_job`.
+    """
+    return _resolve(copy.deepcopy(dict(tree)), Path.cwd(), "job", overrides, "the job")
+
+
+def _spell_out_columns(tree: dict[str, Any]) -> None:
+    """Writes `NAME = "dense"` as `NAME = { kind = "dense" }`, so that an override can add to it."""
+    data = tree.get("data")
+    columns = data.get("columns") if isinstance(data, dict) else None
+    if isinstance(columns, dict):
+        for name, value in columns.items():
+            if isinstance(value, str):
+                columns[name] = {"kind": value}
+
+
+def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[str], where: str) -> Job:
+    _absolute_paths(tree, base)
     changed: dict[str, Any] = {}
     for text in overrides:
         _apply_override(changed, text)
     _absolute_paths(changed, Path.cwd())
+    _spell_out_columns(tree)
     _merge(tree, changed)
     run = tree.setdefault("run", {})
     if isinstance(run, dict):
-        run.setdefault("name", file.stem)
-    return validate_job(tree, where=f"{file} and --set" if changed else str(file))
+        run.setdefault("name", name)
+    manifest = fill_from_prepared(tree)
+    job = validate_job(tree, where=f"{where} and --set" if changed else where)
+    if manifest is not None:
+        check_agreement(job, manifest)
+    return job
 
 
 def load_resolved(path: str | Path) -> Job:
@@ -95,7 +134,7 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
         )
     value = override_value(raw)
     # A file may be called like a number or a date.
-    if parts in (["data", "path"], ["data", "eval_path"]) and not isinstance(value, str | list):
+    if len(parts) == 2 and parts[0] == "data" and parts[1] in PATHS and not isinstance(value, str | list):
         value = raw
     node = changed
     for at, part in enumerate(parts[:-1], start=1):
@@ -118,20 +157,31 @@ def override_value(raw: str) -> Any:
 
 
 def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
-    sync = tree.get("sync")
-    if isinstance(sync, dict) and isinstance(sync.get("algorithm"), str):
-        file, colon, name = sync["algorithm"].rpartition(":")
-        if colon and (file.endswith(".py") or "/" in file):
-            sync["algorithm"] = f"{(base / file).resolve()}:{name}"
+    for section, key in (("sync", "algorithm"), ("model", "name")):
+        named = tree.get(section)
+        if isinstance(named, dict) and isinstance(named.get(key), str):
+            file, colon, name = named[key].rpartition(":")
+            if colon and (file.endswith(".py") or "/" in file):
+                named[key] = f"{(base / file).resolve()}:{name}"
+    start = tree.get("start")
+    if isinstance(start, dict) and isinstance(start.get("checkpoint"), str) and start["checkpoint"]:
+        start["checkpoint"] = str((base / start["checkpoint"]).resolve())
     data = tree.get("data")
     if not isinstance(data, dict):
         return
-    for key in ("path", "eval_path"):
+    if isinstance(data.get("prepared"), str) and data["prepared"]:
+        data["prepared"] = _absolute(base, data["prepared"])
+    for key in PATHS:
         value = data.get(key)
         if isinstance(value, str):
             value = [value]
         if isinstance(value, list):
-            data[key] = [str(base / item) if isinstance(item, str) else item for item in value]
+            data[key] = [_absolute(base, item) if isinstance(item, str) else item for item in value]
+
+
+def _absolute(base: Path, path: str) -> str:
+    # A URL is whole as it stands.
+    return path if "://" in path else str(base / path)
 
 
 def _is_other_branch(detail: ErrorDetails) -> bool:
@@ -171,12 +221,21 @@ def _lower_first(text: str) -> str:
 
 def _known_keys(names: list[str]) -> list[str]:
     model: Any = Job
-    for name in names:
-        field = (
-            model.model_fields.get(name) if isinstance(model, type) and issubclass(model, BaseModel) else None
-        )
+    rest = iter(names)
+    for name in rest:
+        field = _fields(model).get(name)
         if field is None:
             return []
         candidates = [field.annotation, *get_args(field.annotation)]
         model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-    return sorted(model.model_fields) if model is not None else []
+        if get_origin(field.annotation) in (dict, list):
+            # The next part is which of them.
+            next(rest, None)
+    return sorted(_fields(model))
+
+
+def _fields(model: Any) -> dict[str, FieldInfo]:
+    """The fields of a section by the names that a job file has for them."""
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return {}
+    return {field.alias or name: field for name, field in model.model_fields.items()}

@@ -54,6 +54,16 @@ class BadRows:
         self.count += 1
         if len(self.first) < KEPT:
             self.first.append(BadRow(path, line(), why, printable(text)))
+        self._check(path)
+
+    def add_all(self, others: BadRows) -> None:
+        """Counts those that were counted elsewhere; raises as `add` does."""
+        self.count += others.count
+        self.first += others.first[: KEPT - len(self.first)]
+        if others.first:
+            self._check(others.first[-1].path)
+
+    def _check(self, path: str) -> None:
         if self.count > self.limit:
             raise DataError(
                 f"{self.count} malformed rows, the first of them at {self.first[0]}",

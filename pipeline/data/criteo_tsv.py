@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .bad_rows import BadRows, printable
+from .column_tap import ColumnTap
 from .decimals import parse_number, parse_numbers
 from .hashing import IndexArray, hash_fields, table_rows_of
 from .schema import Examples, FeatureShape, log_transform
-from .sources import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, count_newlines, line_blocks, too_long
-
-if TYPE_CHECKING:
-    from .spans import Span
+from .sources import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, line_blocks, line_numbers, too_long
+from .span import Span
 
 _TAB, _NEWLINE, _RETURN, _ZERO = 9, 10, 13, 48
 
@@ -39,17 +37,21 @@ class _Fields:
 
 
 def read_tsv(
-    span: Span, shape: FeatureShape, bad_rows: BadRows, block_bytes: int = BLOCK_BYTES
+    span: Span,
+    shape: FeatureShape,
+    bad_rows: BadRows,
+    block_bytes: int = BLOCK_BYTES,
+    tap: ColumnTap | None = None,
 ) -> Iterator[Examples]:
     """The good rows of a span of text, in file order; `block_bytes` changes only how they are chunked.
 
     A row is good when it has 1 + D + T columns, its label is 0 or 1, and each dense column is empty or a
     decimal number; the others go to `bad_rows`. Dense: missing -> 0.0, otherwise sign(x) * log1p(|x|). Ids:
     any bytes, hashed (hashing.py), the empty ones too. Lines end in a newline or in a return and a newline.
-    Raises DataError as `line_blocks` does, and past the limit of `bad_rows`.
+    Raises DataError as `line_blocks` does, and past the limit of `bad_rows`. `tap` is shown each chunk.
     """
     lines_read = 0
-    line_number = _line_numbers(span)
+    line_number = line_numbers(span)
     for block in line_blocks(span, block_bytes):
         fields = _split(block, shape.columns)
         if int(np.diff(fields.lines).max()) > MAX_LINE_BYTES + 1:
@@ -64,7 +66,7 @@ def read_tsv(
         for line in np.flatnonzero(bad).tolist():
             text = block.buffer[fields.lines[line] : fields.lines[line + 1]].tobytes().rstrip(b"\r\n")
             bad_rows.add(span.path, partial(line_number, lines_read + line), _why(text, shape), text)
-        yield _examples(block, fields, shape, labels, dense, valid)
+        yield _examples(block, fields, shape, labels, dense, valid, tap)
         lines_read += len(fields.lines) - 1
 
 
@@ -75,12 +77,20 @@ def _examples(
     labels: NDArray[np.uint8],
     dense: NDArray[np.float64],
     valid: NDArray[np.bool_],
+    tap: ColumnTap | None,
 ) -> Examples:
     starts, ends = fields.starts[1 + shape.dense :], fields.ends[1 + shape.dense :]
     if not valid.all():
         labels, dense = labels[valid], dense[:, valid]
         starts, ends = np.compress(valid, starts, axis=1), np.compress(valid, ends, axis=1)
     hashes = hash_fields(block.buffer, starts, ends - starts)
+    if tap is not None:
+        numbers = slice(1, 1 + shape.dense)
+        missing = (fields.starts[numbers] == fields.ends[numbers])[:, valid]
+        tap.show(
+            dict(zip(shape.categorical_names, hashes, strict=True)),
+            dict(zip(shape.dense_names, missing, strict=True)),
+        )
     return Examples(
         labels.astype(np.float32),
         np.ascontiguousarray(log_transform(dense).T),
@@ -125,21 +135,3 @@ def _why(text: bytes, shape: FeatureShape) -> str:
         if field and parse_number(field) != parse_number(field):
             return f"{name} '{printable(field, 20)}' is not a number"
     raise AssertionError(f"a good row was called bad: {printable(text)}")
-
-
-def _line_numbers(span: Span) -> Callable[[int], int]:
-    """From the index of a line in the span to its number in the file, from 1."""
-    before: list[int] = []
-
-    def line_number(index: int) -> int:
-        if not before:
-            before.append(0 if span.start == 0 else _lines_before(span))
-        return before[0] + index + 1
-
-    return line_number
-
-
-def _lines_before(span: Span) -> int:
-    """How many lines of the file begin before the span, which does not start at 0."""
-    # One begins at byte 0, and one after each newline but one at start - 1, whose line is the span's own.
-    return 1 + count_newlines(span.path, span.start - 1)

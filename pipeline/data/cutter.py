@@ -7,73 +7,95 @@ from collections.abc import Iterator
 from ..errors import DataError
 from .bad_rows import BadRows
 from .batch import Batch, BatchId
+from .column_tap import ColumnTap
 from .criteo_tsv import read_tsv
+from .example_memory import WindowMemory
 from .parquet import read_parquet
 from .schema import Examples, FeatureShape
 from .shuffle import row_order, windows
-from .spans import Span
-
-__all__ = ["FeatureShape", "cut_batches", "examples_of"]
+from .span import Span
 
 
-def cut_batches(
+def batches_of(
+    examples: Iterator[Examples],
     span: Span,
     *,
     epoch: int,
     seed: int,
-    data_format: str,
-    shape: FeatureShape,
     batch: int,
     shuffle_window: int,
-    bad_rows: BadRows,
+    memory: WindowMemory | None = None,
 ) -> Iterator[Batch]:
-    """Reads a span and yields its batches, numbered from 0.
+    """Yields the batches of a span's examples, numbered from 0.
 
-    The span's good rows, in file order, are permuted within consecutive windows of `shuffle_window` rows (0:
-    not at all) by an order made from (seed, epoch, span.number, number of the window), then cut into batches
-    of `batch` examples; only the last may have fewer, and a span without a good row gives none. Each array is
+    Its good rows, in file order, are permuted within consecutive windows of `shuffle_window` rows (0: not at
+    all) by an order made from (seed, epoch, span.number, number of the window), then cut into batches of
+    `batch` examples; only the last may have fewer, and a span without a good row gives none. Each array is
     new, C-contiguous, and never written again. Memory: about two windows, of 4 * (1 + D + T) bytes a row, and
     a few MiB, whatever the file.
 
-    One thread may use the iterator; many may run at once with a `bad_rows` each. A batch may be yielded
-    before a later row of its span fails. Raises DataError for a file that cannot be read or has another
-    shape, and past the limit of `bad_rows`.
+    One thread may use the iterator; many may run at once, each with a `memory` of its own, which may have
+    been that of another before. A batch may be yielded before a later row of its
+    span fails. Raises as `examples` does.
     """
     pieces: list[Examples] = []
-    number = held = 0
-    for rows in _ordered(examples_of(span, data_format, shape, bad_rows), span, epoch, seed, shuffle_window):
-        start = 0
-        while start < len(rows):
-            stop = min(start + batch - held, len(rows))
-            pieces.append(rows.slice(start, stop))
-            held, start = held + stop - start, stop
-            if held == batch:
-                yield _batch(BatchId(epoch, span.number, number, seed), pieces)
-                pieces, held, number = [], 0, number + 1
+    held = number = 0
+    memory = memory or WindowMemory()
+    for piece in _pieces(examples, span, epoch, seed, batch, shuffle_window, memory):
+        pieces.append(piece)
+        held += len(piece)
+        if held == batch:
+            yield _batch(BatchId(epoch, span.number, number, seed), pieces)
+            pieces, held, number = [], 0, number + 1
     if pieces:
         yield _batch(BatchId(epoch, span.number, number, seed), pieces)
 
 
-def examples_of(span: Span, data_format: str, shape: FeatureShape, bad_rows: BadRows) -> Iterator[Examples]:
-    """The good rows of a span in file order, in chunks of any size; raises as `cut_batches` does."""
+def examples_of(
+    span: Span, data_format: str, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None = None
+) -> Iterator[Examples]:
+    """The good rows of a span in file order, in chunks of any size.
+
+    Raises DataError for a file that cannot be read or has another shape, and past the limit of `bad_rows`,
+    which one thread may use. `tap` is shown each chunk.
+    """
     if data_format == "parquet":
-        return read_parquet(span, shape, bad_rows)
+        return read_parquet(span, shape, bad_rows, tap=tap)
     if data_format == "criteo_tsv":
-        return read_tsv(span, shape, bad_rows)
+        return read_tsv(span, shape, bad_rows, tap=tap)
     raise DataError(f'data format "{data_format}" is not known', remedy="use criteo_tsv or parquet")
 
 
-def _ordered(
-    chunks: Iterator[Examples], span: Span, epoch: int, seed: int, shuffle_window: int
+def _pieces(
+    chunks: Iterator[Examples],
+    span: Span,
+    epoch: int,
+    seed: int,
+    batch: int,
+    shuffle_window: int,
+    memory: WindowMemory,
 ) -> Iterator[Examples]:
+    """The rows in their order, in pieces with arrays of their own: none goes beyond the end of a batch."""
+    done = 0
     if not shuffle_window:
-        yield from chunks
+        for chunk in chunks:
+            start = 0
+            while start < len(chunk):
+                stop = min(start + batch - (done + start) % batch, len(chunk))
+                # Copied: a batch must not keep a whole chunk alive.
+                yield Examples.join([chunk.slice(start, stop)])
+                start = stop
+            done += len(chunk)
         return
-    for window, rows in enumerate(windows(chunks, shuffle_window)):
-        yield rows.take(row_order(len(rows), seed=seed, epoch=epoch, span=span.number, window=window))
+    for window, parts in enumerate(windows(chunks, shuffle_window)):
+        count = sum(len(part) for part in parts)
+        order = row_order(count, seed=seed, epoch=epoch, span=span.number, window=window)
+        yield from memory.shuffled(parts, order, lead=-done % batch, batch=batch)
+        done += count
 
 
 def _batch(batch_id: BatchId, pieces: list[Examples]) -> Batch:
-    # join copies, also a single piece: a batch must not keep a whole window alive, nor see it change.
-    rows = Examples.join(pieces)
-    return Batch(batch_id, rows.labels, rows.dense, rows.rows)
+    rows = pieces[0] if len(pieces) == 1 else Examples.join(pieces)
+    return Batch(
+        batch_id, rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths
+    )

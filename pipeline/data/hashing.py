@@ -123,9 +123,19 @@ def _hash_any(
     return h
 
 
+def column_number(name: str) -> int:
+    """The `column` of the hash for a column of this name: of C1, C2, ... it is 0, 1, ...; of others a number
+    made from the name, so that a table keeps its rows when others are added before it."""
+    if name[:1] == "C" and name[1:].isascii() and name[1:].isdigit() and not name[1:].startswith("0"):
+        return min(int(name[1:]) - 1, 2**62 - 1)
+    return 2**62 | (hash_bytes(0, name.encode("utf-8", "surrogatepass")) >> 2)
+
+
 def hash_integers(column: int, values: NDArray[Any]) -> Uint64Array:
-    """Hashes uint64 [k] of integers int64 or uint64 [k]: those of their 8 bytes, little-endian."""
-    h: Uint64Array = values.astype(np.uint64)
+    """Hashes uint64 [k] of integers of any type [k]: those of the 8 bytes of an int64 or, for unsigned ones,
+    of a uint64, little-endian."""
+    signed = np.issubdtype(values.dtype, np.signedinteger)
+    h: Uint64Array = values.astype(np.int64 if signed else np.uint64).view(np.uint64)
     h ^= np.uint64(_start(column, 8))
     return _mix(h)
 
@@ -133,5 +143,9 @@ def hash_integers(column: int, values: NDArray[Any]) -> Uint64Array:
 def table_rows_of(hashes: Uint64Array, table_rows: tuple[int, ...]) -> Int32Array:
     """Rows int32 [T, k] of hashes uint64 [T, k]; row t has values from 0 to table_rows[t] - 1."""
     sizes = np.array(table_rows, np.uint64)[:, None]
-    rows: Int32Array = (((hashes >> np.uint64(32)) * sizes) >> np.uint64(32)).astype(np.int32)
+    # In one array: at the size of a chunk, temporaries cost more than the arithmetic.
+    scaled = hashes >> np.uint64(32)
+    scaled *= sizes
+    scaled >>= np.uint64(32)
+    rows: Int32Array = scaled.astype(np.int32)
     return rows

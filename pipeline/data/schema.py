@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch import Float32Array, Int32Array
+from .bags import Bags
+from .batch import Float32Array, Int32Array, no_weights
 
 LABEL = "label"
 
@@ -53,33 +54,60 @@ class Examples:
     Attributes:
         labels: float32 [n], each 0.0 or 1.0.
         dense: float32 [n, D], transformed.
-        rows: int32 [T, n], rows of the embedding tables.
+        rows: int32 [T1, n], rows of the one-hot tables.
+        weights: float32 [n], or [0] without sample weights.
+        bags: those of the multi-hot tables.
     """
 
     labels: Float32Array
     dense: Float32Array
     rows: Int32Array
+    weights: Float32Array = field(default_factory=no_weights)
+    bags: Bags = field(default_factory=Bags)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def slice(self, start: int, stop: int) -> Examples:
-        """Examples start to stop - 1, as views."""
-        return Examples(self.labels[start:stop], self.dense[start:stop], self.rows[:, start:stop])
+        """Examples start to stop - 1, as views where that can be."""
+        return Examples(
+            self.labels[start:stop],
+            self.dense[start:stop],
+            self.rows[:, start:stop],
+            self.weights[start:stop],
+            self.bags.slice(start, stop),
+        )
 
     def take(self, indices: NDArray[np.intp]) -> Examples:
         """The examples named by `indices`, in that order, as C-contiguous copies."""
         return Examples(
-            self.labels.take(indices), self.dense.take(indices, axis=0), self.rows.take(indices, axis=1)
+            self.labels.take(indices),
+            self.dense.take(indices, axis=0),
+            self.rows.take(indices, axis=1),
+            self.weights.take(indices) if len(self.weights) else self.weights,
+            self.bags.take(indices) if len(self.bags.lengths) else self.bags,
         )
 
     @staticmethod
     def join(parts: Sequence[Examples]) -> Examples:
         """All parts one after the other, as C-contiguous copies; `parts` must not be empty."""
+        if len(parts) == 1:
+            return parts[0]._copy()
         return Examples(
             np.concatenate([part.labels for part in parts]),
             np.concatenate([part.dense for part in parts]),
             np.concatenate([part.rows for part in parts], axis=1),
+            np.concatenate([part.weights for part in parts]),
+            Bags.join([part.bags for part in parts]),
+        )
+
+    def _copy(self) -> Examples:
+        return Examples(
+            self.labels.copy(),
+            self.dense.copy(),
+            self.rows.copy(),
+            self.weights.copy() if len(self.weights) else self.weights,
+            Bags.join([self.bags]) if len(self.bags.lengths) else self.bags,
         )
 
 
@@ -89,6 +117,8 @@ def log_transform(values: NDArray[np.float64]) -> Float32Array:
     A missing value is 0 before and after it, and -0.0 becomes 0.0. Both input formats use this and nothing
     else. The last bit may differ between processors, as log1p does.
     """
-    signed = np.copysign(np.log1p(np.abs(values)), values)
+    signed = np.abs(values)
+    np.log1p(signed, out=signed)
+    np.copysign(signed, values, out=signed)
     signed += 0.0
     return signed.astype(np.float32)

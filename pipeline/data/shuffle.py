@@ -23,10 +23,11 @@ def permutation(count: int, *key: int) -> NDArray[np.intp]:
     index_bits = max(count - 1, 1).bit_length()
     mask = np.uint64((1 << index_bits) - 1)
     keys = np.random.Philox(np.random.SeedSequence(key)).random_raw(count)
-    keys = (keys & ~mask) | np.arange(count, dtype=np.uint64)
+    keys &= ~mask
+    keys |= np.arange(count, dtype=np.uint64)
     keys.sort()
-    order: NDArray[np.intp] = (keys & mask).astype(np.intp)
-    return order
+    keys &= mask
+    return keys.view(np.int64).astype(np.intp, copy=False)
 
 
 def row_order(count: int, *, seed: int, epoch: int, span: int, window: int) -> NDArray[np.intp]:
@@ -34,11 +35,11 @@ def row_order(count: int, *, seed: int, epoch: int, span: int, window: int) -> N
     return permutation(count, ROWS, seed, epoch, span, window)
 
 
-def windows(chunks: Iterable[Examples], size: int) -> Iterator[Examples]:
+def windows(chunks: Iterable[Examples], size: int) -> Iterator[list[Examples]]:
     """The same examples in the same order, in pieces of `size` (at least 1); only the last may be shorter.
 
-    Where the chunks begin and end makes no difference. Holds at most one window and one chunk, twice while
-    it joins them.
+    A piece is a list of parts that are views of the chunks, one after the other, none of them empty. Where
+    the chunks begin and end makes no other difference. Holds at most one piece and one chunk.
     """
     held: list[Examples] = []
     count = 0
@@ -47,10 +48,10 @@ def windows(chunks: Iterable[Examples], size: int) -> Iterator[Examples]:
         while count + len(chunk) - start >= size:
             stop = start + size - count
             held.append(chunk.slice(start, stop))
-            yield Examples.join(held)
+            yield held
             held, count, start = [], 0, stop
         if start < len(chunk):
             held.append(chunk.slice(start, len(chunk)))
             count += len(chunk) - start
     if held:
-        yield Examples.join(held)
+        yield held

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import DataError
 from .hashing import PADDING_BYTES, Uint8Array
-
-if TYPE_CHECKING:  # spans.py imports this module to look into the files that it plans
-    from .spans import Span
+from .places import opened_raw, reading, suffix_of
+from .span import Span
 
 BLOCK_BYTES = 1 << 19
 MAX_LINE_BYTES = 1 << 20
@@ -47,20 +44,14 @@ class LineBlock:
     stop: int
 
 
+def without_first_line(block: LineBlock) -> LineBlock:
+    """The lines of a block but the first, which may be none."""
+    first = int(np.flatnonzero(block.buffer[: block.stop] == _NEWLINE)[0]) + 1
+    return LineBlock(block.buffer[first:], block.stop - first)
+
+
 class _Readable(Protocol):
     def readinto(self, buffer: memoryview, /) -> int: ...
-
-
-@contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Makes the errors of reading `path` (of the system, a decompressor, or Arrow) a DataError."""
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DataError(
-            f"cannot be read ({why})", where=path, remedy="check its path and permissions, or copy it anew"
-        ) from None
 
 
 def _kind_of(head: bytes) -> str | None:
@@ -75,14 +66,14 @@ def compression_of(path: str) -> Compression | None:
 
     Raises DataError when the file's first bytes say something else, or it cannot be read.
     """
-    named = _SUFFIXES.get(Path(path).suffix.lower())
-    with reading(path), open(path, "rb") as file:
+    named = _SUFFIXES.get(suffix_of(path))
+    with reading(path), opened_raw(path) as file:
         head = file.read(8)
     found = _kind_of(head)
     if found != named and head:
         kinds = {"gzip": "a name ending in .gz", "zstd": "a name ending in .zst"}
         if found is None:
-            remedy = f"drop {Path(path).suffix} from its name, or copy it anew"
+            remedy = f"drop {suffix_of(path)} from its name, or copy it anew"
         elif found == "Parquet":
             remedy = 'set data.format = "parquet"'
         else:
@@ -94,7 +85,7 @@ def compression_of(path: str) -> Compression | None:
 class _Range:
     """The lines that begin in a byte range of a plain file; `readinto` gives 0 after the last of them."""
 
-    def __init__(self, file: FileIO, span: Span) -> None:
+    def __init__(self, file: Any, span: Span) -> None:
         self._file, self._span = file, span
         self._at = self._line_start(span.start)
         self._ended = self._at >= span.stop
@@ -107,7 +98,7 @@ class _Range:
         self._file.seek(start - 1)
         at = start - 1
         while block := self._file.read(1 << 16):
-            newline = block.find(b"\n")
+            newline = int(block.find(b"\n"))
             if newline >= 0:
                 return at + newline + 1
             at += len(block)
@@ -116,14 +107,14 @@ class _Range:
     def readinto(self, buffer: memoryview, /) -> int:
         if self._ended:
             return 0
-        count = self._file.readinto(buffer)
+        count = int(self._file.readinto(buffer))
         # The last line is the one that holds byte stop - 1; where it ends, so does the range.
         last = max(self._span.stop - 1 - self._at, 0)
         if count > last:
             newlines = np.flatnonzero(np.frombuffer(buffer, np.uint8)[last:count] == _NEWLINE)
             if len(newlines):
                 self._ended = True
-                return last + int(newlines[0]) + 1
+                return int(last + newlines[0] + 1)
         if count == 0 and self._at < self._span.stop:
             raise DataError(
                 f"ends at byte {self._at}, before byte {self._span.stop}",
@@ -137,12 +128,14 @@ class _Range:
 @contextmanager
 def _opened(span: Span) -> Iterator[_Readable]:
     compression = compression_of(span.path)
-    if span.kind == "bytes":
-        with open(span.path, "rb", buffering=0) as file:
+    with opened_raw(span.path, forward=span.kind != "bytes") as file:
+        if span.kind == "bytes":
             yield _Range(file, span)
-    else:
-        with pa.OSFile(span.path, "rb") as packed, pa.CompressedInputStream(packed, compression) as stream:
-            yield stream
+        elif compression is None:
+            yield file
+        else:
+            with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression) as stream:
+                yield stream
 
 
 def too_long(path: str) -> DataError:
@@ -150,7 +143,7 @@ def too_long(path: str) -> DataError:
     return DataError(
         f"has a line of more than {MAX_LINE_BYTES} bytes",
         where=path,
-        remedy="check that it is tab-separated text with one example a line",
+        remedy="check that it is text with one example a line, in which quotes and delimiters are as stated",
     )
 
 
@@ -179,10 +172,42 @@ def line_blocks(span: Span, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBloc
             yield LineBlock(buffer, held + 1)
 
 
+def first_line(path: str) -> bytes:
+    """The first line of a text file, without its end; DataError if it cannot be read or has none."""
+    head = b""
+    with reading(path), _opened(Span(0, path, "stream", 0, 1)) as source:
+        buffer = memoryview(bytearray(1 << 16))
+        while b"\n" not in head and (count := source.readinto(buffer)):
+            head += buffer[:count].tobytes()
+            if len(head) > MAX_LINE_BYTES:
+                raise too_long(path)
+    if not head:
+        raise DataError("is empty", where=path, remedy="remove it from data.path, or fill it")
+    return head.split(b"\n", 1)[0].removesuffix(b"\r")
+
+
+def line_numbers(span: Span) -> Callable[[int], int]:
+    """From the index of a line in the span to its number in the file, from 1."""
+    before: list[int] = []
+
+    def line_number(index: int) -> int:
+        if not before:
+            before.append(0 if span.start == 0 else _lines_before(span))
+        return before[0] + index + 1
+
+    return line_number
+
+
+def _lines_before(span: Span) -> int:
+    """How many lines of the file begin before the span, which does not start at 0."""
+    # One begins at byte 0, and one after each newline but one at start - 1, whose line is the span's own.
+    return 1 + count_newlines(span.path, span.start - 1)
+
+
 def count_newlines(path: str, stop: int) -> int:
     """How many newlines the first `stop` bytes of a plain file have; DataError if it cannot be read."""
     count, left = 0, stop
-    with reading(path), open(path, "rb", buffering=0) as file:
+    with reading(path), opened_raw(path) as file:
         while left > 0 and (block := file.read(min(left, BLOCK_BYTES))):
             count += block.count(b"\n")
             left -= len(block)

@@ -2,58 +2,49 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from ..errors import DataError
 from .bad_rows import printable
-from .parquet import row_groups
+from .id_classes import IdClasses
+from .parquet import check_click_columns, row_groups
+from .parquet_schema import check_parquet, check_raw
+from .places import can_seek, matching, reading, size_of
+from .record_schema import RecordSchema
 from .schema import FeatureShape
+from .schema_check import check_groups, check_text
 from .shuffle import SPANS, permutation
 from .sources import compression_of, line_blocks
+from .span import Span
+
+__all__ = ["Span", "plan_spans", "span_order"]
 
 _PEEK_BYTES = 1 << 16
-_Piece = tuple[Literal["bytes", "stream", "row_groups"], int, int]
-
-
-@dataclass(frozen=True)
-class Span:
-    """A piece of one input file.
-
-    Attributes:
-        number: its place in the plan, from 0.
-        path: the file.
-        kind: "bytes", a byte range of a plain text file, which has the lines that begin in it; "stream", a
-            whole compressed text file; "row_groups" of a Parquet file.
-        start: first byte, or 0, or first row group.
-        stop: one past the last: byte of the file as it is on disk, or row group.
-    """
-
-    number: int
-    path: str
-    kind: Literal["bytes", "stream", "row_groups"]
-    start: int
-    stop: int
+Shape: TypeAlias = FeatureShape | RecordSchema | None
+_Piece: TypeAlias = tuple[Literal["bytes", "stream", "row_groups"], int, int]
 
 
 def plan_spans(
-    patterns: Sequence[str], data_format: str, span_bytes: int, shape: FeatureShape | None = None
+    patterns: Sequence[str],
+    data_format: str,
+    span_bytes: int,
+    shape: Shape = None,
+    ids: IdClasses | None = None,
 ) -> list[Span]:
     """Cuts all files that match into spans of about `span_bytes` on disk, in the order of their paths.
 
     The plan depends on the files' names, sizes and (Parquet) row groups alone. Opens each file and reads at
-    most its first 64 KiB, and with `shape` checks that the columns are there: in Parquet by name and type, in
-    text by their number, which must be right in one of these first lines.
+    most its first 64 KiB or 1,000 rows, and with `shape` checks that the columns are there: in Parquet by
+    name and type, in Criteo's text by their number, which must be right in one of these first lines. With a
+    `RecordSchema` the values of these first rows have to fit too. `ids` is told of the ids of each file.
 
     Raises DataError, which names the file and a remedy, for a pattern that matches no file, and for a file
-    that is empty, cannot be read, is of another format, or lacks columns.
+    that is empty, cannot be read, is of another format, lacks columns, or has ids of another class.
     """
     spans: list[Span] = []
-    for path in _matching(patterns):
-        for kind, start, stop in _pieces(path, data_format, span_bytes, shape):
+    for path in matching(patterns):
+        for kind, start, stop in _pieces(path, data_format, span_bytes, shape, ids):
             spans.append(Span(len(spans), path, kind, start, stop))
     return spans
 
@@ -66,43 +57,45 @@ def span_order(count: int, epoch: int, seed: int, shuffled: bool) -> list[int]:
     return permutation(count, SPANS, seed, epoch).tolist() if shuffled else list(range(count))
 
 
-def _matching(patterns: Sequence[str]) -> list[str]:
-    """The files that any pattern names, sorted, each once."""
-    found: dict[str, str] = {}
-    for pattern in patterns:
-        # A name may contain the characters of a pattern; what exists is meant.
-        names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-        files = [name for name in names if os.path.isfile(name)]
-        if not files:
-            folder = os.path.isdir(pattern)
-            raise DataError(
-                "is a folder" if folder else "matches no file",
-                where=pattern,
-                remedy="name its files, for example with /*" if folder else "check the path or pattern",
-            )
-        found.update((os.path.abspath(name), name) for name in files)
-    return [found[key] for key in sorted(found)]
-
-
-def _pieces(path: str, data_format: str, span_bytes: int, shape: FeatureShape | None) -> Iterator[_Piece]:
+def _pieces(
+    path: str, data_format: str, span_bytes: int, shape: Shape, ids: IdClasses | None
+) -> Iterator[_Piece]:
     if data_format == "parquet":
-        yield from _group_pieces(path, span_bytes, shape)
+        yield from _group_pieces(path, span_bytes, shape, ids)
         return
-    if data_format != "criteo_tsv":
-        raise DataError(f'data format "{data_format}" is not known', remedy="use criteo_tsv or parquet")
+    if data_format not in ("criteo_tsv", "csv", "tsv"):
+        raise DataError(
+            f'data format "{data_format}" is not known', remedy="use criteo_tsv, csv, tsv or parquet"
+        )
     compressed = compression_of(path) is not None
-    size = os.path.getsize(path)
-    _check_text(Span(0, path, "stream" if compressed else "bytes", 0, size), shape)
-    if compressed:
-        yield "stream", 0, size
+    with reading(path):
+        size = size_of(path)
+    parted = not compressed and size is not None and can_seek(path)
+    if size == 0:
+        raise DataError("is empty", where=path, remedy="remove it from data.path, or fill it")
+    if isinstance(shape, RecordSchema):
+        check_text(path, shape)
+    else:
+        _check_lines(Span(0, path, "bytes" if parted else "stream", 0, size or 1), shape)
+    if not parted or size is None:
+        yield "stream", 0, size or 1
         return
     count = -(-size // span_bytes)
     for index in range(count):
         yield "bytes", index * size // count, (index + 1) * size // count
 
 
-def _group_pieces(path: str, span_bytes: int, shape: FeatureShape | None) -> Iterator[_Piece]:
-    groups = row_groups(path, shape)
+def _group_pieces(path: str, span_bytes: int, shape: Shape, ids: IdClasses | None) -> Iterator[_Piece]:
+    def check(arrow: Any) -> None:
+        check_raw(path, arrow)
+        if isinstance(shape, RecordSchema):
+            check_parquet(path, arrow, shape, ids)
+        elif shape is not None:
+            check_click_columns(path, arrow, shape, ids)
+
+    groups = row_groups(path, check)
+    if isinstance(shape, RecordSchema):
+        check_groups(path, shape)
     start = held = 0
     for index, size in enumerate(groups.sizes_bytes):
         if index > start and held + size > span_bytes:
@@ -112,7 +105,7 @@ def _group_pieces(path: str, span_bytes: int, shape: FeatureShape | None) -> Ite
     yield "row_groups", start, len(groups.sizes_bytes)
 
 
-def _check_text(whole: Span, shape: FeatureShape | None) -> None:
+def _check_lines(whole: Span, shape: FeatureShape | None) -> None:
     """Raises DataError when a text file has no lines, or none of the first has the columns of `shape`."""
     block = next(line_blocks(whole, _PEEK_BYTES), None) if whole.stop else None
     if block is None:

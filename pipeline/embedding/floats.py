@@ -9,27 +9,27 @@ import torch
 from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float32] | torch.Tensor | memoryview | bytearray | bytes
-"""Rows of floats: [N, dim], or a C-contiguous buffer of N * dim * 4 bytes, 4-byte aligned."""
+"""Floats one after the other, of any shape: C-contiguous, 4-byte aligned."""
 
 
-def float_rows(values: Floats, rows: int, dim: int, what: str) -> torch.Tensor:
-    """A float32 tensor [rows, dim] on the memory of `values`, copied only if that is read-only.
+def flat_floats(values: Floats, count: int, what: str) -> torch.Tensor:
+    """A float32 tensor [count] on the memory of `values`, copied only if that is read-only.
 
     Any thread may call this; `what` names the values in the ValueError that another size or type raises.
     """
-    wanted = f"float32 [{rows}, {dim}], C-contiguous"
+    wanted = f"{count} of float32, C-contiguous"
     if isinstance(values, torch.Tensor):
-        if values.dtype != torch.float32 or values.shape != (rows, dim) or not values.is_contiguous():
+        if values.dtype != torch.float32 or values.numel() != count or not values.is_contiguous():
             raise ValueError(f"{what}: {values.dtype} {list(values.shape)}, not {wanted}")
-        return values.detach()
+        return values.detach().view(-1)
     if isinstance(values, np.ndarray):
-        if values.dtype != np.float32 or values.shape != (rows, dim) or not values.flags.c_contiguous:
+        if values.dtype != np.float32 or values.size != count or not values.flags.c_contiguous:
             raise ValueError(f"{what}: {values.dtype} {list(values.shape)}, not {wanted}")
-        array = values
+        array = values.reshape(-1)
     else:
         view = memoryview(values)
-        if view.nbytes != rows * dim * 4:
-            raise ValueError(f"{what}: {view.nbytes} bytes, not {rows * dim * 4} for {wanted}")
-        array = np.frombuffer(view, np.float32).reshape(rows, dim)
+        if view.nbytes != count * 4:
+            raise ValueError(f"{what}: {view.nbytes} bytes, not {count * 4} for {wanted}")
+        array = np.frombuffer(view, np.float32)
     # torch has no read-only tensors, and numpy's buffers over `bytes` are.
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -11,8 +11,6 @@ libraries or on `dim`: the golden values in the tests hold for ever.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,11 +22,6 @@ PAIRS_PER_ROW = 2048
 DIM_LIMIT = 2 * PAIRS_PER_ROW
 CHUNK_COUNTERS = 16_384
 """Counters hashed at once: their two scratch arrays stay in the second-level cache."""
-
-
-def default_scale(table_rows: int) -> float:
-    """`1 / sqrt(table_rows)`, the rule of the DLRM reference code (facebookresearch/dlrm)."""
-    return 1.0 / math.sqrt(table_rows)
 
 
 def row_values(
@@ -61,7 +54,7 @@ def row_values(
         raise ValueError(f"out must be C-contiguous float32 {(len(rows), dim)}, not {out.dtype} {out.shape}")
     pairs = (dim + 1) // 2
     step = max(1, CHUNK_COUNTERS // pairs)
-    key = np.uint64(_table_key(seed, table))
+    key = np.uint64(mixed_key(seed, table))
     within_row = np.arange(pairs, dtype=np.uint64)
     counters, scratch = np.empty((2, step, pairs), np.uint64)
     unit = np.float32(scale * 2.0**-23)
@@ -71,16 +64,22 @@ def row_values(
         part += key
         bits, spare = counters[: len(part)], scratch[: len(part)]
         np.add(part[:, None], within_row, out=bits)
-        _finalize(bits, spare)
+        finalize(bits, spare)
         # The halves by their weight, not their address, so that byte order changes no value.
         signed = bits.astype("<u8", copy=False).view("<i4")[:, :dim]
         np.multiply(signed >> 8, unit, out=out[start : start + step], casting="same_kind", dtype=np.float32)
     return out
 
 
-def _finalize(bits: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
-    """SplitMix64's `mix(x * GOLDEN_RATIO)` in place; the multiplication spreads consecutive counters."""
+def finalize(bits: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
+    """SplitMix64's `mix(x * GOLDEN_RATIO)` in place; the multiplication spreads consecutive counters.
+    `spare` is scratch of the same shape."""
     bits *= np.uint64(GOLDEN_RATIO)
+    mix(bits, spare)
+
+
+def mix(bits: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
+    """The other half of `finalize`, of counters that were multiplied."""
     for shift, multiplier in ((30, MULTIPLIER_1), (27, MULTIPLIER_2)):
         np.right_shift(bits, np.uint64(shift), out=spare)
         bits ^= spare
@@ -89,10 +88,10 @@ def _finalize(bits: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
     bits ^= spare
 
 
-def _table_key(seed: int, table: int) -> int:
-    """64 well-mixed bits of (seed, table), so that the counters of two tables do not run side by side."""
+def mixed_key(*words: int) -> int:
+    """64 well-mixed bits of numbers of at least 0, so that counters of two keys do not run side by side."""
     key = 0
-    for word in (seed, table):
+    for word in words:
         key = (key + word + 1) & MASK
         key = (key * GOLDEN_RATIO) & MASK
         key = ((key ^ (key >> 30)) * MULTIPLIER_1) & MASK

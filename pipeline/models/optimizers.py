@@ -7,27 +7,41 @@ the first one is made, which costs every trainer more than a second at its start
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.optim.adagrad import adagrad
 from torch.optim.adam import adam
 
-from ..config.job import TrainerSection
+from ..config.trainer_section import TrainerSection
 
 ADAGRAD_EPS = 1e-10
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8
 
+_STATE_NAMES = {
+    "sgd": (),
+    "adagrad": ("sum",),
+    "adam": ("exp_avg", "exp_avg_sq"),
+    "adamw": ("exp_avg", "exp_avg_sq"),
+}
 
-@dataclass(frozen=True)
+
 class WorkerOptimizer:
-    """One worker's way to update the shared flat buffer from its own flat gradient.
+    """One worker's way to update the shared flat buffer from its own flat gradient; only its thread calls."""
 
-    `step` updates the buffer and the state in place, lock-free; only the worker's thread calls it.
-    """
+    def __init__(self, update: Callable[[float, torch.Tensor | None], object], lr: float) -> None:
+        self._update = update
+        self._lr = lr
 
-    step: Callable[[], object]
+    def step(self, scale: float = 1.0, bad: torch.Tensor | None = None) -> None:
+        """Updates the buffer and the state in place, lock-free, at `scale` times the job's rate.
+
+        `bad` is a bool scalar on the buffer's device, of which the host need not know the value: where it is
+        true neither the buffer nor the state changes, whatever the gradient, which may be overwritten; only
+        Adagrad's step count does, by which nothing goes.
+        """
+        self._update(self._lr * scale, bad)
 
 
 class SharedOptimizer:
@@ -35,42 +49,75 @@ class SharedOptimizer:
 
     The state is float32 tensors as long as the replica, and the step count; workers update them lock-free,
     as they do the replica. SGD has no state; Adagrad (Duchi, Hazan, Singer, JMLR 2011) the sum of squares,
-    `sum`; Adam (Kingma and Ba, arXiv 1412.6980, Algorithm 1) both moments, `exp_avg` and `exp_avg_sq`.
+    `sum`; Adam (Kingma and Ba, arXiv 1412.6980, Algorithm 1) both moments, `exp_avg` and `exp_avg_sq`, and
+    so has AdamW (Loshchilov and Hutter, arXiv 1711.05101, Algorithm 2), whose weight decay is decoupled; that
+    of the others is L2. Figures are those of `torch.optim` with the same settings.
+
+    Args:
+        flat: float32 [numel], on any device; the state is put there too.
     """
 
     def __init__(self, settings: TrainerSection, flat: torch.Tensor) -> None:
         self._settings = settings
         self._flat = flat
-        names = {"sgd": (), "adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}[settings.optimizer]
+        # Torch's fused Adagrad is for the CPU in older versions; there its plain form reads the step count
+        # on the host, where it then has to be. Fused Adam wants it beside the weights.
+        self._fused_adagrad = flat.device.type == "cpu"
+        step_device = torch.device("cpu") if settings.optimizer == "adagrad" else flat.device
+        names = _STATE_NAMES[settings.optimizer]
         self.state: dict[str, torch.Tensor] = {name: torch.zeros_like(flat) for name in names}
         if self.state:
-            self.state["step"] = torch.zeros((), dtype=torch.float32)
+            self.state["step"] = torch.zeros((), dtype=torch.float32, device=step_device)
 
     def for_worker(self, gradient: torch.Tensor) -> WorkerOptimizer:
         """A stepper that reads the worker's flat `gradient`, float32 [numel]."""
-        steps = {"sgd": self._sgd, "adagrad": self._adagrad, "adam": self._adam}
-        step = steps[self._settings.optimizer]
-        return WorkerOptimizer(lambda: step(gradient))
+        steps = {"sgd": self._sgd, "adagrad": self._adagrad, "adam": self._adam, "adamw": self._adamw}
+        return WorkerOptimizer(partial(steps[self._settings.optimizer], gradient), self._settings.lr)
 
-    def _sgd(self, gradient: torch.Tensor) -> None:
-        self._flat.add_(gradient, alpha=-self._settings.lr)
+    def _decay(self, lr: float, bad: torch.Tensor | None) -> None:
+        factor = 1.0 - lr * self._settings.weight_decay
+        if bad is None:
+            self._flat.mul_(factor)
+        elif self._settings.weight_decay:
+            self._flat.mul_(torch.full_like(bad, factor, dtype=torch.float32).masked_fill_(bad, 1.0))
 
-    def _adagrad(self, gradient: torch.Tensor) -> None:
+    def _sgd(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
+        if self._settings.weight_decay:
+            self._decay(lr, bad)
+        if bad is not None:
+            gradient.masked_fill_(bad, 0.0)
+        self._flat.add_(gradient, alpha=-lr)
+
+    def _adagrad(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
+        weight_decay = self._settings.weight_decay
+        if bad is not None:
+            # With a gradient of 0 neither the sum nor the weights change; the decay is part of the gradient.
+            if weight_decay:
+                gradient.add_(self._flat, alpha=weight_decay)
+            gradient.masked_fill_(bad, 0.0)
+            weight_decay = 0.0
         adagrad(
             [self._flat],
             [gradient],
             [self.state["sum"]],
             [self.state["step"]],
-            fused=True,
+            fused=self._fused_adagrad,
             foreach=False,
-            lr=self._settings.lr,
-            weight_decay=0.0,
+            lr=lr,
+            weight_decay=weight_decay,
             lr_decay=0.0,
             eps=ADAGRAD_EPS,
             maximize=False,
         )
 
-    def _adam(self, gradient: torch.Tensor) -> None:
+    def _adam(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
+        self._moments(gradient, lr, self._settings.weight_decay, bad)
+
+    def _adamw(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
+        self._decay(lr, bad)
+        self._moments(gradient, lr, 0.0, bad)
+
+    def _moments(self, gradient: torch.Tensor, lr: float, l2: float, bad: torch.Tensor | None) -> None:
         adam(
             [self._flat],
             [gradient],
@@ -81,10 +128,11 @@ class SharedOptimizer:
             fused=True,
             foreach=False,
             amsgrad=False,
+            found_inf=None if bad is None else bad.float(),
             beta1=ADAM_BETAS[0],
             beta2=ADAM_BETAS[1],
-            lr=self._settings.lr,
-            weight_decay=0.0,
+            lr=lr,
+            weight_decay=l2,
             eps=ADAM_EPS,
             maximize=False,
         )

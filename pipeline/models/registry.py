@@ -1,6 +1,7 @@
 """The dense models by name, and the user's own.
 
-The contract of a model of one's own, `model.name = "package.module:Class"`:
+The contract of a model of one's own, `model.name = "package.module:Class"` or `"./file.py:Class"`, relative
+to the job file:
 
     class MyModel(torch.nn.Module):
         def __init__(self, dense_features: int, embedding_dims: list[int], **options): ...
@@ -16,7 +17,6 @@ keeps no state between calls but its parameters (no batch normalization).
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +26,14 @@ from torch import nn
 
 from ..config.job import Job
 from ..errors import JobFileError
+from .dcn_v2 import DCNv2
 from .dlrm import DLRM
+from .own import load_own
+from .wide_deep import WideDeep
 
-MODELS: dict[str, type[nn.Module]] = {"dlrm": DLRM}
+MODELS: dict[str, type[nn.Module]] = {"dcn_v2": DCNv2, "dlrm": DLRM, "wide_deep": WideDeep}
+# The keys of [model] that a model is made with, beside its options.
+WIDTHS = {"dcn_v2": ("top",), "dlrm": ("bottom", "top"), "wide_deep": ("top",)}
 
 
 def build_model(job: Job) -> nn.Module:
@@ -38,27 +43,27 @@ def build_model(job: Job) -> nn.Module:
         JobFileError: the name is unknown, cannot be imported, or the class cannot be made or is unfit.
     """
     arguments: dict[str, Any] = dict(job.model.options)
-    if job.model.name == "dlrm":
-        for key in ("bottom", "top"):
-            if key in arguments:
-                raise JobFileError(
-                    "dlrm takes no such option", where=f"model.options.{key}", remedy=f"write model.{key}"
-                )
-        arguments |= {"bottom": job.model.bottom, "top": job.model.top}
-    maker = find_model(job.model.name)
-    dims = [job.model.embedding_dim] * job.data.categorical_features
+    name = job.model.name
+    for key in WIDTHS.get(name, ()):
+        if key in arguments:
+            raise JobFileError(
+                f"{name} takes no such option", where=f"model.options.{key}", remedy=f"write model.{key}"
+            )
+        arguments[key] = getattr(job.model, key)
+    maker = find_model(name)
+    dense, dims = job.model_inputs
     try:
-        inspect.signature(maker).bind(job.data.dense_features, dims, **arguments)
+        inspect.signature(maker).bind(dense, dims, **arguments)
     except TypeError as error:
         raise JobFileError(
-            f"{job.model.name} cannot be made with (dense_features, embedding_dims, "
+            f"{name} cannot be made with (dense_features, embedding_dims, "
             f"{', '.join(arguments) or 'no options'}): {error}",
             where="model.options",
         ) from error
     generator = torch.random.get_rng_state()
     try:
         torch.manual_seed(job.run.seed)
-        module = maker(job.data.dense_features, dims, **arguments)
+        module = maker(dense, dims, **arguments)
     except Exception as error:
         raise JobFileError(
             f"{job.model.name} cannot be made: {type(error).__name__}: {error}", where="model"
@@ -75,18 +80,11 @@ def find_model(name: str) -> Callable[..., nn.Module]:
         return MODELS[name]
     if ":" not in name:
         raise JobFileError(
-            f"{name!r} given; there are: {', '.join(sorted(MODELS))}, or package.module:Class",
+            f"{name!r} given; there are: {', '.join(sorted(MODELS))}, and your own",
             where="model.name",
+            remedy="write one of these, or package.module:Class or ./file.py:Class",
         )
-    module_name, _, class_name = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:
-        raise JobFileError(
-            f"{name!r} cannot be imported ({type(error).__name__}: {error})",
-            where="model.name",
-            remedy="install the package that holds it, or set PYTHONPATH to its folder",
-        ) from error
+    found = load_own(name)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise JobFileError(f"{name!r} is no torch.nn.Module class", where="model.name")
     return found
@@ -102,9 +100,9 @@ def _check_contract(job: Job, module: nn.Module) -> None:
             where="model.name",
             remedy="make it float32",
         )
-    dense = torch.zeros(2, job.data.dense_features)
-    shape = (2, job.model.embedding_dim)
-    embeddings = [torch.zeros(shape) for _ in range(job.data.categorical_features)]
+    width, dims = job.model_inputs
+    dense = torch.zeros(2, width)
+    embeddings = [torch.zeros(2, dim) for dim in dims]
     try:
         with torch.no_grad():
             logits = module(dense, embeddings)
@@ -112,7 +110,7 @@ def _check_contract(job: Job, module: nn.Module) -> None:
         raise JobFileError(
             f"{job.model.name}.forward failed on a batch of 2 zeros: {type(error).__name__}: {error}",
             where="model.name",
-            remedy="forward(dense [B, D], embeddings: list of T [B, K]) gives logits [B]",
+            remedy="forward(dense [B, D], embeddings: list of T [B, K_t]) gives logits [B]",
         ) from error
     if not isinstance(logits, torch.Tensor) or logits.shape != (2,) or logits.dtype != torch.float32:
         tensor = isinstance(logits, torch.Tensor)

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from ..checkpoint.whole_file import whole_file
-from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Point, Report
+from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
+from .part import Point
 
 _INCHES: Final = (8.0, 4.5)
 _DOTS_PER_INCH: Final = 110

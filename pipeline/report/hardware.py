@@ -8,8 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-import psutil
-
+from ..memory import total_memory_bytes
 from .model import Hardware
 
 _PACKAGES: Final = (
@@ -32,7 +31,7 @@ def describe_hardware(cpu_info: Path = _CPU_INFO) -> Hardware:
     return Hardware(
         cpu_model=_cpu_model(cpu_info),
         cores=len(affinity(0)) if affinity else os.cpu_count(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=total_memory_bytes(),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from . import wording
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
+from .placement import HOW_IN_WORDS
 
 _WAYS = {
     "center_up": "to the center",
@@ -24,6 +25,7 @@ def render_markdown(report: Report) -> str:
         _throughput(report),
         _sync(report),
         _nodes(report),
+        *_placement(report),
         _events(report),
         _versions(report),
     )
@@ -44,6 +46,8 @@ def _answer(report: Report) -> list[str]:
         f"**{_plain(wording.quality(report))}**",
         "",
         f"- {_plain(wording.saved(report))}",
+        *(f"- {_plain(text)}" for text in wording.kept(report)),
+        *([f"- {_plain(wording.bad_batches(report))}"] if report.bad_batches is not None else []),
         *([f"- {books}"] if report.ledger.adds_up else []),
         f"- {trained} examples trained; {wording.duration(report.wall_seconds)} in all; {speed}.",
         f"- Exit code {report.exit_code}, seed {report.seed}, started {_plain(report.started_at)}, "
@@ -54,6 +58,13 @@ def _answer(report: Report) -> list[str]:
 def _quality(report: Report) -> list[str]:
     rows = [("NE in training, each example scored before it is learned", report.train.ne_progressive)]
     table = [(what, wording.number(value)) for what, value in rows]
+    if (part := report.train.progressive) is not None:
+        table += [
+            ("NE, progressive part", wording.number(part.ne)),
+            ("AUC, progressive part", wording.number(part.auc)),
+            ("logloss, progressive part", wording.number(part.logloss)),
+            (f"examples scored of it, of {wording.count(part.trained)}", wording.count(part.examples)),
+        ]
     if report.eval is not None:
         table += [
             ("NE, held-out", wording.number(report.eval.ne)),
@@ -66,9 +77,11 @@ def _quality(report: Report) -> list[str]:
             ("NE of the teacher, held-out", wording.number(report.eval.teacher_ne)),
             ("gain ratio: (1 - NE) / (1 - NE of the teacher)", wording.number(report.eval.gain_ratio)),
         ]
+    progressive = [_plain(wording.progressive(report)), ""] if report.train.progressive is not None else []
     note = "NE is the logloss over that of always predicting the mean label: 1 is useless, lower is better."
     picture = f"![NE over examples]({NE_PICTURE})"
-    return ["## Quality", "", *_table(("measure", "value"), table), "", note, "", picture]
+    table_lines = _table(("measure", "value"), table)
+    return ["## Quality", "", *progressive, *table_lines, "", note, "", picture]
 
 
 def _ledger(report: Report) -> list[str]:
@@ -98,7 +111,15 @@ def _ledger(report: Report) -> list[str]:
         "",
         f"Dense updates that died with a trainer: {wording.count(ledger.lost_dense_updates)}.",
         *(["", *_table(("embedding shard", "batches applied"), shards)] if shards else []),
+        *_bad_batches(report),
     ]
+
+
+def _bad_batches(report: Report) -> list[str]:
+    if report.bad_batches is None:
+        return []
+    first = [(str(bad.id), bad.path, bad.trainer, bad.why) for bad in report.bad_batches.first]
+    return ["", *_table(("batch left out (epoch, span, number, seed)", "file", "trainer", "why"), first)]
 
 
 def _throughput(report: Report) -> list[str]:
@@ -108,6 +129,7 @@ def _throughput(report: Report) -> list[str]:
         *((f"{name}, examples/s", wording.amount(v)) for name, v in throughput.per_trainer.items()),
         ("CPU seconds per million examples, all nodes", wording.amount(throughput.cpu_seconds_per_million)),
         ("batch x workers x trainers", wording.count(report.elp)),
+        *((f"{name}, precision of products", value) for name, value in report.precision.items()),
     ]
     picture = f"![examples/s per trainer]({THROUGHPUT_PICTURE})"
     note = "From the first to the last trained batch."
@@ -130,11 +152,23 @@ def _sync(report: Report) -> list[str]:
         ("divergence of the replicas", wording.amount(report.replicas.divergence)),
         ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
         ("staleness of embeddings, pushes, most", wording.amount(staleness.embedding_max)),
+        *_row_cache(report),
     ]
     title = f"## Synchronization: {_plain(sync.algorithm)}, {_plain(sync.mode)}"
     picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
     slow = [_plain(wording.network(report)), ""] if report.network is not None else []
     return [title, "", *slow, *_table(("measure", "value"), rows), "", picture]
+
+
+def _row_cache(report: Report) -> list[tuple[str, str]]:
+    cache = report.row_cache
+    if cache is None:
+        return []
+    return [
+        ("copies of hot rows: of the rows of batches, served by a copy", wording.hit_rate(cache)),
+        ("copies of hot rows: bytes spared", wording.data_size(cache.spared_bytes)),
+        ("copies of hot rows: too old, and asked for again", wording.count(cache.refreshed)),
+    ]
 
 
 def _nodes(report: Report) -> list[str]:
@@ -150,6 +184,28 @@ def _nodes(report: Report) -> list[str]:
     ]
     table = _table(("node", "role", "CPU time", "peak memory", "exit"), rows) if rows else ["None reported."]
     return ["## Nodes", "", *table]
+
+
+def _placement(report: Report) -> list[list[str]]:
+    """One section where several nodes share the tables, else none."""
+    placement = report.placement
+    if placement is None or len(placement.nodes) < 2:
+        return []
+    rows = [
+        (
+            node.name,
+            wording.count(node.pieces),
+            wording.count(node.rows),
+            wording.data_size(node.bytes),
+            wording.amount(node.expected_ns),
+            wording.count(node.looked_up_rows),
+            wording.duration(node.cpu_seconds),
+        )
+        for node in placement.nodes
+    ]
+    head = ("node", "pieces", "rows", "memory", "expected ns/example", "rows looked up", "CPU time")
+    note = "The pieces, and what was sampled of each table, are in plan.json."
+    return [[f"## Tables: {HOW_IN_WORDS[placement.how]}", "", *_table(head, rows), "", note]]
 
 
 def _events(report: Report) -> list[str]:

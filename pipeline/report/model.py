@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
+
+from .part import Amount, Count, Part, Point
+from .placement import Placement
 
 FORMAT_VERSION: Final = 1
 NE_PICTURE: Final = "ne.png"
@@ -12,15 +16,7 @@ THROUGHPUT_PICTURE: Final = "throughput.png"
 SYNC_GAP_PICTURE: Final = "sync_gap.png"
 OUTCOMES: Final = ("finished", "finished although a node died", "interrupted")
 
-Count = Annotated[int, Field(ge=0)]
-Amount = Annotated[float, Field(ge=0)]
-Point = tuple[Amount, Amount]
-
-
-class Part(BaseModel):
-    """Base of all parts: frozen, no unknown keys, no NaN. A number that could not be measured is None."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+EARLY: Final = ("stopped: ", "finished early: ")
 
 
 class Examples(Part):
@@ -48,10 +44,29 @@ class Throughput(Part):
     cpu_seconds_per_million: Amount | None
 
 
+class Progressive(Part):
+    """Quality on the last part of training, each batch scored by the replica that trained it, before its step
+    (`model` says so). `examples` were scored of the `trained` that this part has in the first epoch: the
+    scores of a trainer that died are lost with it. The others are None where nothing was scored, and but for
+    `logloss` also where all labels are the same.
+    """
+
+    model: str
+    examples: Count
+    trained: Count
+    ne: Amount | None
+    auc: Amount | None
+    auc_error: Amount | None
+    logloss: Amount | None
+
+
 class Train(Part):
-    """`ne_progressive`: normalized entropy of all trained examples, each scored before it was trained on."""
+    """`ne_progressive`: normalized entropy of all trained examples, each scored before it was trained on.
+    `progressive` is of the part that the job has for it, if any. Where the job has sample weights, these and
+    all other figures of quality are weighted by them; counts of examples are not."""
 
     ne_progressive: Amount | None
+    progressive: Progressive | None = None
 
 
 class Evaluation(Part):
@@ -70,6 +85,52 @@ class Evaluation(Part):
     examples: Annotated[int, Field(ge=1)]
     teacher_ne: Amount | None = None
     gain_ratio: float | None = None
+
+
+class Validation(Part):
+    """Checkpoints that were scored while training went on; their values are `curves.validation`.
+
+    `best` is the metric's best value, of the checkpoint that was taken after `best_examples` and is kept in
+    `folder` of the run's folder; None where none could be scored. `best_is_last`: the last checkpoint is the
+    best one, too. `failed` validations gave no score; the events say why.
+    """
+
+    metric: Literal["ne", "auc", "logloss"]
+    count: Count
+    failed: Count = 0
+    best: Amount | None
+    best_examples: Count | None
+    folder: str | None
+    best_is_last: bool
+
+
+class BadBatch(Part):
+    """A batch that was left out; `id` is (epoch, span, number, seed), `path` its file."""
+
+    id: tuple[Count, Count, Count, Count]
+    path: str
+    examples: Count
+    trainer: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"batch {self.id} of {self.path}: {self.why}"
+
+
+class BadBatches(Part):
+    """How many were left out: they changed neither a dense parameter nor a row. `first` are some of them."""
+
+    count: Annotated[int, Field(ge=1)]
+    examples: Count
+    limit: Count
+    first: Annotated[list[BadBatch], Field(min_length=1)]
+
+
+class Checkpoints(Part):
+    """How many checkpoints were written while training went on, and how many could not be."""
+
+    written: Count
+    failed: Count
 
 
 class LinkTraffic(Part):
@@ -115,6 +176,22 @@ class Staleness(Part):
 
     embedding_mean: Amount | None
     embedding_max: Amount | None
+
+
+class RowCacheUse(Part):
+    """The workers' copies of hot rows: `rows` of them a worker, of at most `staleness` more pushes.
+
+    `hits` are distinct rows of batches that a copy served, `misses` those that were asked for, `refreshed`
+    those among them whose copy was found too old. `spared_bytes` are those of the hits' numbers and vectors.
+    """
+
+    rows: Count
+    staleness: Count
+    hits: Count
+    misses: Count
+    hit_rate: Amount | None
+    refreshed: Count
+    spared_bytes: Count
 
 
 class Replicas(Part):
@@ -193,6 +270,7 @@ class Node(Part):
 class Curves(Part):
     """What the pictures show. A point of `ne` is (examples trained so far, NE of those since the last).
 
+    A point of `validation` is (examples trained so far, value of the metric of `validation`).
     The others have points (seconds since the start, value), by the trainer's name where they are of one;
     `divergence` is of a sample of the replicas' elements.
     """
@@ -201,6 +279,7 @@ class Curves(Part):
     throughput: dict[str, list[Point]] = {}
     sync_gap: dict[str, list[Point]] = {}
     divergence: list[Point] = []
+    validation: list[Point] = []
 
 
 class EmulatedNetwork(Part):
@@ -229,7 +308,11 @@ class Hardware(Part):
 class Report(Part):
     """All of report.json. `elp` is batch x workers x trainers; `model_saved` says which model was saved.
 
-    `outcome` is one of `OUTCOMES`, or "stopped: " and why; `started_at` is ISO 8601.
+    `outcome` is one of `OUTCOMES`, or "stopped: " or "finished early: " and why; `started_at` is ISO 8601.
+    `eval_best` is of the best checkpoint, where that is another than the last one. `resumed_from` names the
+    run that this one went on with, which had trained `restored_examples`; they are not part of `examples`.
+    `bad_batches` is None where no batch was left out, `row_cache` where workers have none. `precision` has in
+    which one each trainer's steps multiplied.
     """
 
     format_version: Literal[1] = 1
@@ -245,22 +328,44 @@ class Report(Part):
     throughput: Throughput
     train: Train
     eval: Evaluation | None
+    eval_best: Evaluation | None = None
+    validation: Validation | None = None
+    checkpoints: Checkpoints | None = None
+    bad_batches: BadBatches | None = None
+    resumed_from: str | None = None
+    restored_examples: Count = 0
     sync: Sync
     elp: Annotated[int, Field(ge=1)]
+    precision: dict[str, str] = {}
     staleness: Staleness
+    row_cache: RowCacheUse | None = None
     replicas: Replicas
     ledger: Ledger
     events: list[Event] = []
     nodes: list[Node] = []
+    placement: Placement | None = None
     network: EmulatedNetwork | None = None
     hardware: Hardware
     versions: dict[str, str]
     curves: Curves = Curves()
 
+    # Where it lies on this machine; no part of what is written.
+    _folder: Path | None = PrivateAttr(default=None)
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder, of a report that `shadowsync.run` gave."""
+        return self._folder
+
+    def at(self, folder: Path) -> Report:
+        """The same report, of the run in this folder."""
+        copy = self.model_copy()
+        copy._folder = folder
+        return copy
+
     @model_validator(mode="after")
     def _known_outcome(self) -> Self:
-        if self.outcome not in OUTCOMES and not self.outcome.startswith("stopped: "):
-            raise ValueError(
-                f'outcome: one of {", ".join(OUTCOMES)}, or "stopped: ...", not {self.outcome!r}'
-            )
+        if self.outcome not in OUTCOMES and not self.outcome.startswith(EARLY):
+            others = ", ".join(f'"{start}..."' for start in EARLY)
+            raise ValueError(f"outcome: one of {', '.join(OUTCOMES)}, or {others}, not {self.outcome!r}")
         return self

@@ -57,3 +57,11 @@ def point_latest(directory: Path, folder: Path) -> None:
             raise
     except OSError as error:
         raise unwritable(link, error) from error
+
+
+def shown(path: Path) -> str:
+    """A path as it is said to the user: relative to the working directory where it lies below that."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -28,7 +28,13 @@ def print_report(report: Report, console: Console) -> None:
     colour = "green" if report.exit_code == 0 else "yellow"
     console.print(Text.assemble((report.run, "bold"), ": ", (report.outcome, colour)))
     console.print(Text(wording.quality(report), style="bold"))
+    if report.train.progressive is not None:
+        console.print(Text(wording.progressive(report)))
     console.print(Text(wording.saved(report)))
+    for text in wording.kept(report):
+        console.print(Text(text))
+    if report.bad_batches is not None:
+        console.print(Text(wording.bad_batches(report), style="yellow"))
     if report.network is not None:
         console.print(Text(wording.network(report)))
     console.print()
@@ -53,7 +59,11 @@ def _identities(report: Report) -> Table:
     hidden = identities[_IDENTITY_ROWS:]
     if hidden:
         wrong = sum(not identity.holds for identity in hidden)
-        _row(table, (f"{len(hidden)} more are in report.md", "", f"{wrong} of them do not add up"))
+        more = "1 more is" if len(hidden) == 1 else f"{len(hidden)} more are"
+        _row(
+            table,
+            (f"{more} in report.md", "", f"{wrong} of them do not add up" if wrong else "all of them add up"),
+        )
     return table
 
 
@@ -105,7 +115,9 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         *((f"  {way}", _traffic(link)) for way, link in sync.links.items() if link.codec != "float32"),
         ("divergence", amount(report.replicas.divergence)),
         ("staleness", stale),
+        *([("row cache", wording.row_cache(cache))] if (cache := report.row_cache) is not None else []),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
+        ("precision", ", ".join(sorted(set(report.precision.values()))) or wording.amount(None)),
     ]
 
 

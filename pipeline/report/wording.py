@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .model import Evaluation, Identity, LinkTraffic, Report
+from .model import Evaluation, Identity, LinkTraffic, Report, RowCacheUse
 
 NOT_MEASURED = "not measured"
 ADDS_UP = "adds up"
@@ -88,6 +88,19 @@ def quality(report: Report) -> str:
     return text
 
 
+def progressive(report: Report) -> str:
+    """The sentence on the progressive part, or "" where the job has none."""
+    part = report.train.progressive
+    if part is None:
+        return ""
+    if not part.examples:
+        return f"None of the {count(part.trained)} examples of the progressive part are scored."
+    score = f"logloss {number(part.logloss)}" if part.ne is None else f"NE {number(part.ne)}"
+    some = "" if part.examples == part.trained else f" of {count(part.trained)}"
+    text = f"{score}, AUC {number(part.auc)} on {count(part.examples)}{some} examples of the progressive part"
+    return f"{text}, of {part.model}."
+
+
 def network(report: Report) -> str:
     """What was emulated, or "" where nothing was."""
     slow = report.network
@@ -124,6 +137,57 @@ def saved(report: Report) -> str:
     if report.model_saved is None:
         return "No model was saved."
     return f"Saved in checkpoint/: {report.model_saved}."
+
+
+def kept(report: Report) -> list[str]:
+    """What the run started from, and what was validated and kept while it went on: a sentence each."""
+    found = []
+    if report.resumed_from is not None:
+        restored = count(report.restored_examples)
+        found.append(f"It goes on with {report.resumed_from}, which had trained {restored} examples.")
+    validation = report.validation
+    if validation is not None and validation.best is not None:
+        where = "also the last one" if validation.best_is_last else f"kept in {validation.folder}/"
+        found.append(
+            f"Validated {count(validation.count)} times: best {validation.metric} {number(validation.best)} "
+            f"after {count(validation.best_examples)} examples, {where}."
+        )
+    if validation is not None and validation.failed:
+        found.append(f"{count(validation.failed)} validations failed; the events say why.")
+    if report.checkpoints is not None and report.checkpoints.failed:
+        total = report.checkpoints.written + report.checkpoints.failed
+        found.append(
+            f"{count(report.checkpoints.failed)} of {count(total)} checkpoints while training failed; the "
+            "events say why."
+        )
+    if report.eval_best is not None:
+        best = report.eval_best
+        found.append(f"NE {number(best.ne)} on the held-out examples, of {best.model}.")
+    return found
+
+
+def bad_batches(report: Report) -> str:
+    """What was left out because it was not finite, or "" where nothing was."""
+    bad = report.bad_batches
+    if bad is None:
+        return ""
+    batches = "1 batch" if bad.count == 1 else f"{count(bad.count)} batches"
+    return (
+        f"{batches} ({count(bad.examples)} examples) left out, for a loss or gradients that are not finite "
+        f"(at most {count(bad.limit)} are borne); the first: {bad.first[0]}."
+    )
+
+
+def hit_rate(cache: RowCacheUse) -> str:
+    """How many rows of batches a worker's own copy served."""
+    total = cache.hits + cache.misses
+    share = NOT_MEASURED if cache.hit_rate is None else f"{cache.hit_rate:.1%}"
+    return f"{share} of {count(total)}"
+
+
+def row_cache(cache: RowCacheUse) -> str:
+    """The cache in one line."""
+    return f"{hit_rate(cache)} rows hit, {data_size(cache.spared_bytes)} spared"
 
 
 def books(report: Report) -> str:

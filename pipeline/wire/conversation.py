@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from ..errors import ShadowSyncError
+from ..errors import ExitCode, ShadowSyncError
 from .messages import Answer, Ask
 from .schema import Message
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Refused(ShadowSyncError):
-    """The other side answered a question with an error; `what` and `remedy` are its words."""
+    """The other side answered a question with an error; its words, and its exit code."""
 
 
 class Gone(ShadowSyncError):
@@ -40,12 +40,22 @@ class Conversation:
         send: hands a message to the socket; called on the loop's thread.
         handle: coroutine function (verb, body) -> answer's body, for the questions of the other side.
             A ShadowSyncError that it raises becomes an answer with `ok` false.
+        repeatable: verbs that change nothing, whose answers are not remembered: one of them that comes twice
+            is handled twice.
     """
 
-    def __init__(self, peer: str, send: Callable[[Message], None], handle: Handler) -> None:
+    def __init__(
+        self,
+        peer: str,
+        send: Callable[[Message], None],
+        handle: Handler,
+        *,
+        repeatable: Collection[str] = (),
+    ) -> None:
         self.peer = peer
         self._send = send
         self._handle = handle
+        self._repeatable = repeatable
         self._next_number = 1
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._working: set[int] = set()
@@ -92,13 +102,7 @@ class Conversation:
             if message.ok:
                 future.set_result(message.body)
             else:
-                future.set_exception(
-                    Refused(
-                        str(message.body.get("what", "refused")),
-                        where=str(message.body.get("where", "")),
-                        remedy=str(message.body.get("remedy", "")),
-                    )
-                )
+                future.set_exception(_refused(message.body))
         elif isinstance(message, Ask):
             self._receive_ask(message)
         else:
@@ -120,14 +124,20 @@ class Conversation:
             body = await self._handle(ask.verb, ask.body)
             answer = Answer(number=ask.number, ok=True, body=body)
         except ShadowSyncError as error:
-            refusal = {"what": error.what, "where": error.where, "remedy": error.remedy}
+            refusal = {
+                "what": error.what,
+                "where": error.where,
+                "remedy": error.remedy,
+                "exit_code": int(error.exit_code),
+            }
             answer = Answer(number=ask.number, ok=False, body=refusal)
         except Exception as error:
             log.exception("%s asked %r and it failed", self.peer, ask.verb)
             refusal = {"what": f"{ask.verb!r} failed: {type(error).__name__}: {error}"}
             answer = Answer(number=ask.number, ok=False, body=refusal)
         self._working.discard(ask.number)
-        self._answers[ask.number] = answer
+        if ask.verb not in self._repeatable:
+            self._answers[ask.number] = answer
         while len(self._answers) > REMEMBERED_ANSWERS:
             self._answers.popitem(last=False)
         self._send(answer)
@@ -140,3 +150,14 @@ class Conversation:
                 future.set_exception(Gone(why, where=self.peer))
         for task in self._tasks:
             task.cancel()
+
+
+def _refused(body: dict[str, Any]) -> Refused:
+    error = Refused(
+        str(body.get("what", "refused")),
+        where=str(body.get("where", "")),
+        remedy=str(body.get("remedy", "")),
+    )
+    if (code := body.get("exit_code")) in tuple(ExitCode):
+        error.exit_code = ExitCode(code)
+    return error

@@ -76,6 +76,13 @@ def advertised(endpoint: str, bind: str, advertise: str) -> str:
     return f"tcp://{host}:{port}"
 
 
+def host_of(address: str) -> str:
+    """The host of an address as `advertise` has it, without its port, if it has one, and without brackets."""
+    address = address.removeprefix("tcp://")
+    host = address.rpartition(":")[0] if _has_port(address) else address
+    return host.removeprefix("[").removesuffix("]")
+
+
 def _has_port(bind: str) -> bool:
     host, colon, port = bind.rpartition(":")
     return bool(colon) and not host.endswith(":") and (port.isdigit() or port == "*") and "]" not in port

@@ -63,7 +63,10 @@ class Credit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Delivery(Message):
-    """One batch for one worker. `pass_number` is 0 for training, else the evaluation pass that it is of."""
+    """One batch for one worker. `pass_number` is 0 for training, else the evaluation pass that it is of.
+
+    The tensors are those of `data.batch.Batch`.
+    """
 
     KIND: ClassVar[str] = "delivery"
     sequence: int
@@ -72,6 +75,22 @@ class Delivery(Message):
     labels: Float32Array = tensor("float32", 1)
     dense: Float32Array = tensor("float32", 2)
     rows: Int32Array = tensor("int32", 2)
+    weights: Float32Array = tensor("float32", 1, optional=True)
+    bag_rows: Int32Array = tensor("int32", 1, optional=True)
+    bag_lengths: Int32Array = tensor("int32", 2, optional=True)
+
+
+# --- trainer and worker process, both ways
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNote(Message):
+    """One thing that either tells the other, by its verb. Both are on one machine and live and die together,
+    so nothing is sent again."""
+
+    KIND: ClassVar[str] = "worker_note"
+    verb: str
+    body: dict[str, Any]
 
 
 # --- worker and embedding node
@@ -79,43 +98,93 @@ class Delivery(Message):
 
 @dataclass(frozen=True, slots=True)
 class Lookup(Message):
-    """Asks for the vectors of a shard's local rows, int32 [N]."""
+    """Asks for the vectors of a shard's rows, int32 [N], each local to its bank, bank after bank.
+
+    `counts` says how many are of each bank; () where the job has one, whose they all are. The last rows of a
+    bank are those of bags, of which the node answers the sums: `bag_lengths`, int32 [P, B], says how many of
+    the rows are of the bag of each of B examples, for each of the P pieces of tables with bags that the node
+    keeps, by bank and then by table. Where `segment` is not 0, the vectors, which are `floats`, may be
+    written into that segment of shared memory, from `offset` on.
+    """
 
     KIND: ClassVar[str] = "lookup"
     request: int
     rows: Int32Array = tensor("int32", 1)
+    counts: tuple[int, ...] = ()
+    bag_lengths: Int32Array = tensor("int32", 2, optional=True)
+    segment: int = 0
+    offset: int = 0
+    floats: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors(Message):
-    """Answers `Lookup`: float32 [N, dim], and how many pushes the shard had applied by then."""
+    """Answers `Lookup`: the floats of its rows, one after the other, at the end of each bank the sums of its
+    bags; and how many pushes the shard had applied by then. With `shared` the floats lie where the lookup
+    said, and `values` is empty."""
 
     KIND: ClassVar[str] = "vectors"
     request: int
     version: int
-    values: Float32Array = tensor("float32", 2)
+    values: Float32Array = tensor("float32", 1, optional=True)
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Push(Message):
-    """Gradients for a shard's local rows. `version` is that of the lookup, for the staleness."""
+    """Gradients for what the answer to a lookup of these rows has; `rows`, `counts` and `bag_lengths` as in
+    `Lookup`. That of a bag's sum is that of each of its rows. `version` is that of the lookup, or of
+    the oldest copy of a row that was used, for the staleness; the rate of the rows' optimizer is taken
+    `lr_scale` times. Where `segment` is not 0, the gradients, which are `floats`, lie in that segment of
+    shared memory, from `offset` on, and `gradients` is empty."""
 
     KIND: ClassVar[str] = "push"
     request: int
     id: BatchId
     version: int
     rows: Int32Array = tensor("int32", 1)
-    gradients: Float32Array = tensor("float32", 2)
+    gradients: Float32Array = tensor("float32", 1)
+    lr_scale: float = 1.0
+    counts: tuple[int, ...] = ()
+    bag_lengths: Int32Array = tensor("int32", 2, optional=True)
+    segment: int = 0
+    offset: int = 0
+    floats: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attach(Message):
+    """Offers memory of the worker's process `pid`, its `descriptor`, of `size_bytes`, for vectors and
+    gradients, and numbers it: `segment`, counting from 1. It takes the place of the one before. `boot` names
+    the kernel, `token` is what its first bytes are, as hexadecimal digits."""
+
+    KIND: ClassVar[str] = "attach"
+    segment: int
+    pid: int
+    descriptor: int
+    size_bytes: int
+    boot: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attached(Message):
+    """Answers `Attach`: whether the node shares that memory from now on, and if not, `why`."""
+
+    KIND: ClassVar[str] = "attached"
+    segment: int
+    shared: bool
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
 class CodedVectors(Message):
-    """`Vectors` of so many `rows`, by the codec that the job has for them."""
+    """`Vectors` of so many `elements`, by the codec that the job has for them."""
 
     KIND: ClassVar[str] = "coded_vectors"
     request: int
     version: int
-    rows: int
+    elements: int
     payload: Payload = tensor("uint8", 1)
 
 
@@ -129,6 +198,9 @@ class CodedPush(Message):
     version: int
     rows: Int32Array = tensor("int32", 1)
     payload: Payload = tensor("uint8", 1)
+    lr_scale: float = 1.0
+    counts: tuple[int, ...] = ()
+    bag_lengths: Int32Array = tensor("int32", 2, optional=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,9 +409,12 @@ MESSAGES: dict[str, MessageSchema] = {
         Pulse,
         Credit,
         Delivery,
+        WorkerNote,
         Lookup,
         Vectors,
         Push,
+        Attach,
+        Attached,
         CodedVectors,
         CodedPush,
         Pushed,

@@ -14,6 +14,7 @@ from ..data.batch import BatchId
 
 MAX_TEXT_CHARACTERS = 65_536
 MAX_INTEGER = 2**63 - 1
+MAX_NUMBERS = 4096
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,9 +26,16 @@ class TensorField:
     rank: int
 
 
-def tensor(dtype: str, rank: int) -> Any:
-    """Declares a dataclass field that travels as a raw frame; `dtype` as numpy spells it, little-endian."""
-    return dataclasses.field(metadata={"tensor": (np.dtype(dtype).newbyteorder("<"), rank)})
+def tensor(dtype: str, rank: int, *, optional: bool = False) -> Any:
+    """Declares a dataclass field that travels as a raw frame; `dtype` as numpy spells it, little-endian.
+
+    With `optional` it defaults to a tensor without elements.
+    """
+    kind = np.dtype(dtype).newbyteorder("<")
+    metadata = {"tensor": (kind, rank)}
+    if not optional:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(metadata=metadata, default_factory=lambda: np.zeros((0,) * rank, kind))
 
 
 class Message:
@@ -72,6 +80,8 @@ def _checker(hint: Any) -> Callable[[Any], Any]:
         return _text
     if hint is dict or typing.get_origin(hint) is dict:
         return _mapping
+    if hint == tuple[int, ...]:
+        return _integers
     if isinstance(hint, types.UnionType) and types.NoneType in typing.get_args(hint):
         inner = _checker(next(arg for arg in typing.get_args(hint) if arg is not types.NoneType))
         return lambda value: None if value is None else inner(value)
@@ -82,6 +92,12 @@ def _integer(value: Any) -> int:
     if type(value) is not int or not -MAX_INTEGER <= value <= MAX_INTEGER:
         raise ValueError(f"an integer is expected, not {value!r:.80}")
     return value
+
+
+def _integers(value: Any) -> tuple[int, ...]:
+    if type(value) is not list or len(value) > MAX_NUMBERS:
+        raise ValueError(f"a list of at most {MAX_NUMBERS} integers is expected, not {value!r:.80}")
+    return tuple(_integer(item) for item in value)
 
 
 def _number(value: Any) -> float:

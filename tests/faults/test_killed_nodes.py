@@ -70,3 +70,16 @@ def test_the_coordinator_of_separate_processes(cluster: Callable[..., Cluster]) 
     for process in own.everyone()[1:]:
         assert process.wait(SECONDS) == 6, process.text()
         assert "the coordinator was silent for 2 s" in process.text()
+
+
+def test_an_embedding_node_with_threads(supervise: Callable[..., Supervised]) -> None:
+    """What its lanes had under way when it died is no more lost, and no less, than its rows."""
+    job = supervise({"embedding": {"threads": 3, "storage": "bfloat16"}})
+    job.wait_for_batches(20)
+    job.node("embedding").kill()
+    assert job.process.wait(SECONDS) == 6, job.process.text()
+    assert "embedding-0 died and its 52,000 rows with it" in job.last_line()
+    report = job.run.report
+    assert report.model_saved is None
+    assert report.examples.read == report.examples.trained + report.examples.in_flight
+    assert report.ledger.adds_up, report.ledger.identities

@@ -90,7 +90,8 @@ def test_messages_lost_on_their_way_are_sent_again(cluster: Callable[..., Cluste
     own = cluster(faults={"trainer": "drop", "reader": "drop", "embedding": "drop"}).start()
     assert own.wait() == 0, own.coordinator.text()
     nodes = ["trainer-0", "trainer-1", "reader-0", "embedding-0"]
-    for kind in ("push", "credit", "delivery", "pushed", "vectors", "report of trained batches"):
+    lost = ("push", "credit", "delivery", "pushed", "vectors", "attach", "attached")
+    for kind in (*lost, "report of trained batches"):
         assert own.run.logged(f"a {kind} was lost", nodes), kind
     report = own.run.report
     assert not broken(report)

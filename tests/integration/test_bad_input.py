@@ -134,9 +134,11 @@ def test_no_good_row_is_an_error_and_no_result(cluster: Callable[..., Cluster], 
 
 def test_tables_that_do_not_fit_into_memory(cluster: Callable[..., Cluster]) -> None:
     large: dict[str, object] = {"table_rows": 80_000_000, "embedding_dim": 256}
-    # A node that comes too late waits for the coordinator that has ended: not for long.
-    own = cluster(FEW | {"model": large, "run": {"start_timeout_seconds": 5.0}}).start()
-    assert own.wait(SECONDS) == 8, own.coordinator.text()
+    own = cluster(FEW | {"model": large, "run": {"start_timeout_seconds": 15.0}}).start()
+    assert own.coordinator.wait(30.0) == 8, own.coordinator.text()
+    # One that comes too late waits for the coordinator that has ended: as long as for its start.
+    for process in own.everyone():
+        process.wait(30.0)
     line = own.coordinator.text().strip().splitlines()[-1]
     assert "GiB" in line
     assert "embedding" in line

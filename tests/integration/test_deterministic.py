@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -11,33 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
 from shadowsync.tests.support.processes import Starter, wait_until
-from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder, Settings
+from shadowsync.tests.support.runs import JobMaker, RunFolder, Settings
 
-STEPS = 2 * 2 * -(-EXAMPLES // 2 // 128)
 FIXED = {"sync": {"mode": "fixed", "every": 7}}
 NONE = {"sync": {"algorithm": "none"}}
-
-
-def deterministic(changes: Settings, seed: int, name: str) -> Settings:
-    """A deterministic job of STEPS steps: two epochs of two files, each cut by itself."""
-    return {
-        **changes,
-        "run": {"deterministic": True, "seed": seed, "name": name},
-        "trainer": {"count": 1},
-        "data": {"epochs": 2},
-    }
-
-
-def digests(run: RunFolder) -> dict[str, str]:
-    """SHA-256 of each tensor file of the checkpoint."""
-    folder, manifest = open_checkpoint(run.folder, verify=True)
-    names = [entry.name for entry in manifest.files]
-    assert names
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
 @contextmanager
@@ -57,13 +36,6 @@ def run_forked(cluster: Callable[..., Cluster], changes: Settings) -> RunFolder:
     own = cluster(changes).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
-
-
-def was_trained(run: RunFolder) -> bool:
-    """Whether the optimizers have seen gradients of most elements: equal bytes mean nothing without that."""
-    folder, manifest = open_checkpoint(run.folder)
-    reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "trainer-0"])
-    return bool((reader.read("optimizer.sum") > 0).mean() > 0.5)
 
 
 def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., Cluster]) -> None:
@@ -91,6 +63,26 @@ def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., Cl
     ((repeated,),) = own.run.query("SELECT repeated FROM shards")
     assert repeated == 1
     assert digests(own.run) == digests(unharmed)
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_shared_memory_changes_no_byte(cluster: Callable[..., Cluster], kind: str) -> None:
+    """Neither in training nor in scoring, and whichever way a batch's rows took."""
+    runs = []
+    for shared in (True, False):
+        changes: Settings = {**FIXED, "network": {"shared_memory": shared}, "trainer": {"worker_kind": kind}}
+        name = f"{kind}-{shared}"
+        own = cluster(deterministic(changes, 1, name)).start()
+        assert own.wait(90.0) == 0, own.coordinator.text()
+        runs.append(RunFolder(own.run.folder.resolve()))
+        assert runs[-1].logged("of memory with worker", ["embedding-0"]) == shared
+    first, *others = runs
+    assert was_trained(first)
+    for other in others:
+        assert digests(first) == digests(other)
+        assert other.report.eval is not None
+        assert first.report.eval is not None
+        assert other.report.eval.ne == pytest.approx(first.report.eval.ne, abs=1e-12)
 
 
 def test_processes_of_their_own_start_give_the_same_bytes(

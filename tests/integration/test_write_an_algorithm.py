@@ -7,13 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import shadowsync
 from shadowsync.pipeline.config.load import load_job
 from shadowsync.sync_algos.registry import make_algorithm
+from shadowsync.tests.support.page_blocks import blocks_of
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 PAGE = ROOT / "docs" / "write-an-algorithm.md"
@@ -23,17 +23,7 @@ if not PAGE.exists():
     pytest.skip("an installed package has no docs beside it", allow_module_level=True)
 
 
-@dataclass(frozen=True)
-class Block:
-    """One fenced block: its language, the file that it is, if it says so, and its text."""
-
-    language: str
-    file: str
-    text: str
-
-
-FENCE = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.M | re.S)
-BLOCKS = [Block(*found) for found in FENCE.findall(PAGE.read_text("utf-8"))]
+BLOCKS = blocks_of(PAGE)
 
 
 def _run(command: list[str], folder: Path, text: str = "") -> subprocess.CompletedProcess[str]:

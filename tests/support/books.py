@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from shadowsync.nodes.bad_batches import BadBatches
 from shadowsync.nodes.job_ledger import examples_of, ledger_of
 from shadowsync.nodes.ledger_state import LedgerState
 from shadowsync.nodes.ledger_store import LedgerStore
 from shadowsync.nodes.membership_state import Membership
 from shadowsync.nodes.outcome import Outcome
+from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.report.model import Examples, Ledger
@@ -29,20 +31,30 @@ class Books:
 
     A test calls the events in whatever order, and leaves one out or doubles it. A trainer is named by its
     token: "t0" is trainer-0.
+
+    Attributes:
+        pushed_by_the_dead: what shards say that they applied of the batches that they are asked for.
+        restored: what the run that this one goes on with had trained.
+        applied_before: what the shards had applied besides when that was saved.
     """
 
     folder: Path
     read_examples: int = 0
     confirmed: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
+    left_out: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
     in_flight: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
     applied: dict[str, int] = field(default_factory=lambda: {"embedding-0": 0, "embedding-1": 0})
+    pushed_by_the_dead: dict[str, set[BatchId]] = field(default_factory=dict)
     lost_dense_updates: int = 0
     outcome: Outcome = field(default_factory=Outcome)
+    restored: SavedLedger | None = None
+    applied_before: dict[str, frozenset[BatchId]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         spans = [Span(number, "part.tsv", "bytes", 0, 100) for number in range(2)]
-        self.ledger = LedgerState(spans, epochs=1, seed=1, shuffled=False)
+        self.ledger = LedgerState(spans, epochs=1, seed=1, shuffled=False, restored=self.restored)
         self.store = LedgerStore(self.folder / "ledger.sqlite")
+        self.bad_batches = BadBatches(10)
         self.members = Membership({"reader": 1, "trainer": 2, "embedding": 2}, DIGEST)
         for role, token in (("reader", "r"), ("trainer", "t0"), ("trainer", "t1")):
             self.members.join(role, token, DIGEST, "")
@@ -86,6 +98,16 @@ class Books:
         self.acknowledge(token, batch)
         self.confirm(token)
 
+    def leave_out(self, token: str, batch: BatchId, why: str = "why", *, stored: bool = True) -> None:
+        """Everything that one batch is whose gradients are not finite: delivered, told, confirmed."""
+        self.deliver()
+        name = self.members.require(token).info.name
+        row = self.ledger.leave_out(name, batch, BATCH, why)
+        self.bad_batches.add(row, self.ledger.path_of)
+        if stored:
+            self.store.left_out([row])
+        self.left_out[token] += BATCH
+
     def die(self, token: str, held: list[BatchId]) -> list[BatchId]:
         """A trainer died, to which the reader had sent `held`; gives what is to be trained again."""
         name = self.members.require(token).info.name
@@ -100,11 +122,22 @@ class Books:
         outcome = self.outcome
         outcome.readers = self._living("reader", {"r": {"read_examples": self.read_examples}})
         trainers = {
-            token: {"confirmed_examples": self.confirmed[token], "in_flight": self.in_flight[token]}
+            token: {
+                "confirmed_examples": self.confirmed[token],
+                "left_out_examples": self.left_out[token],
+                "in_flight": self.in_flight[token],
+            }
             for token in self.confirmed
         }
         outcome.trainers = self._living("trainer", trainers) | (late_answers or {})
-        outcome.shards = {name: {"applied_batches": count} for name, count in self.applied.items()}
+        asked = self.store.returned_and_left_out()
+        outcome.shards = {
+            name: {
+                "applied_batches": count,
+                "applied_of": [list(b) for b in asked if b in self.pushed_by_the_dead.get(name, ())],
+            }
+            for name, count in self.applied.items()
+        }
         coordinator = cast("Coordinator", SimpleNamespace(**vars(self)))
         examples = examples_of(coordinator, outcome)
         ledger = ledger_of(coordinator, outcome, examples)

@@ -93,7 +93,8 @@ class Cluster:
         """Waits for the end of every process; gives the coordinator's exit code."""
         code = self.coordinator.wait(seconds)
         for process in self.everyone():
-            process.wait(10.0)
+            # One that comes too late waits for the coordinator as long as for its start.
+            process.wait(30.0)
         return code
 
     def everyone(self) -> list[Process]:

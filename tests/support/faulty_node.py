@@ -6,20 +6,36 @@ the product from outside, before the node starts, and each says in the node's lo
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from shadowsync.cli import main
-from shadowsync.nodes import delivery_state, shard_line
+from shadowsync.nodes import delivery_state, replica, shard_line, shared_rows
+from shadowsync.nodes.cuda_device import CudaDevice
 from shadowsync.nodes.delivery_state import DeliveryState
 from shadowsync.nodes.node import Node
-from shadowsync.nodes.shard_line import Slot
+from shadowsync.nodes.slot import Slot
+from shadowsync.nodes.step import Step, Stepper
 from shadowsync.nodes.worker import Worker
-from shadowsync.pipeline.wire.messages import Ask, Credit, Delivery, Push, Pushed, Vectors
+from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.ranges import Range
+from shadowsync.pipeline.wire.messages import (
+    Ask,
+    Attach,
+    Attached,
+    Credit,
+    Delivery,
+    Push,
+    Pushed,
+    Vectors,
+)
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.tests.support.fake_streams import FakeStreams
 
 log = logging.getLogger("fault")
 AT = 5
@@ -88,10 +104,32 @@ def miscount() -> None:
     DeliveryState._send = faulty  # type: ignore[assignment,method-assign]
 
 
-def drop(kinds: Iterable[type[Message]] = (Push, Credit, Delivery, Pushed, Vectors)) -> None:
-    """Below the layer that sends again: the AT-th of each kind of message is lost on its way."""
+def stray_row() -> None:
+    """A reader that delivers a row that its table does not have."""
+    send, due = DeliveryState._send, once("a row was changed on its way")
+
+    def faulty(self: DeliveryState, *arguments: Any) -> Delivery:
+        delivery = send(self, *arguments)
+        if due():
+            rows = delivery.rows.copy()
+            rows[3, 7] = -1
+            return dataclasses.replace(delivery, rows=rows)
+        return delivery
+
+    DeliveryState._send = faulty  # type: ignore[assignment,method-assign]
+
+
+DROPPED = (Push, Credit, Delivery, Pushed, Vectors, Attach, Attached)
+
+
+def drop(kinds: Iterable[type[Message]] = DROPPED) -> None:
+    """Below the layer that sends again: the AT-th of each kind of message is lost on its way, of those that
+    a worker needs but once the first."""
     delivery_state.RESEND_SECONDS = shard_line.RESEND_SECONDS = 0.3
-    due = {kind: once(f"a {kind.KIND} was lost") for kind in kinds}
+    shared_rows.OFFER_AGAIN_SECONDS = 0.3  # type: ignore[misc]
+    due = {
+        kind: once(f"a {kind.KIND} was lost", at=1 if kind in (Attach, Attached) else AT) for kind in kinds
+    }
     due_ask = once("a report of trained batches was lost", at=1)
 
     def lost(message: Message) -> bool:
@@ -119,12 +157,50 @@ def drop_answers() -> None:
     drop([Pushed])
 
 
+def fake_device() -> None:
+    """No fault, but a trainer on a device that is not there: it launches a step before it finishes the last,
+    and its copies come as late as they may."""
+    replica.find_device = lambda _: CudaDevice(FakeStreams())  # type: ignore[assignment,attr-defined]
+    launch, due = Stepper.launch, once("a step was launched ahead")
+
+    def seen(self: Stepper, step: Step) -> None:
+        launch(self, step)
+        if self.ahead:
+            due()
+
+    Stepper.launch = seen  # type: ignore[method-assign]
+
+
+def tampered_plan() -> None:
+    """A node to which the coordinator's plan comes without its last range."""
+    from_body = TablePlan.from_body
+
+    def faulty(tables: Sequence[TableSettings], nodes: int, body: dict[str, Any]) -> TablePlan:
+        return from_body(tables, nodes, body | {"ranges": body["ranges"][:-1]})
+
+    TablePlan.from_body = faulty  # type: ignore[method-assign]
+
+
+def other_plan() -> None:
+    """A node that goes by a good plan, which is not the coordinator's."""
+
+    def faulty(tables: Sequence[TableSettings], nodes: int, body: dict[str, Any]) -> TablePlan:
+        ranges = [Range(table, start, stop, nodes - 1 - node) for table, start, stop, node in body["ranges"]]
+        return TablePlan.of_ranges(tables, nodes, ranges)
+
+    TablePlan.from_body = faulty  # type: ignore[method-assign]
+
+
 FAULTS: dict[str, Callable[[], None]] = {
+    "fake device": fake_device,
     "discard": discard,
     "double": double,
     "miscount": miscount,
+    "stray row": stray_row,
     "drop": drop,
     "drop answers": drop_answers,
+    "tampered plan": tampered_plan,
+    "other plan": other_plan,
 }
 
 if __name__ == "__main__":

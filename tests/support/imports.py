@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "shadowsync"
-FOLDERS = ("lab", "nodes", "pipeline", "sync_algos", "testing")
+FOLDERS = ("commands", "lab", "nodes", "pipeline", "sync_algos", "testing", "watch")
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import statement's target, by its whole name, wherever in the file it stands."""
+    """One import statement's target, by its whole name, wherever in the file it stands.
+
+    `typing`: under TYPE_CHECKING, so that no running program ever does it.
+    """
 
     module: str
     target: str
     relative: bool
     line: int
+    typing: bool
 
     @property
     def top(self) -> str:
@@ -42,17 +46,24 @@ def package_files(root: Path) -> dict[str, Path]:
 def imports_of(files: dict[str, Path], name: str) -> Iterator[Import]:
     """Every import in a module, in functions and under TYPE_CHECKING too."""
     base = name.split(".") if files[name].name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(files[name].read_text(encoding="utf-8"))):
+    tree = ast.parse(files[name].read_text(encoding="utf-8"))
+    typed = {inner for node in ast.walk(tree) if _is_for_types(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(name, alias.name, False, node.lineno)
+                yield Import(name, alias.name, False, node.lineno, node in typed)
         elif isinstance(node, ast.ImportFrom):
             start = base[: len(base) - node.level + 1] if node.level else []
             stem = ".".join([*start, *([node.module] if node.module else [])])
             for alias in node.names:
                 # `from .wire import frames` imports a module; `from .frames import decode` a name in one.
                 whole = f"{stem}.{alias.name}"
-                yield Import(name, whole if whole in files else stem, node.level > 0, node.lineno)
+                target = whole if whole in files else stem
+                yield Import(name, target, node.level > 0, node.lineno, node in typed)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def all_imports(root: Path) -> list[Import]:
@@ -69,6 +80,8 @@ def reachable(root: Path, start: str) -> dict[str, str]:
     while waiting:
         name = waiting.pop()
         for found in imports_of(files, name):
+            if found.typing:
+                continue
             parts = found.target.split(".")
             # Importing a.b.c runs a and a.b first.
             for length in range(1, len(parts) + 1):

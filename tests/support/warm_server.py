@@ -4,6 +4,8 @@ Importing torch costs two seconds of CPU a process; with this a cluster of six i
 Every node still is a process of its own, with its own sockets and signals. Only tests do this: the product
 spawns, and the tests of `shadowsync run` start it the real way.
 
+Standard input is also how all of them know that pytest lives: see `end_with_the_writer_of`.
+
 Protocol: a JSON object a line on standard input, one back on standard output.
 `{"start": {"arguments", "script", "environment", "folder", "log"}}` -> `{"pid": N}`
 `{"poll": N}` -> `{"code": exit code, or minus the signal, or null}`
@@ -17,7 +19,10 @@ import json
 import logging
 import os
 import runpy
+import select
+import signal
 import sys
+import threading
 import traceback
 from typing import Any, NoReturn
 
@@ -37,9 +42,24 @@ IMPORTED = (
 )
 
 
+def end_with_the_writer_of(pipe: int) -> None:
+    """Kills this process once nobody has the other end of the pipe open: pytest is gone, even if it was
+    killed, and no test is left to end what it started. What is written is left for the server to read."""
+
+    def watch() -> None:
+        gone = select.poll()
+        # Asked for nothing, it tells of the hang-up alone.
+        gone.register(pipe, 0)
+        gone.poll()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="watches pytest", daemon=True).start()
+
+
 def become(start: dict[str, Any]) -> None:
     """In the child: leaves the server behind and runs the command line, or a script with its arguments."""
     os.setsid()
+    end_with_the_writer_of(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     log = os.open(start["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for given, place in ((nothing, 0), (log, 1), (log, 2)):

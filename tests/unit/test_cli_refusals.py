@@ -74,7 +74,7 @@ def test_job_files_that_cannot_be_used(refuse: Callable[..., str], command: list
             ["sync.options.elastic_rate=2"],
             "sync.options.elastic_rate: 2 given; a number above 0 and at most 1 will do",
         ),
-        (["model.name=dlmr"], "model.name: 'dlmr' given; there are: dlrm, or package.module:Class"),
+        (["model.name=dlmr"], "model.name: 'dlmr' given; there are: dcn_v2, dlrm, wide_deep, and your own; "),
         (
             ["sync.nodes=0", "sync.algorithm=none", "model.name=no_such_package:Model"],
             "model.name: 'no_such_package:Model' cannot be imported (ModuleNotFoundError: No module named "
@@ -158,3 +158,10 @@ def test_addresses_that_cannot_be_used(job_file: str, options: list[str], said: 
     assert done.returncode == ExitCode.CLUSTER
     assert done.stderr.startswith(f"shadowsync reader: {said}")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_profile_of_a_moment_is_refused(job_file: str) -> None:
+    result = CliRunner().invoke(main, ["profile", job_file, "--seconds", "4.9"])
+    assert result.exit_code == ExitCode.USAGE
+    assert "'--seconds'" in result.stderr
+    assert "5.0<=x<=3600.0" in result.stderr

@@ -235,3 +235,22 @@ def test_an_entry_has_a_size_and_a_checksum() -> None:
         FileEntry("a", 1, "0" * 63, "role")
     with pytest.raises(ValueError, match="size"):
         FileEntry("a", -1, "0" * 64, "role")
+
+
+def test_pieces_of_a_tensor_that_others_write_come_together(tmp_path: Path) -> None:
+    table = np.arange(900 * 5, dtype=np.float32).reshape(900, 5)
+    entries = []
+    for number, (start, stop) in enumerate(((0, 40), (40, 740), (740, 900))):
+        # The second piece is larger than a file may be.
+        tensors = {"table": table[start:stop], f"own:{number}": np.array([number])}
+        stem, metadata = f"node-{number}", {"role": "node"}
+        first = {"table": start}
+        entries += write_tensors(tmp_path, stem, tensors, metadata, LIMIT_BYTES, first_rows=first)
+    assert len(entries) > 5
+    reader = TensorReader(tmp_path, entries)
+    _assert_equal(reader.read("table"), table)
+    _assert_equal(reader.read_rows("table", 30, 745), table[30:745])
+    _assert_equal(reader.read("own:1"), np.array([1]))
+    missing = [entry for entry in entries if entry.name != "node-1-00000.safetensors"]
+    with pytest.raises(CheckpointError, match="the parts of tensor table do not fit together"):
+        TensorReader(tmp_path, missing)

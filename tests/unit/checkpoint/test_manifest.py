@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,14 @@ from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.manifest import (
     FORMAT_VERSION,
     CheckpointManifest,
+    abandon,
     begin,
     commit,
     open_checkpoint,
 )
 from shadowsync.pipeline.checkpoint.reader import read_tensors
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
+from shadowsync.tests.support.processes import wait_until
 
 
 def _written(folder: Path, value: float, files: int = 3) -> CheckpointManifest:
@@ -40,7 +44,8 @@ def _written(folder: Path, value: float, files: int = 3) -> CheckpointManifest:
 
 
 def _save(run: Path, value: float) -> Path:
-    return commit(run, _written(begin(run), value))
+    partial = begin(run)
+    return commit(partial, _written(partial, value))
 
 
 def _value(path: Path) -> float:
@@ -52,7 +57,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     run = tmp_path / "demo"
     partial = begin(run)
     manifest = _written(partial, 5.0)
-    folder = commit(run, manifest)
+    folder = commit(partial, manifest)
     assert folder == run / "checkpoint"
     assert open_checkpoint(run, verify=True) == (folder, manifest)
     assert open_checkpoint(folder, verify=True) == (folder, manifest)
@@ -67,10 +72,17 @@ def test_the_next_one_replaces_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_begin_empties_what_an_interrupted_one_left(tmp_path: Path) -> None:
+def test_begin_removes_what_an_interrupted_one_left(tmp_path: Path) -> None:
     _save(tmp_path, 1.0)
-    _written(begin(tmp_path), 2.0)
-    assert list(begin(tmp_path).iterdir()) == []
+    late = begin(tmp_path)
+    _written(late, 2.0)
+    partial = begin(tmp_path)
+    assert list(partial.iterdir()) == []
+    # Whoever is late with its part of the first finds no place for it.
+    assert not late.exists()
+    with pytest.raises(ResourceError):
+        _written(late, 2.0)
+    assert list(partial.iterdir()) == []
     assert _value(tmp_path) == 1.0
 
 
@@ -78,7 +90,7 @@ def test_commit_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
     partial = begin(tmp_path)
     manifest = _written(partial, 1.0)
     (partial / "dense-00009.safetensors.unfinished-77").write_bytes(b"half")
-    folder = commit(tmp_path, manifest)
+    folder = commit(partial, manifest)
     assert {path.name for path in folder.iterdir()} == {e.name for e in manifest.files} | {"manifest.json"}
 
 
@@ -92,7 +104,8 @@ def test_killed_between_any_two_renames_a_whole_checkpoint_is_left(
 ) -> None:
     """The renames of a commit: the old folder away, the new one in; then the old one is removed."""
     _save(tmp_path, 1.0)
-    manifest = _written(begin(tmp_path), 2.0)
+    partial = begin(tmp_path)
+    manifest = _written(partial, 2.0)
     calls = 0
 
     def killed_after(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +122,7 @@ def test_killed_between_any_two_renames_a_whole_checkpoint_is_left(
         patch.setattr(Path, "rename", killed_after(Path.rename))
         patch.setattr(shutil, "rmtree", killed_after(shutil.rmtree))
         with pytest.raises(_KilledError):
-            commit(tmp_path, manifest)
+            commit(partial, manifest)
     expected = 2.0 if survived == 2 else 1.0
     assert _value(tmp_path) == expected
     assert _value(tmp_path / "checkpoint") == expected
@@ -125,7 +138,8 @@ def test_a_disk_full_at_the_manifest_keeps_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _save(tmp_path, 1.0)
-    manifest = _written(begin(tmp_path), 2.0)
+    partial = begin(tmp_path)
+    manifest = _written(partial, 2.0)
 
     def replace(path: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, f"no space for {path.name} or {target.name}")
@@ -133,7 +147,7 @@ def test_a_disk_full_at_the_manifest_keeps_the_old_one(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace)
         with pytest.raises(ResourceError, match=r"manifest\.json: cannot be written"):
-            commit(tmp_path, manifest)
+            commit(partial, manifest)
     assert _value(tmp_path) == 1.0
 
 
@@ -144,10 +158,10 @@ def test_commit_refuses_files_that_are_not_there_or_not_whole(tmp_path: Path) ->
     path = partial / manifest.files[1].name
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="its manifest says"):
-        commit(tmp_path, manifest)
+        commit(partial, manifest)
     path.unlink()
     with pytest.raises(CheckpointError, match="missing"):
-        commit(tmp_path, manifest)
+        commit(partial, manifest)
     assert _value(tmp_path) == 1.0
 
 
@@ -192,7 +206,15 @@ def test_an_altered_manifest_is_found(tmp_path: Path) -> None:
 def test_a_newer_format_says_so_before_anything_else(tmp_path: Path) -> None:
     _save(tmp_path, 1.0)
     _edit(tmp_path, format_version=FORMAT_VERSION + 1, files="in another way")
-    with pytest.raises(CheckpointError, match=r"format 2, .* use a newer shadowsync"):
+    with pytest.raises(CheckpointError, match=rf"format {FORMAT_VERSION + 1}, .* use a newer shadowsync"):
+        open_checkpoint(tmp_path)
+
+
+def test_an_older_format_is_told(tmp_path: Path) -> None:
+    _save(tmp_path, 1.0)
+    _edit(tmp_path, format_version=FORMAT_VERSION - 1)
+    told = f"has format {FORMAT_VERSION - 1}, this program reads format {FORMAT_VERSION} only; train again"
+    with pytest.raises(CheckpointError, match=told):
         open_checkpoint(tmp_path)
 
 
@@ -218,3 +240,34 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match=r"checkpoint\.partial: cannot be written"):
         begin(tmp_path / "file")
+
+
+def test_a_node_that_still_writes_leaves_nothing_of_what_is_abandoned(tmp_path: Path) -> None:
+    written: list[int] = []
+
+    def write(partial: Path) -> None:
+        with contextlib.suppress(OSError):
+            for number in range(1_000_000):
+                (partial / f"late-{number}").write_bytes(b"x")
+                written.append(number)
+
+    # Several times: it is a race.
+    for _ in range(20):
+        partial = begin(tmp_path)
+        before = len(written)
+        writer = threading.Thread(target=write, args=(partial,))
+        writer.start()
+        wait_until(lambda enough=before + 20: len(written) > enough, "it writes", 10.0)  # type: ignore[misc]
+        abandon(partial)
+        assert list(tmp_path.iterdir()) == []
+        writer.join(10.0)
+        assert not writer.is_alive()
+
+
+def test_which_checkpoint_it_is_can_be_told(tmp_path: Path) -> None:
+    _save(tmp_path, 1.0)
+    first = open_checkpoint(tmp_path)[1].digest
+    assert open_checkpoint(tmp_path)[1].digest == first
+    assert first == json.loads((tmp_path / "checkpoint" / "manifest.json").read_text())["sha256"]
+    _save(tmp_path, 2.0)
+    assert open_checkpoint(tmp_path)[1].digest != first

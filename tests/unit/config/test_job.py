@@ -28,7 +28,18 @@ OTHER: dict[str, Any] = {
     "run.start_timeout_seconds": 61.0,
     "data.format": "criteo_tsv",
     "data.path": ["/other"],
+    "data.validation_path": ["/other"],
     "data.eval_path": ["/other"],
+    "data.prepared": "/other",
+    "data.columns": {"y": "label", "x": "categorical"},
+    "data.header": False,
+    "data.delimiter": ";",
+    "data.quote": "",
+    "data.missing": ["?"],
+    "data.strip": True,
+    "data.split": {"by": "fraction", "test": 0.1},
+    "data.order": "time",
+    "data.sort_limit_bytes": 1 << 20,
     "data.epochs": 2,
     "data.shuffle_window": 1,
     "data.max_bad_rows": 1,
@@ -47,12 +58,27 @@ OTHER: dict[str, Any] = {
     "trainer.workers": 2,
     "trainer.batch": 64,
     "trainer.optimizer": "sgd",
+    "trainer.worker_kind": "process",
     "trainer.lr": 0.5,
+    "trainer.weight_decay": 0.1,
+    "trainer.clip_norm": 1.0,
+    "trainer.precision": "bfloat16",
+    "trainer.device": "cuda:1",
+    "trainer.schedule": {"kind": "linear", "decay_examples": 9},
     "trainer.credit": 5,
+    "trainer.lookups_ahead": 3,
+    "trainer.max_bad_batches": 3,
+    "trainer.distinct_rows": True,
+    "trainer.cache_rows": 99,
+    "trainer.cache_staleness": 3,
+    "tables.C1": {"rows": 7},
     "embedding.nodes": 2,
     "embedding.optimizer": "sgd",
     "embedding.lr": 0.5,
     "embedding.init_scale": 0.1,
+    "embedding.storage": "bfloat16",
+    "embedding.threads": 3,
+    "embedding.placement": "rows",
     "embedding.memory_fraction": 0.5,
     "sync.algorithm": "none",
     "sync.mode": "fixed",
@@ -72,19 +98,52 @@ OTHER: dict[str, Any] = {
     "codecs.int8_block": 256,
     "codecs.topk_fraction": 0.25,
     "network.transport": "tcp",
+    "network.shared_memory": False,
     "network.bind": "0.0.0.0",
     "network.advertise": "host",
     "network.delay": "50ms",
     "network.bandwidth": "100mbit",
     "network.delay_links": "all",
     "network.emulation": "relay",
+    "start.checkpoint": "/other",
+    "start.which": "best",
+    "start.dense": "all",
+    "start.resume": True,
+    "checkpoint.every_examples": 9,
+    "checkpoint.every_seconds": 9.0,
+    "validation.every_examples": 9,
+    "validation.every_seconds": 9.0,
+    "validation.metric": "auc",
+    "validation.patience": 9,
+    "validation.min_delta": 0.1,
+    "watch.web": "8080",
+    "watch.tensorboard": True,
+    "watch.metrics_port": 9000,
 }
-LOCAL = {"run.directory", *(key for key in OTHER if key.startswith("network."))}
+# What another value of a setting needs beside it.
+NEEDED = {
+    "run.deterministic": ("sync.mode=fixed",),
+    "data.order": (
+        'data.columns={y="label", x="categorical", t="timestamp"}',
+        "data.shuffle_window=0",
+    ),
+    "start.resume": ("start.checkpoint=/run",),
+    "trainer.cache_staleness": ("trainer.cache_rows=9",),
+    "validation.patience": ("validation.every_seconds=60",),
+}
+LOCAL = {
+    *("run.directory", "trainer.device"),
+    *(key for key in OTHER if key.startswith(("network.", "watch."))),
+}
 
 
 def _settings() -> set[str]:
     keys = set()
     for section, field in Job.model_fields.items():
+        if section == "table_sections":
+            # What a section of one table may say has tests of its own.
+            keys.add("tables.C1")
+            continue
         assert isinstance(field.annotation, type)
         assert issubclass(field.annotation, BaseModel)
         keys |= {f"{section}.{key}" for key in field.annotation.model_fields}
@@ -95,9 +154,6 @@ def _changed(job: Job, setting: str, value: Any) -> Job:
     section, key = setting.split(".")
     tree = job.model_dump()
     tree[section][key] = value
-    if setting == "run.deterministic":
-        # It is refused in shadow mode; the control of this one is the same job at a fixed rate.
-        tree["sync"]["mode"] = "fixed"
     return Job.model_validate(tree)
 
 
@@ -107,7 +163,7 @@ def test_other_values_cover_all_settings() -> None:
 
 @pytest.mark.parametrize("setting", sorted(OTHER))
 def test_digest_is_of_all_that_the_nodes_must_agree_on(load: Load, setting: str) -> None:
-    job = load("", "sync.mode=fixed") if setting == "run.deterministic" else load()
+    job = load("", *NEEDED.get(setting, ()))
     other = _changed(job, setting, OTHER[setting])
     assert other != job
     assert (other.digest == job.digest) == (setting in LOCAL)
@@ -160,6 +216,19 @@ def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Loa
     )
     assert load("", "run.deterministic=true", "sync.algorithm=none").sync.mode == "shadow"
     assert load("", *DETERMINISTIC).sync.mode == "fixed"
+
+
+def test_a_cache_that_would_do_nothing_is_refused(refusal: Callable[..., str], load: Load) -> None:
+    text = '[data]\nformat = "parquet"\npath = "x"\n'
+    assert refusal(text, "trainer.cache_staleness=5").startswith(
+        "trainer.cache_staleness: 5 given, and there"
+    )
+    kept = load("", "trainer.cache_staleness=5", "trainer.cache_rows=9")
+    # As nodes get it, with every key.
+    assert Job.model_validate(kept.model_dump()) == kept
+    assert Job.model_validate(load("").model_dump()) == load("")
+    bags = '[data]\nformat = "parquet"\npath = "x"\ncolumns = {y = "label", x = "%s"}\n'
+    assert "all tables have bags" in refusal(bags % "multi_hot", "trainer.cache_rows=9")
 
 
 def test_codecs_of_each_link_with_their_options(load: Load) -> None:

@@ -24,11 +24,12 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         (
             "[network]\nspeed = 2",
             "network.speed: unknown key; known here: advertise, bandwidth, bind, delay, delay_links, "
-            "emulation, transport",
+            "emulation, shared_memory, transport",
         ),
         (
             "[qqq]\nx = 2",
-            "qqq: unknown key; known here: codecs, data, embedding, model, network, run, sync, trainer",
+            "qqq: unknown key; known here: checkpoint, codecs, data, embedding, model, network, run, start, "
+            "sync, tables, trainer, validation, watch",
         ),
         (
             "[model]\nint = 2",
@@ -78,13 +79,32 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("trainer.count", "0", f"0 given; {AT_LEAST_1}"),
         ("trainer.workers", "true", "True given; input should be a valid integer"),
         ("trainer.batch", "1000001", "1000001 given; input should be less than or equal to 1000000"),
-        ("trainer.optimizer", '"rmsprop"', "'rmsprop' given; input should be 'sgd', 'adagrad' or 'adam'"),
+        (
+            "trainer.optimizer",
+            '"rmsprop"',
+            "'rmsprop' given; input should be 'sgd', 'adagrad', 'adam' or 'adamw'",
+        ),
+        ("trainer.weight_decay", "-0.1", "-0.1 given; input should be greater than or equal to 0"),
+        ("trainer.clip_norm", "0.0", "0.0 given; input should be greater than 0"),
+        (
+            "trainer.precision",
+            '"float16"',
+            "'float16' given; input should be 'auto', 'float32' or 'bfloat16'",
+        ),
+        ("trainer.device", '"gpu"', "'gpu' given; string should match pattern"),
         ("trainer.lr", "0.0", "0.0 given; input should be greater than 0"),
         ("trainer.lr", "nan", "nan given; input should be a finite number"),
         ("trainer.lr", '"0.1"', "'0.1' given; input should be a valid number"),
         ("trainer.credit", "1025", "1025 given; input should be less than or equal to 1024"),
         ("embedding.nodes", "0", f"0 given; {AT_LEAST_1}"),
-        ("embedding.optimizer", '"adam"', "'adam' given; input should be 'sgd' or 'rowwise_adagrad'"),
+        (
+            "embedding.optimizer",
+            '"adamw"',
+            "'adamw' given; input should be 'sgd', 'rowwise_adagrad', 'adagrad' or 'adam'",
+        ),
+        ("embedding.storage", '"float16"', "'float16' given; input should be 'float32' or 'bfloat16'"),
+        ("embedding.threads", "0", f"0 given; {AT_LEAST_1}"),
+        ("embedding.threads", "257", "257 given; input should be less than or equal to 256"),
         ("embedding.lr", "-1.0", "-1.0 given; input should be greater than 0"),
         ("embedding.memory_fraction", "1.1", "1.1 given; input should be less than or equal to 1"),
         ("sync.algorithm", "3", "3 given; input should be a valid string"),
@@ -161,7 +181,7 @@ def test_number_of_tables(refusal: Refusal, load: Callable[..., Job]) -> None:
             "data.path.1: 1 given; input should be a valid str",
         ),
         ('[data]\nformat = "parquet"\npath = 7\n', "data.path: 7 given; input should be a valid list"),
-        ('[data]\nformat = "csv"\npath = "x"\n', "data.format: 'csv' given; input should be 'criteo_tsv' or"),
+        ('[data]\nformat = "orc"\npath = "x"\n', "data.format: 'orc' given; input should be 'criteo_tsv'"),
         ("data = 5", "data: 5 given; it is a section, write [data] and its keys below"),
         (f"run = 5\n{DATA}", "run: 5 given; it is a section, write [run] and its keys below"),
         ("[data\n", "is no valid TOML (Expected ']'"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shadowsync.pipeline.config.job import Job, NetworkSection
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.network_section import NetworkSection
 from shadowsync.pipeline.config.slow_network import SlowNetwork, parse_bandwidth, parse_delay
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.cutter import FeatureShape, cut_batches
+from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.pipeline.data.spans import plan_spans
+from shadowsync.tests.support.cut import cut_batches
 
 FOLDER = os.environ.get("SHADOWSYNC_DATA")
 FILE = Path(FOLDER or "") / "criteo_first10k.tsv.gz"

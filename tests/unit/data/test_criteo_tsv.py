@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.criteo_tsv import read_tsv
-from shadowsync.pipeline.data.cutter import FeatureShape
 from shadowsync.pipeline.data.hashing import hash_bytes
-from shadowsync.pipeline.data.schema import Examples
+from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.data.spans import Span, plan_spans
 from shadowsync.pipeline.errors import DataError
 

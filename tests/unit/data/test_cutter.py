@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from shadowsync.pipeline.config.load import job_of_tree
 from shadowsync.pipeline.data import criteo_tsv, cutter
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch, BatchId
-from shadowsync.pipeline.data.cutter import FeatureShape, cut_batches, examples_of
-from shadowsync.pipeline.data.schema import Examples
+from shadowsync.pipeline.data.cutter import examples_of
+from shadowsync.pipeline.data.job_input import JobInput
+from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.data.spans import Span, plan_spans
 from shadowsync.pipeline.errors import DataError
+from shadowsync.tests.support.cut import cut_batches
 
 Cut = Callable[..., list[Batch]]
 
@@ -97,7 +100,7 @@ def test_internal_blocks_change_nothing(
         file.write("bad\n" * 3)
     want = cut(whole(log), window=300, limit=3)
 
-    def small_blocks(span: Span, shape: FeatureShape, bad_rows: BadRows) -> object:
+    def small_blocks(span: Span, shape: FeatureShape, bad_rows: BadRows, **_: object) -> object:
         return criteo_tsv.read_tsv(span, shape, bad_rows, block_bytes)
 
     monkeypatch.setattr(cutter, "read_tsv", small_blocks)
@@ -170,3 +173,31 @@ def test_an_unknown_format(log: Path, shape: FeatureShape) -> None:
     )
     with pytest.raises(DataError, match="orc"):
         next(batches)
+
+
+def test_two_spans_at_once_do_not_share_their_memory(log: Path) -> None:
+    """One after the other they do, and a batch of the first is what it was."""
+    job = job_of_tree(
+        {
+            "data": {
+                "format": "criteo_tsv",
+                "path": str(log),
+                "dense_features": 2,
+                "categorical_features": 3,
+            },
+            "model": {"table_rows": [1000, 7, 2**31 - 1]},
+        }
+    )
+    source = JobInput(job)
+    (span,) = source.plan(job.data.path)
+
+    def batches(epoch: int) -> Iterator[Batch]:
+        return source.batches(span, epoch=epoch, seed=1, batch=64, shuffle_window=300, bad_rows=BadRows(0))
+
+    alone = {epoch: list(batches(epoch)) for epoch in (0, 1)}
+    assert not _same(alone[0], alone[1])
+    copies = [batch.rows.copy() for batch in alone[0]]
+    together = list(zip(batches(0), batches(1), strict=True))
+    assert _same([first for first, _ in together], alone[0])
+    assert _same([second for _, second in together], alone[1])
+    assert all(np.array_equal(batch.rows, copy) for batch, copy in zip(alone[0], copies, strict=True))

@@ -17,7 +17,8 @@ READ = """
 import sys
 import polars, pyarrow
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.cutter import FeatureShape, cut_batches
+from shadowsync.pipeline.data.schema import FeatureShape
+from shadowsync.tests.support.cut import cut_batches
 from shadowsync.pipeline.data.spans import plan_spans
 
 def peak_mib():
@@ -99,7 +100,49 @@ def test_the_bound_would_catch_a_file_loaded_whole(tmp_path: Path) -> None:
     assert int(done.stdout) > 250
 
 
-@pytest.mark.parametrize("name", ["criteo_tsv", "cutter", "parquet", "spans", "batch"])
+@pytest.mark.parametrize(
+    "name", ["criteo_tsv", "cutter", "parquet", "spans", "batch", "job_input", "records"]
+)
 def test_a_reader_needs_no_torch(name: str) -> None:
     code = f"import sys, shadowsync.pipeline.data.{name}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+READ_SCHEMA = """
+import sys
+import pyarrow
+from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.data.input_plan import plan_input
+from shadowsync.pipeline.data.job_input import JobInput
+from shadowsync.tests.support.schemas import schema_job
+
+def peak_mib():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) >> 10
+
+job = schema_job(sys.argv[1], span_bytes=1 << 40, order="time", split={"progressive": 0.2})
+source = JobInput(job)
+before = peak_mib()
+rows = 0
+for span in plan_input(job).train:
+    for batch in source.batches(span, epoch=0, seed=1, batch=512, shuffle_window=0, bad_rows=BadRows(0)):
+        rows += len(batch)
+print(rows, before, peak_mib())
+"""
+
+
+def test_csv_of_a_schema_planned_by_time(tmp_path: Path) -> None:
+    """Sorted input is counted and then streamed, quotes and bags and all; nothing of it piles up."""
+    path = tmp_path / "a.csv"
+    count, text = 40_000, "x" * 2000
+    with path.open("w") as file:
+        file.write("y,age,user,tags,at,w\n")
+        for at in range(count):
+            file.write(f'5,{at},"u,{text}",a|b|c,{at},1\n')
+    assert path.stat().st_size > 80_000_000
+    done = subprocess.run(
+        [sys.executable, "-c", READ_SCHEMA, str(path)], capture_output=True, text=True, check=True
+    )
+    rows, before, after = map(int, done.stdout.split())
+    assert rows == count
+    assert after - before < 60

@@ -58,7 +58,9 @@ def test_span_order() -> None:
 def test_windows_are_exact_whatever_the_chunks(sizes: list[int], size: int) -> None:
     firsts = itertools.accumulate(sizes, initial=0)
     chunks = [_examples(first, count) for first, count in zip(firsts, sizes, strict=False)]
-    got = list(windows(chunks, size))
+    parts = list(windows(chunks, size))
+    assert all(len(part) for window in parts for part in window)
+    got = [Examples.join(window) for window in parts]
     assert all(len(window) == size for window in got[:-1])
     assert all(0 < len(window) <= size for window in got)
     for part in ("labels", "dense", "rows"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.pipeline.data.cutter import FeatureShape
+from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.pipeline.data.spans import Span, plan_spans
 from shadowsync.pipeline.errors import DataError
 
@@ -116,7 +116,7 @@ def test_nothing_matches(tmp_path: Path, log: Path) -> None:
         assert pattern in str(caught.value)
     with pytest.raises(DataError, match=r"is a folder; name its files"):
         plan_spans([str(tmp_path)], "criteo_tsv", 1 << 16)
-    with pytest.raises(DataError, match=r"orc.*use criteo_tsv or parquet"):
+    with pytest.raises(DataError, match=r"orc.*use criteo_tsv, csv, tsv or parquet"):
         plan_spans([str(log)], "orc", 1 << 16)
 
 

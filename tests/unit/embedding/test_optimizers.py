@@ -5,19 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from shadowsync.pipeline.data.batch import Float32Array
 from shadowsync.pipeline.embedding.optimizers import (
     OPTIMIZERS,
     RowOptimizer,
     make_row_optimizer,
-    state_bytes_per_row,
 )
+from shadowsync.pipeline.embedding.row_state import ROW_STATES, row_states, state_floats
 from shadowsync.pipeline.errors import JobFileError
 
 ROWS, DIM, LR = 40, 6, 0.05
 
 
-def run(optimizer: RowOptimizer, steps: int) -> tuple[Float32Array, Float32Array, Float32Array]:
+def run(
+    optimizer: RowOptimizer, steps: int, scale: float = 1.0
+) -> tuple[Float32Array, Float32Array, Float32Array]:
     """The rows before, the rows after, and the gradients [steps, ROWS, DIM] (0: not in the step)."""
     draw = np.random.default_rng(3)
     before = draw.standard_normal((ROWS, DIM)).astype(np.float32)
@@ -26,18 +29,19 @@ def run(optimizer: RowOptimizer, steps: int) -> tuple[Float32Array, Float32Array
     for step in range(steps):
         rows = draw.permutation(ROWS)[: draw.integers(1, ROWS)]
         history[step, rows] = draw.standard_normal((len(rows), DIM)) * 10.0 ** draw.integers(-4, 2)
-        optimizer.step(weights, torch.from_numpy(rows), torch.from_numpy(history[step, rows]))
+        steps_of = optimizer.step(torch.from_numpy(rows), torch.from_numpy(history[step, rows]), scale)
+        weights[torch.from_numpy(rows)] += steps_of
     return before, weights.numpy(), history
 
 
 def test_sgd_is_its_closed_form() -> None:
-    before, after, history = run(make_row_optimizer("sgd", ROWS, LR), 12)
+    before, after, history = run(make_row_optimizer("sgd", ROWS, DIM, LR), 12)
     wanted = before - LR * history.astype(np.float64).sum(0)
     np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_rowwise_adagrad_is_its_closed_form() -> None:
-    optimizer = make_row_optimizer("rowwise_adagrad", ROWS, LR)
+    optimizer = make_row_optimizer("rowwise_adagrad", ROWS, DIM, LR)
     before, after, history = run(optimizer, 12)
     exact = history.astype(np.float64)
     sums = (exact**2).mean(2).cumsum(0)
@@ -49,21 +53,132 @@ def test_rowwise_adagrad_is_its_closed_form() -> None:
     assert np.abs(after - elementwise).max() > 0.01
 
 
-def test_a_zero_gradient_changes_nothing() -> None:
-    weights = torch.ones(3, 2)
-    make_row_optimizer("rowwise_adagrad", 3, LR).step(weights, torch.tensor([1]), torch.zeros(1, 2))
-    assert torch.equal(weights, torch.ones(3, 2))
+def test_adagrad_is_its_closed_form() -> None:
+    optimizer = make_row_optimizer("adagrad", ROWS, DIM, LR)
+    before, after, history = run(optimizer, 12)
+    exact = history.astype(np.float64)
+    squares = (exact**2).cumsum(0)
+    wanted = before - (LR * exact / (np.sqrt(squares) + 1e-8)).sum(0)
+    np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(optimizer.state["adagrad_squares"], squares[-1], rtol=1e-5)
+    # The control: by rows it is another optimizer.
+    sums = (exact**2).mean(2).cumsum(0)
+    by_row = before - (LR * exact / (np.sqrt(sums) + 1e-8)[:, :, None]).sum(0)
+    assert np.abs(after - by_row).max() > 0.01
+
+
+def lazy_adam(history: NDArray[np.float64]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    """The sum of all steps and the state after them, as algorithm 1 has it, a row at a time."""
+    moved = np.zeros(history.shape[1:])
+    means, squares, counts = np.zeros_like(moved), np.zeros_like(moved), np.zeros(len(moved))
+    for row in range(history.shape[1]):
+        for gradient in history[:, row]:
+            if not gradient.any():
+                continue
+            counts[row] += 1
+            means[row] = 0.9 * means[row] + 0.1 * gradient
+            squares[row] = 0.999 * squares[row] + 0.001 * gradient**2
+            mean = means[row] / (1 - 0.9 ** counts[row])
+            square = squares[row] / (1 - 0.999 ** counts[row])
+            moved[row] -= LR * mean / (np.sqrt(square) + 1e-8)
+    return moved, {"adam_means": means, "adam_squares": squares, "adam_steps": counts}
+
+
+def test_lazy_adam_is_its_closed_form() -> None:
+    optimizer = make_row_optimizer("adam", ROWS, DIM, LR)
+    before, after, history = run(optimizer, 30)
+    exact = history.astype(np.float64)
+    moved, state = lazy_adam(exact)
+    np.testing.assert_allclose(after - before.astype(np.float64), moved, rtol=1e-4, atol=2e-6)
+    assert optimizer.state.keys() == state.keys()
+    for name, values in state.items():
+        np.testing.assert_allclose(optimizer.state[name], values, rtol=1e-4, atol=1e-9)
+    # The rows are not all in all steps, or this would be plain Adam.
+    assert 0 < state["adam_steps"].min() < state["adam_steps"].max() < 30
+    # The control: torch's SparseAdam, whose count is of the whole table, is another.
+    parameter = torch.nn.Parameter(torch.from_numpy(before.copy()))
+    sparse = torch.optim.SparseAdam([parameter], lr=LR, eps=1e-8)
+    for gradients in history:
+        rows = torch.from_numpy(np.flatnonzero(gradients.any(1)))
+        parameter.grad = torch.sparse_coo_tensor(
+            rows[None],
+            torch.from_numpy(gradients)[rows],
+            (ROWS, DIM),
+            is_coalesced=True,
+            check_invariants=True,
+        )
+        sparse.step()  # type: ignore[no-untyped-call]
+    assert np.abs(after - parameter.detach().numpy()).max() > 0.01
+
+
+def test_rows_in_all_steps_are_those_of_sparse_adam() -> None:
+    draw = np.random.default_rng(5)
+    before = draw.standard_normal((ROWS, DIM)).astype(np.float32)
+    parameter = torch.nn.Parameter(torch.from_numpy(before.copy()))
+    sparse = torch.optim.SparseAdam([parameter], lr=LR, eps=1e-8)
+    optimizer, weights, rows = make_row_optimizer("adam", ROWS, DIM, LR), before.copy(), torch.arange(ROWS)
+    for _ in range(20):
+        gradients = torch.from_numpy(draw.standard_normal((ROWS, DIM)).astype(np.float32))
+        parameter.grad = torch.sparse_coo_tensor(
+            rows[None], gradients.clone(), (ROWS, DIM), is_coalesced=True, check_invariants=True
+        )
+        sparse.step()  # type: ignore[no-untyped-call]
+        weights += optimizer.step(rows, gradients, 1.0).numpy()
+    np.testing.assert_allclose(weights, parameter.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [1, 6, 16, 33])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_a_row_is_stepped_alike_in_any_company(name: str, dim: int) -> None:
+    count = 1000
+    draw = np.random.default_rng(7)
+    gradients = torch.from_numpy(draw.standard_normal((3, count, dim)).astype(np.float32))
+    together, apart = (make_row_optimizer(name, count, dim, LR) for _ in range(2))
+    for gradient in gradients:
+        whole = together.step(torch.arange(count), gradient.clone(), 1.0)
+        for lane in range(3):
+            rows = torch.arange(lane, count, 3)
+            assert torch.equal(apart.step(rows, gradient[rows], 1.0), whole[rows])
+    # The control: a matrix product sums the squares of a row by where it stands.
+    squares, mean = gradients[0].square(), torch.full((dim,), 1.0 / dim)
+    by_lane = torch.cat([torch.mv(squares[lane::3].contiguous(), mean) for lane in range(3)])
+    order = torch.cat([torch.arange(lane, count, 3) for lane in range(3)])
+    if dim > 1:
+        assert not torch.equal(by_lane, torch.mv(squares, mean)[order])
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
-def test_the_stated_state_is_what_it_keeps(name: str) -> None:
-    state = make_row_optimizer(name, ROWS, LR).state
-    assert sum(array.nbytes for array in state.values()) == ROWS * state_bytes_per_row(name)
+def test_the_scale_is_of_the_rate_and_not_of_the_state(name: str) -> None:
+    whole, part = (make_row_optimizer(name, ROWS, DIM, LR) for _ in range(2))
+    before, full, _ = run(whole, 12)
+    _, scaled, _ = run(part, 12, scale=0.25)
+    np.testing.assert_allclose(scaled - before, 0.25 * (full - before), rtol=1e-4, atol=1e-5)
+    assert np.abs(full - scaled).max() > 0.01
+    for state, values in whole.state.items():
+        np.testing.assert_array_equal(part.state[state], values)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_a_zero_gradient_changes_nothing(name: str) -> None:
+    optimizer = make_row_optimizer(name, 3, 2, LR)
+    assert torch.equal(optimizer.step(torch.tensor([1]), torch.zeros(1, 2), 1.0), torch.zeros(1, 2))
+    # The control: another gradient does.
+    assert (optimizer.step(torch.tensor([1]), torch.ones(1, 2), 1.0) < 0).all()
+
+
+def test_the_stated_state_is_what_it_keeps() -> None:
+    assert OPTIMIZERS.keys() == ROW_STATES.keys()
+    for name in OPTIMIZERS:
+        state = make_row_optimizer(name, ROWS, DIM, LR).state
+        assert {n: a.shape for n, a in state.items()} == {
+            s.name: s.shape(ROWS, DIM) for s in row_states(name)
+        }
+        assert sum(array.size for array in state.values()) == ROWS * state_floats(name, DIM)
 
 
 def test_an_unknown_name_is_an_error_that_names_the_key() -> None:
-    wanted = r'^embedding\.optimizer: no optimizer "adam"; give one of sgd, rowwise_adagrad$'
+    wanted = r'^embedding\.optimizer: no optimizer "adamax"; give one of sgd, .*, adam$'
     with pytest.raises(JobFileError, match=wanted):
-        make_row_optimizer("adam", 1, LR)
+        make_row_optimizer("adamax", 1, DIM, LR)
     with pytest.raises(JobFileError, match=wanted):
-        state_bytes_per_row("adam")
+        state_floats("adamax", DIM)

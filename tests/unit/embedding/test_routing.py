@@ -7,138 +7,246 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from shadowsync.pipeline.data.batch import Float32Array, Int32Array
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.floats import Floats
-from shadowsync.pipeline.embedding.lookup import LookupPlan
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.routing import ShardRouter
-from shadowsync.pipeline.embedding.rows import default_scale, row_values
-from shadowsync.pipeline.embedding.store import ShardStore
-from shadowsync.pipeline.embedding.vectors import Vectors
+from shadowsync.tests.support.embedding_cluster import (
+    DrawnRows,
+    EmbeddingCluster,
+    PlainTables,
+    draw_rows,
+)
+from shadowsync.tests.support.tables import make_table, make_tables
 
-DIM, BATCH, LR, SEED = 4, 23, 0.1, 5
+DIM, BATCH, LR = 4, 23, 0.1
 SHAPES = [
-    pytest.param([60, 50, 40, 30, 7], 1, id="one node"),
-    pytest.param([60, 50, 40, 30, 60], 2, id="whole tables on two nodes"),
-    pytest.param([5, 700, 40, 30, 7], 3, id="one table split over three nodes"),
-    pytest.param([90, 80, 3, 70], 4, id="several split tables"),
-    pytest.param([11], 3, id="nothing but a split table"),
+    pytest.param(make_tables([60, 50, 40, 30, 7], DIM, lr=LR), 1, id="one node"),
+    pytest.param(make_tables([60, 50, 40, 30, 60], DIM, lr=LR), 2, id="whole tables on two nodes"),
+    pytest.param(make_tables([5, 700, 40, 30, 7], DIM, lr=LR), 3, id="one table split over three nodes"),
+    pytest.param(make_tables([90, 80, 3, 70], DIM, lr=LR), 4, id="several split tables"),
+    pytest.param(make_tables([11], DIM, lr=LR), 3, id="nothing but a split table"),
+    pytest.param(
+        (
+            make_table("one", 40, 4, lr=LR),
+            make_table("wide", 30, 9, lr=LR),
+            make_table("slow", 20, 4, lr=0.02),
+            make_table("split", 300, 2, lr=LR),
+        ),
+        3,
+        id="four banks",
+    ),
+    pytest.param(
+        (
+            make_table("sums", 50, 4, pooling="sum", lr=LR),
+            make_table("one", 40, 4, lr=LR),
+            make_table("means", 60, 4, pooling="mean", lr=LR),
+            make_table("split means", 500, 3, pooling="mean", lr=LR),
+            make_table("split sums", 400, 4, pooling="sum", lr=LR),
+        ),
+        3,
+        id="bags",
+    ),
+    pytest.param((make_table("sums", 9, 4, pooling="sum", lr=LR),), 1, id="nothing but bags"),
 ]
 
 
-class Cluster:
-    """Stores of all nodes without the wire between."""
-
-    def __init__(self, table_rows: list[int], nodes: int) -> None:
-        self.plan = TablePlan.make(table_rows, DIM, nodes)
-        self.router = ShardRouter(self.plan)
-        self.stores = [
-            ShardStore(self.plan, node, seed=SEED, optimizer="sgd", lr=LR, memory_fraction=0.8)
-            for node in range(nodes)
-        ]
-
-    def ask(self, rows: Int32Array) -> tuple[list[LookupPlan], list[Float32Array]]:
-        requests = self.router.requests(rows)
-        answers = [np.empty((len(request.rows), DIM), np.float32) for request in requests]
-        for request, answer in zip(requests, answers, strict=True):
-            self.stores[request.node].lookup(request.rows, answer)
-        return requests, answers
-
-    def forward(self, rows: Int32Array) -> tuple[list[LookupPlan], Vectors]:
-        requests, answers = self.ask(rows)
-        return requests, self.router.assemble(requests, answers)
-
-    def push(self, requests: list[LookupPlan], vectors: Vectors) -> None:
-        for request, gradient in zip(requests, vectors.gradients(), strict=True):
-            assert gradient.flags.c_contiguous
-            self.stores[request.node].apply(request.rows, gradient)
-
-    def table(self, number: int) -> Float32Array:
-        """All rows of a table, gathered by the plan."""
-        result = np.full((self.plan.table_rows[number], DIM), np.nan, np.float32)
-        for piece in self.plan.pieces:
-            if piece.table == number:
-                weights = self.stores[piece.node].tensors()["weights"]
-                result[piece.start : piece.stop] = weights[piece.offset : piece.offset + len(piece)]
-        return result
-
-
-def drawn(plan: TablePlan, seed: int, batch: int = BATCH) -> Int32Array:
-    draw = np.random.default_rng(seed)
-    # Half of each table at most, so that rows repeat within a batch.
-    return np.stack(
-        [draw.integers(0, max(1, rows // 2), batch) * 2 % rows for rows in plan.table_rows]
-    ).astype(np.int32)
-
-
-def loss_of(embeddings: list[torch.Tensor], step: int) -> torch.Tensor:
+def loss_of(embeddings: Sequence[torch.Tensor], step: int) -> torch.Tensor:
     """A loss whose gradient differs from table to table, example to example and float to float."""
-    weights = torch.from_numpy(
-        np.random.default_rng(100 + step).standard_normal((BATCH, len(embeddings) * DIM))
-    )
-    return (torch.cat(embeddings, 1).tanh() * weights.float()).sum(1).square().mean()
+    side_by_side = torch.cat(list(embeddings), 1)
+    weights = torch.from_numpy(np.random.default_rng(100 + step).standard_normal(side_by_side.shape))
+    return (side_by_side.tanh() * weights.to(side_by_side.dtype)).sum(1).square().mean()
 
 
-@pytest.mark.parametrize(("table_rows", "nodes"), SHAPES)
-def test_training_over_nodes_equals_plain_embeddings(table_rows: list[int], nodes: int) -> None:
-    cluster = Cluster(table_rows, nodes)
-    plain = [torch.nn.Embedding(rows, DIM) for rows in table_rows]
-    with torch.no_grad():
-        for table, rows in enumerate(table_rows):
-            values = row_values(SEED, table, np.arange(rows), DIM, default_scale(rows))
-            plain[table].weight.copy_(torch.from_numpy(values))
-    optimizer = torch.optim.SGD([table.weight for table in plain], lr=LR)
-    firsts = [table.weight.detach().clone() for table in plain]
+def train(cluster: EmbeddingCluster, drawn: DrawnRows, step: int) -> list[torch.Tensor]:
+    """One step of the cluster; gives its embeddings."""
+    requests, vectors = cluster.forward(drawn)
+    loss_of(vectors.embeddings, step).backward()  # type: ignore[no-untyped-call]
+    cluster.push(requests, vectors.gradients())
+    return [embedding.detach() for embedding in vectors.embeddings]
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize(("tables", "nodes"), SHAPES)
+def test_training_over_nodes_equals_plain_embeddings(
+    tables: tuple[TableSettings, ...], nodes: int, distinct: bool
+) -> None:
+    cluster, plain = EmbeddingCluster(tables, nodes, distinct=distinct), PlainTables(tables)
+    firsts = [module.weight.detach().clone() for module in plain.modules]
     for step in range(4):
-        batch = drawn(cluster.plan, step)
-        wanted = [table(torch.from_numpy(row)) for table, row in zip(plain, batch, strict=True)]
-        requests, vectors = cluster.forward(batch)
-        for got, value in zip(vectors.embeddings, wanted, strict=True):
-            torch.testing.assert_close(got, value, rtol=1e-5, atol=1e-6)
-        optimizer.zero_grad()
+        drawn = draw_rows(tables, BATCH, step)
+        wanted = plain.embeddings(drawn)
         loss_of(wanted, step).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        loss_of(vectors.embeddings, step).backward()  # type: ignore[no-untyped-call]
-        cluster.push(requests, vectors)
-    for number, module in enumerate(plain):
-        np.testing.assert_allclose(
-            cluster.table(number), module.weight.detach().numpy(), rtol=1e-5, atol=1e-6
-        )
+        plain.step()
+        for got, value in zip(train(cluster, drawn, step), wanted, strict=True):
+            torch.testing.assert_close(got.double(), value.detach(), rtol=1e-5, atol=1e-6)
+    for number, module in enumerate(plain.modules):
+        weight = module.weight.detach()
+        np.testing.assert_allclose(cluster.table(number), weight.numpy(), rtol=1e-5, atol=1e-6)
         # The control: the steps are larger than the tolerance by far, in every table.
-        assert (module.weight - firsts[number]).abs().max() > 1e-3
+        assert (weight - firsts[number]).abs().max() > 1e-3
+
+
+TABLES = st.lists(
+    st.builds(
+        make_table,
+        rows=st.one_of(st.integers(1, 4), st.integers(5, 90)),
+        dim=st.sampled_from([1, 3, 4]),
+        pooling=st.sampled_from(["", "sum", "mean"]),
+        lr=st.sampled_from([0.1, 0.3]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(TABLES, st.integers(1, 5), st.integers(0, 9), st.integers(0, 3), st.integers(0, 1000), st.booleans())
+def test_any_plan_and_any_bags_equal_plain_embeddings(
+    tables: list[TableSettings], nodes: int, batch: int, longest: int, seed: int, distinct: bool
+) -> None:
+    if sum(table.rows for table in tables) < nodes:
+        return
+    cluster, plain = EmbeddingCluster(tables, nodes, distinct=distinct), PlainTables(tables)
+    drawn = draw_rows(tables, batch, seed, longest)
+    wanted = plain.embeddings(drawn)
+    if batch:
+        loss_of(wanted, seed).backward()  # type: ignore[no-untyped-call]
+        plain.step()
+        for got, value in zip(train(cluster, drawn, seed), wanted, strict=True):
+            torch.testing.assert_close(got.double(), value.detach(), rtol=1e-5, atol=1e-6)
+    else:
+        _, vectors = cluster.forward(drawn)
+        assert [e.shape for e in vectors.embeddings] == [(0, table.dim) for table in tables]
+    for number, module in enumerate(plain.modules):
+        weight = module.weight.detach().numpy()
+        np.testing.assert_allclose(cluster.table(number), weight, rtol=1e-5, atol=1e-6)
+
+
+def test_the_sums_of_pieces_are_added_in_the_order_of_nodes() -> None:
+    tables = (make_table("bags", 400, 5, pooling="sum"), make_table("means", 300, 5, pooling="mean"))
+    cluster, drawn = EmbeddingCluster(tables, 3), draw_rows(tables, 64, 3, longest=30)
+    rows, lengths = drawn.bag_rows[: drawn.bag_lengths[0].sum()], drawn.bag_lengths[0]
+    example = np.repeat(np.arange(64), lengths)
+    pieces = [(p.start, p.stop) for p in cluster.plan.pieces if p.table == 0]
+    assert len(pieces) > 1
+
+    def added_up(pieces: list[tuple[int, int]]) -> list[list[float]]:
+        wanted = np.zeros((64, 5), np.float32)
+        for start, stop in pieces:
+            part = np.zeros((64, 5), np.float32)
+            here = (rows >= start) & (rows < stop)
+            np.add.at(part, example[here], cluster.table(0)[rows[here]])
+            wanted += part
+        return wanted.tolist()
+
+    got = cluster.forward(drawn)[1].embeddings[0].tolist()
+    assert got == added_up(pieces)
+    # The control: all at once would be other sums, as near as rounding makes them.
+    other = added_up([(0, 400)])
+    assert got != other
+    np.testing.assert_allclose(got, other, rtol=1e-3, atol=1e-6)
+
+
+def test_an_answer_has_a_vector_a_bag_and_not_one_a_row() -> None:
+    tables = (make_table("a", 400, 5, pooling="sum"), make_table("b", 90, 3, pooling="mean"))
+    for longest in (1, 40):
+        drawn = draw_rows(tables, 64, 3, longest)
+        requests, answers = EmbeddingCluster(tables, 1).ask(drawn)
+        assert [len(answer) for answer in answers] == [64 * (5 + 3)] == [requests[0].floats]
+        first = int(drawn.bag_lengths[0].sum())
+        row_by_row = first * 5 + (len(drawn.bag_rows) - first) * 3
+        # The control: short bags save nothing.
+        assert (row_by_row > 5 * requests[0].floats) == (longest == 40)
+
+
+def test_an_empty_bag_is_zeros_and_pushes_nothing() -> None:
+    tables = (make_table("sums", 20, 3, pooling="sum"), make_table("means", 20, 3, pooling="mean"))
+    cluster = EmbeddingCluster(tables, 2)
+    before = [cluster.table(number) for number in range(2)]
+    lengths = np.array([[0, 2, 0], [0, 0, 0]], np.int32)
+    drawn = DrawnRows(np.zeros((0, 3), np.int32), np.array([4, 4], np.int32), lengths)
+    embeddings = train(cluster, drawn, 0)
+    np.testing.assert_allclose(embeddings[0][1], 2 * before[0][4], rtol=1e-6)
+    assert not embeddings[0][[0, 2]].any()
+    assert not embeddings[1].any()
+    np.testing.assert_array_equal(cluster.table(1), before[1])
+    assert np.flatnonzero((cluster.table(0) != before[0]).any(1)).tolist() == [4]
 
 
 def test_gradients_sent_to_the_wrong_rows_would_be_seen() -> None:
-    cluster, control = Cluster([5, 700, 40, 30, 7], 3), Cluster([5, 700, 40, 30, 7], 3)
-    rows = drawn(cluster.plan, 0)
+    tables = make_tables([5, 700, 40, 30, 7], DIM, lr=LR)
+    cluster, control = EmbeddingCluster(tables, 3), EmbeddingCluster(tables, 3)
+    drawn = draw_rows(tables, BATCH, 0)
     for one, order in ((cluster, slice(None)), (control, slice(None, None, -1))):
-        requests, vectors = one.forward(rows)
+        requests, vectors = one.forward(drawn)
         loss_of(vectors.embeddings, 0).backward()  # type: ignore[no-untyped-call]
-        for request, gradient in zip(requests, vectors.gradients(), strict=True):
-            one.stores[request.node].apply(request.rows, np.ascontiguousarray(gradient[order]))
+        gradients = [gradient.reshape(-1, DIM)[order] for gradient in vectors.gradients()]
+        one.push(requests, [np.ascontiguousarray(gradient) for gradient in gradients])
     differences = [np.abs(cluster.table(number) - control.table(number)).max() for number in range(5)]
     assert min(differences) > 1e-4
 
 
-def test_the_order_of_a_request_is_whole_tables_then_pieces() -> None:
-    cluster = Cluster([5, 700, 40, 30, 7], 3)
-    rows = drawn(cluster.plan, 1)
-    for request in cluster.router.requests(rows):
+@pytest.mark.parametrize("distinct", [False, True])
+def test_the_order_of_a_request_is_bank_by_bank_whole_tables_then_pieces_then_bags(distinct: bool) -> None:
+    tables = (
+        make_table("bags", 40, 4, pooling="sum"),
+        *make_tables([5, 700, 40, 30], DIM),
+        make_table("other", 60, 7),
+    )
+    cluster = EmbeddingCluster(tables, 3, distinct=distinct)
+    drawn = draw_rows(tables, BATCH, 1)
+    rows = {number: drawn.rows[number - 1] for number in range(1, 6)} | {0: drawn.bag_rows}
+    requests = cluster.router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths)
+    for request in requests:
         wanted: list[int] = []
-        for piece in cluster.plan.pieces_of(request.node):
-            inside = [int(row) for row in rows[piece.table] if piece.start <= row < piece.stop]
-            wanted += [row - piece.start + piece.offset for row in inside]
+        floats, bags, counts = 0, 0, []
+        for bank, dim in enumerate((4, 7)):
+            pieces = [piece for piece in cluster.plan.pieces_of(request.node) if piece.bank == bank]
+            parts: dict[bool, list[int]] = {False: [], True: []}
+            for piece in sorted(pieces, key=lambda p: (p.table == 0, not cluster.plan.is_whole(p), p.table)):
+                inside = [int(row) for row in rows[piece.table] if piece.start <= row < piece.stop]
+                parts[piece.table == 0] += [row - piece.start + piece.offset for row in inside]
+                bags += piece.table == 0
+            single = sorted(set(parts[False])) if distinct else parts[False]
+            wanted += [*single, *parts[True]]
+            counts.append(len(single) + len(parts[True]))
+            floats += (len(single) + BATCH * any(piece.table == 0 for piece in pieces)) * dim
         assert request.rows.tolist() == wanted
+        assert request.counts == tuple(counts)
+        assert request.floats == floats
+        assert request.bag_lengths.shape == ((bags, BATCH) if bags else (0, 0))
         assert request.rows.dtype == np.int32
         assert request.batch == BATCH
-    assert sum(len(request.rows) for request in cluster.router.requests(rows)) == rows.size
+    asked = sum(len(request.rows) - request.bag_lengths.sum() for request in requests)
+    once = sum(len(np.unique(of_table)) for of_table in drawn.rows)
+    assert asked == (once if distinct else drawn.rows.size)
+    assert once < drawn.rows.size
+
+
+def test_asking_for_distinct_rows_changes_no_bit() -> None:
+    tables = (*make_tables([5, 700, 40], DIM, lr=LR), make_table("bags", 40, DIM, pooling="mean"))
+    every, once = (EmbeddingCluster(tables, 2, distinct=distinct) for distinct in (False, True))
+    for step in range(3):
+        drawn = draw_rows(tables, BATCH, step)
+        for one, other in zip(train(every, drawn, step), train(once, drawn, step), strict=True):
+            assert torch.equal(one, other)
+    # The control: these have trained.
+    fresh = EmbeddingCluster(tables, 2)
+    for number in range(len(tables)):
+        np.testing.assert_array_equal(every.table(number), once.table(number))
+        assert not np.array_equal(every.table(number), fresh.table(number))
 
 
 def test_leaves_are_on_the_memory_of_the_answers() -> None:
-    cluster = Cluster([60, 50, 40], 1)
-    requests, answers = cluster.ask(drawn(cluster.plan, 2))
+    tables = make_tables([60, 50, 40], DIM)
+    cluster = EmbeddingCluster(tables, 1)
+    requests, answers = cluster.ask(draw_rows(tables, BATCH, 2))
     received = [memoryview(bytearray(answer.tobytes())) for answer in answers]
     vectors = cluster.router.assemble(requests, received)
+    assert vectors.leaves[0].any()
     received[0][:] = bytes(received[0].nbytes)
     assert not vectors.leaves[0].any()
     assert not any(embedding.any() for embedding in vectors.embeddings)
@@ -147,8 +255,9 @@ def test_leaves_are_on_the_memory_of_the_answers() -> None:
 
 
 def test_answers_of_every_kind_give_the_same() -> None:
-    cluster = Cluster([5, 700, 40], 2)
-    requests, answers = cluster.ask(drawn(cluster.plan, 2))
+    tables = make_tables([5, 700, 40], DIM)
+    cluster = EmbeddingCluster(tables, 2)
+    requests, answers = cluster.ask(draw_rows(tables, BATCH, 2))
     wanted = cluster.router.assemble(requests, answers).embeddings
     kinds: list[Sequence[Floats]] = [
         [torch.from_numpy(answer) for answer in answers],
@@ -160,41 +269,54 @@ def test_answers_of_every_kind_give_the_same() -> None:
             assert torch.equal(got, value)
 
 
-@pytest.mark.parametrize(("table_rows", "nodes"), SHAPES)
-def test_tables_that_the_loss_does_not_use_have_zero_gradients(table_rows: list[int], nodes: int) -> None:
-    cluster = Cluster(table_rows, nodes)
-    rows = drawn(cluster.plan, 3)
-    requests, vectors = cluster.forward(rows)
+@pytest.mark.parametrize(("tables", "nodes"), SHAPES)
+def test_tables_that_the_loss_does_not_use_have_zero_gradients(
+    tables: tuple[TableSettings, ...], nodes: int
+) -> None:
+    cluster = EmbeddingCluster(tables, nodes)
+    drawn = draw_rows(tables, BATCH, 3)
+    requests, vectors = cluster.forward(drawn)
     for gradient in vectors.gradients():
         assert not gradient.any()
     vectors.embeddings[0].sum().backward()  # type: ignore[no-untyped-call]
-    before = [cluster.table(number) for number in range(len(table_rows))]
-    cluster.push(requests, vectors)
-    counts = np.bincount(rows[0], minlength=table_rows[0]).astype(np.float32)
+    before = [cluster.table(number) for number in range(len(tables))]
+    cluster.push(requests, vectors.gradients())
+    used = drawn.bag_rows[: drawn.bag_lengths[0].sum()] if tables[0].pooling else drawn.rows[0]
+    counts = np.bincount(used, minlength=tables[0].rows).astype(np.float32)
     np.testing.assert_allclose(cluster.table(0), before[0] - LR * counts[:, None], rtol=1e-5)
-    for number in range(1, len(table_rows)):
+    for number in range(1, len(tables)):
         np.testing.assert_array_equal(cluster.table(number), before[number])
 
 
-def test_batches_may_be_under_way_together_and_be_empty() -> None:
-    cluster = Cluster([5, 700, 40], 2)
-    first, second = (cluster.router.requests(drawn(cluster.plan, seed)) for seed in (0, 1))
-    for requests, seed in ((first, 0), (second, 1)):
-        _, alone = cluster.forward(drawn(cluster.plan, seed))
-        answers = [np.empty((len(request.rows), DIM), np.float32) for request in requests]
-        for request, answer in zip(requests, answers, strict=True):
-            cluster.stores[request.node].lookup(request.rows, answer)
-        for got, wanted in zip(
-            cluster.router.assemble(requests, answers).embeddings, alone.embeddings, strict=True
-        ):
+def test_batches_may_be_under_way_together() -> None:
+    tables = (*make_tables([5, 700], DIM), make_table("bags", 40, DIM, pooling="mean"))
+    cluster = EmbeddingCluster(tables, 2)
+    batches = [draw_rows(tables, BATCH, seed) for seed in (0, 1)]
+    under_way = [cluster.ask(drawn) for drawn in batches]
+    for drawn, (requests, answers) in zip(batches, under_way, strict=True):
+        _, alone = cluster.forward(drawn)
+        together = cluster.router.assemble(requests, answers)
+        for got, wanted in zip(together.embeddings, alone.embeddings, strict=True):
             assert torch.equal(got, wanted)
-    _, empty = cluster.forward(drawn(cluster.plan, 0, batch=0))
-    assert [tuple(embedding.shape) for embedding in empty.embeddings] == [(0, DIM)] * 3
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+def test_a_device_that_is_named_has_leaves_and_embeddings(distinct: bool) -> None:
+    # Where the CPU is named the answers' memory is used all the same.
+    tables = (*make_tables([5, 700], DIM), make_table("bags", 40, DIM, pooling="mean"))
+    cluster = EmbeddingCluster(tables, 2, distinct=distinct)
+    requests, answers = cluster.ask(draw_rows(tables, BATCH, 2))
+    vectors = cluster.router.assemble(requests, answers, torch.device("cpu"))
+    assert [leaf.data_ptr() for leaf in vectors.leaves] == [answer.ctypes.data for answer in answers]
+    meta = cluster.router.assemble(requests, answers, torch.device("meta"))
+    assert {tensor.device.type for tensor in (*meta.leaves, *meta.embeddings)} == {"meta"}
+    sum(embedding.sum() for embedding in meta.embeddings).backward()  # type: ignore[union-attr]
+    assert [leaf.grad.device.type for leaf in meta.leaves if leaf.grad is not None] == ["meta"] * 2
 
 
 @pytest.mark.parametrize(("table", "row"), [(0, 5), (0, -1), (2, 40), (1, -(2**31))])
 def test_a_row_that_its_table_does_not_have_is_refused(table: int, row: int) -> None:
-    router = ShardRouter(TablePlan.make([5, 700, 40], DIM, 2))
+    router = ShardRouter(TablePlan.make(make_tables([5, 700, 40], DIM), 2))
     rows = np.zeros((3, BATCH), np.int32)
     rows[table, 3] = row
     with pytest.raises(ValueError, match=f"a row of table {table} is not one of its"):
@@ -202,11 +324,12 @@ def test_a_row_that_its_table_does_not_have_is_refused(table: int, row: int) -> 
 
 
 def test_another_shape_or_type_is_refused() -> None:
-    cluster = Cluster([5, 700, 40], 2)
+    tables = make_tables([5, 700, 40], DIM)
+    cluster = EmbeddingCluster(tables, 2)
     for rows in (np.zeros((2, 4), np.int32), np.zeros((3, 4), np.int64), np.zeros((4, 3), np.int32).T):
         with pytest.raises(ValueError, match=r"rows must be C-contiguous int32 \[3, B\]"):
             cluster.router.requests(rows)  # type: ignore[arg-type]
-    requests, answers = cluster.ask(drawn(cluster.plan, 0))
+    requests, answers = cluster.ask(draw_rows(tables, BATCH, 0))
     with pytest.raises(ValueError, match="1 answers to 2 requests"):
         cluster.router.assemble(requests, answers[:1])
     for wrong in (
@@ -217,3 +340,30 @@ def test_another_shape_or_type_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="the answer of embedding node 1: "):
             cluster.router.assemble(requests, [answers[0], wrong])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("bag_rows", "lengths", "why"),
+    [
+        ([1, 2], [[1, 0]], r"bag_lengths must be int32 \[2, 2\]"),
+        ([1, 2], [[1], [1]], r"bag_lengths must be int32 \[2, 2\]"),
+        ([1, 2], [[3, 0], [-1, 0]], "none below 0"),
+        ([1, 2], [[1, 0], [0, 0]], r"bag_rows must be int32 \[1\], the sum"),
+        ([1, 2], [[1, 1], [1, 0]], r"bag_rows must be int32 \[3\], the sum"),
+        ([1, 9], [[1, 0], [1, 0]], "a row of table 2 is not one of its 9"),
+        ([-1, 8], [[1, 0], [1, 0]], "a row of table 0 is not one of its 20"),
+    ],
+)
+def test_bags_that_do_not_fit_are_refused(bag_rows: list[int], lengths: list[list[int]], why: str) -> None:
+    tables = [make_table("a", 20, pooling="sum"), make_table("b"), make_table("c", 9, pooling="mean")]
+    router = ShardRouter(TablePlan.make(tables, 1))
+    rows = np.zeros((1, 2), np.int32)
+    router.requests(rows, np.array([1, 8], np.int32), np.array([[1, 0], [1, 0]], np.int32))
+    with pytest.raises(ValueError, match=why):
+        router.requests(rows, np.array(bag_rows, np.int32), np.array(lengths, np.int32))
+
+
+def test_bags_are_refused_where_no_table_has_them() -> None:
+    router = ShardRouter(TablePlan.make(make_tables([5]), 1))
+    with pytest.raises(ValueError, match="bag_lengths must be int32"):
+        router.requests(np.zeros((1, 2), np.int32), np.array([1], np.int32))

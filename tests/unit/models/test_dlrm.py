@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.models.dlrm import DLRM
+from shadowsync.pipeline.models.dlrm import ALIGNMENT, DLRM
 from torch import nn
 
 Float64Array = NDArray[np.float64]
@@ -57,7 +57,9 @@ def _plain(
         if by_columns:
             pairs.sort(key=lambda pair: pair[1])
         products = [sum(a * b for a, b in zip(vectors[i], vectors[j], strict=True)) for i, j in pairs]
-        logits.append(_layers(below + products, model.top, last_relu=False)[0])
+        joined = below + products
+        padding = [0.0] * (-len(joined) % ALIGNMENT)
+        logits.append(_layers(joined + padding, model.top, last_relu=False)[0])
     return np.array(logits)
 
 
@@ -119,10 +121,30 @@ def test_number_of_parameters() -> None:
     """Of the demo's model, counted by hand."""
     model = DLRM(13, [16] * 26, bottom=[512, 256, 64], top=[512, 256])
     bottom = (13 + 1) * 512 + (512 + 1) * 256 + (256 + 1) * 64 + (64 + 1) * 16
-    crossed = 16 + 27 * 26 // 2
+    crossed = 16 + 27 * 26 // 2 + 1
     top = (crossed + 1) * 512 + (512 + 1) * 256 + (256 + 1) * 1
     assert sum(parameter.numel() for parameter in model.parameters()) == bottom + top
     assert "pairs" not in model.state_dict(), "the pairs are no weight"
+
+
+def test_weights_of_the_padding_have_no_effect_and_no_gradient() -> None:
+    model = _make(13, 26, 16)
+    inputs = _inputs(13, 26, 16)
+    first = model.top[0]
+    assert isinstance(first, nn.Linear)
+    joined = 16 + 27 * 26 // 2
+    assert first.in_features == joined + 1
+    before = model(*inputs)
+    before.sum().backward()
+    assert first.weight.grad is not None
+    assert not first.weight.grad[:, joined:].any()
+    # Of the first vector some may be 0 in all examples, after its ReLU; products of random vectors are not.
+    assert first.weight.grad[:, joined - 300 : joined].any(dim=0).all()
+    with torch.no_grad():
+        first.weight[:, joined:] += 1.0
+        assert torch.equal(model(*inputs), before)
+        first.weight[:, joined - 1] += 1.0
+        assert not torch.equal(model(*inputs), before)
 
 
 def test_examples_do_not_see_each_other() -> None:

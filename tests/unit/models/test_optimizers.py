@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.config.job import TrainerSection
+from shadowsync.pipeline.config.trainer_section import TrainerSection
 from shadowsync.pipeline.models.optimizers import SharedOptimizer
 
-Name = Literal["sgd", "adagrad", "adam"]
+Name = Literal["sgd", "adagrad", "adam", "adamw"]
 Float64Array = NDArray[np.float64]
-NAMES: tuple[Name, ...] = ("sgd", "adagrad", "adam")
+NAMES: tuple[Name, ...] = ("sgd", "adagrad", "adam", "adamw")
 SIZE, STEPS, LR = 50, 8, 0.05
-STATE = {"sgd": set(), "adagrad": {"sum", "step"}, "adam": {"exp_avg", "exp_avg_sq", "step"}}
+MOMENTS = {"exp_avg", "exp_avg_sq", "step"}
+STATE = {"sgd": set(), "adagrad": {"sum", "step"}, "adam": MOMENTS, "adamw": MOMENTS}
 
 
 def _start() -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -67,7 +68,7 @@ def test_closed_form(name: Name, workers: int) -> None:
     assert moved > 1e-2, "the control: the steps went somewhere"
 
 
-@pytest.mark.parametrize("name", ["adagrad", "adam"])
+@pytest.mark.parametrize("name", ["adagrad", "adam", "adamw"])
 def test_states_of_their_own_would_differ(name: Name) -> None:
     """The control of sharing: two workers with a state each end elsewhere."""
     flat, gradients = _start()
@@ -98,7 +99,7 @@ def test_state_is_one_and_visible(name: Name) -> None:
     assert float(held.get("step", torch.tensor(STEPS))) == STEPS
 
 
-@pytest.mark.parametrize("name", ["adagrad", "adam"])
+@pytest.mark.parametrize("name", ["adagrad", "adam", "adamw"])
 def test_state_can_be_put_back(name: Name) -> None:
     """As a checkpoint or a joining node does: copied into place; the control keeps a fresh state."""
     flat, gradients = _start()
@@ -131,3 +132,61 @@ def test_making_one_and_a_zero_gradient_move_nothing(name: Name) -> None:
     _run(_make(name, flat), [gradient] * 3, workers=2)
     assert not flat[10:16].any()
     assert (flat != before).sum() == SIZE - 6
+
+
+_TORCH = {
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("name", NAMES)
+def test_torchs_own_with_weight_decay_and_a_rate_that_changes(name: Name, decay: float) -> None:
+    flat, gradients = _start()
+    scales = [1.0, 0.5, 0.25, 0.0, 1.0, 0.125, 0.75, 0.3]
+    parameter = torch.nn.Parameter(flat.clone())
+    reference = _TORCH[name]([parameter], lr=LR, weight_decay=decay)
+    settings = TrainerSection(optimizer=name, lr=LR, weight_decay=decay)
+    buffer = torch.zeros(SIZE)
+    stepper = SharedOptimizer(settings, flat).for_worker(buffer)
+    for gradient, scale in zip(gradients, scales, strict=True):
+        reference.param_groups[0]["lr"] = LR * scale
+        parameter.grad = gradient.clone()
+        reference.step()
+        buffer.copy_(gradient)
+        stepper.step(scale)
+    torch.testing.assert_close(flat, parameter.detach(), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weight_decay_and_the_scale_of_the_rate_matter(name: Name) -> None:
+    """The control of the test above."""
+    ends = []
+    for decay, scale in [(0.0, 1.0), (0.1, 1.0), (0.0, 0.5)]:
+        flat, gradients = _start()
+        settings = TrainerSection(optimizer=name, lr=LR, weight_decay=decay)
+        buffer = torch.zeros(SIZE)
+        stepper = SharedOptimizer(settings, flat).for_worker(buffer)
+        for gradient in gradients:
+            buffer.copy_(gradient)
+            stepper.step(scale)
+        ends.append(flat)
+    assert (ends[0] - ends[1]).abs().max() > 1e-3
+    assert (ends[0] - ends[2]).abs().max() > 1e-3
+
+
+def test_decoupled_decay_is_another_than_l2() -> None:
+    ends = []
+    for name in ("adam", "adamw"):
+        flat, gradients = _start()
+        buffer = torch.zeros(SIZE)
+        settings = TrainerSection(optimizer=name, lr=LR, weight_decay=0.1)
+        stepper = SharedOptimizer(settings, flat).for_worker(buffer)
+        for gradient in gradients:
+            buffer.copy_(gradient)
+            stepper.step()
+        ends.append(flat)
+    assert (ends[0] - ends[1]).abs().max() > 1e-3

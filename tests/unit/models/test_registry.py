@@ -96,7 +96,9 @@ def test_dlrm_has_the_sizes_of_the_job(make_job: MakeJob) -> None:
     model = build_model(make_job(bottom=[7, 6], top=[9]))
     assert isinstance(model, DLRM)
     shapes = [tuple(p.shape) for name, p in model.named_parameters() if name.endswith("weight")]
-    assert shapes == [(7, 3), (6, 7), (2, 6), (9, 2 + 5 * 4 // 2), (1, 9)]
+    assert shapes == [(7, 3), (6, 7), (2, 6), (9, 16), (1, 9)], (
+        "the interaction's 2 + 5 * 4 / 2, and zeros up to a multiple of 8"
+    )
 
 
 def test_weights_are_of_the_seed_alone(make_job: MakeJob) -> None:
@@ -130,8 +132,11 @@ def test_own_model(make_job: MakeJob, write_module: WriteModule) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("dlmr", "model.name: 'dlmr' given; there are: dlrm, or package.module:Class"),
-        ("", "model.name: '' given; there are: dlrm, or package.module:Class"),
+        (
+            "dlmr",
+            "model.name: 'dlmr' given; there are: dcn_v2, dlrm, wide_deep, and your own; write one of these",
+        ),
+        ("", "model.name: '' given; there are: dcn_v2, dlrm, wide_deep, and your own; write one of these"),
         (
             "nowhere.at_all:Model",
             "model.name: 'nowhere.at_all:Model' cannot be imported (ModuleNotFoundError: No module named "

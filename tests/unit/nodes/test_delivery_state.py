@@ -209,3 +209,20 @@ def test_the_parser_goes_on_while_few_wait_and_memory_is_left() -> None:
 )
 def test_a_workers_identity_begins_with_its_trainers_token(identity: bytes, token: str) -> None:
     assert token_of(identity) == token
+
+
+def test_held_out_batches_find_room_where_training_batches_wait() -> None:
+    """A job that ends early is held in the middle of its input, and evaluated afterwards."""
+    size = size_of(make_batch(0))
+    state = state_with(0, 1, 2, 3, retain_bytes=4 * size)
+    assert not state.hungry(4)
+    state.hold()
+    assert state.hungry(4)
+    assert state.kept_bytes == 0
+    # The parser may have had one at hand.
+    state.offer(TRAINING, make_batch(4))
+    assert state.queued == 0
+    state.open_pass(7, ["a"])
+    state.offer(7, make_batch(9))
+    state.credit(A, credit(2))
+    assert numbers(state.deliveries(0.0)) == [(A, 1, 9)]

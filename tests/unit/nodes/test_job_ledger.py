@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from shadowsync.nodes.outcome import Outcome
 from shadowsync.nodes.stop import Stop
+from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
+from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.books import BATCH, Books, red
 
@@ -245,3 +247,153 @@ def test_a_trainer_that_dies_after_it_was_held_is_counted_once(books: Books) -> 
     books.die("t0", [])
     _, ledger = books.close(late_answers={name: answer})
     assert ledger.adds_up, red(ledger)
+
+
+@pytest.mark.parametrize("trained_again", [False, True])
+def test_a_run_that_goes_on_counts_what_shards_had_applied_early(tmp_path: Path, trained_again: bool) -> None:
+    """Two batches are restored; one shard had applied a third, which it does not apply again."""
+    early = BatchId(0, 0, 2, 1)
+    books = Books(
+        tmp_path,
+        restored=SavedLedger(1, partial={(0, 0): {0: BATCH, 1: BATCH}}),
+        applied_before={"embedding-0": frozenset({early}), "embedding-1": frozenset()},
+        outcome=Outcome(stop=INTERRUPTED),
+    )
+    books.applied = {"embedding-0": 3, "embedding-1": 2}
+    if trained_again:
+        books.train("t0", early)
+        books.applied["embedding-0"] -= 1
+    else:
+        books.train("t0", books.batches[3])
+    examples, ledger = books.close()
+    assert ledger.adds_up, ledger.identities
+    assert (examples.trained, examples.distinct) == (BATCH, BATCH)
+    assert [i.name for i in ledger.identities][-2:] == [
+        f"batches applied by embedding-{number} = restored + distinct + early" for number in range(2)
+    ]
+
+
+def test_a_run_that_goes_on_is_red_for_a_lost_push_too(tmp_path: Path) -> None:
+    books = Books(tmp_path, restored=SavedLedger(1, partial={(0, 0): {0: BATCH}}))
+    books.outcome = Outcome(stop=INTERRUPTED)
+    books.applied = {"embedding-0": 1, "embedding-1": 1}
+    books.train("t0", books.batches[3])
+    lost_push(books)
+    _, ledger = books.close()
+    assert red(ledger) == ["batches applied by embedding-1 = restored + distinct + early"]
+
+
+READ_LEFT_OUT = "read by the readers = trained + left out + returned + in flight"
+TOLD_LEFT_OUT = "left out by the trainers = left out in the ledger"
+FILE_LEFT_OUT = "left out in the ledger's file = left out in the coordinator's memory"
+CUT_LEFT_OUT = "cut by the readers = distinct + left out"
+
+
+def test_what_is_left_out_is_dropped_with_why_and_adds_up(books: Books) -> None:
+    train_all(books, but=3)
+    for batch, why in zip(books.batches[5:], ("loss", "rows", "loss"), strict=True):
+        books.leave_out("t1", batch, why)
+    examples, ledger = books.close()
+    assert red(ledger) == []
+    names = [identity.name for identity in ledger.identities]
+    left_out = [TOLD_LEFT_OUT, FILE_LEFT_OUT]
+    assert names == [READ_LEFT_OUT, CONFIRMED, FILE, *left_out, CUT_LEFT_OUT, MISREAD, *SHARDS]
+    assert (examples.dropped, examples.distinct, examples.read) == (3 * BATCH, 5 * BATCH, 8 * BATCH)
+    because = "of a batch left out because "
+    assert examples.reasons == {f"{because}loss": 2 * BATCH, f"{because}rows": BATCH}
+    # A shard never hears of them.
+    assert ledger.shard_applied == {"embedding-0": 5, "embedding-1": 5}
+    told = books.bad_batches.told()
+    assert told is not None
+    assert (told.count, told.examples) == (3, 3 * BATCH)
+    assert [bad.id for bad in told.first] == [tuple(batch) for batch in books.batches[5:]]
+    assert {bad.path for bad in told.first} == {"part.tsv"}
+
+
+def test_what_is_left_out_and_trained_in_the_end_is_not_dropped(books: Books) -> None:
+    """Another trainer, with other weights, makes finite numbers of it; and one that is left out twice is
+    dropped once."""
+    train_all(books, but=2)
+    once_trained, never = books.batches[6:]
+    for token in ("t0", "t1"):
+        books.leave_out(token, never)
+    books.leave_out("t0", once_trained, "another why")
+    books.train("t1", once_trained)
+    examples, ledger = books.close()
+    assert red(ledger) == []
+    assert (examples.distinct, examples.dropped) == (7 * BATCH, BATCH)
+    assert examples.reasons == {"of a batch left out because why": BATCH}
+
+
+def lost_telling(books: Books) -> None:
+    books.left_out["t1"] -= BATCH
+
+
+def forgotten_row(books: Books) -> None:
+    books.leave_out("t1", books.batches[7], stored=False)
+
+
+def pushed_all_the_same(books: Books) -> None:
+    books.applied["embedding-1"] += 1
+
+
+def forgotten_delivery(books: Books) -> None:
+    books.read_examples -= BATCH
+
+
+@pytest.mark.parametrize(
+    ("fault", "wanted"),
+    [
+        (lost_telling, [TOLD_LEFT_OUT]),
+        (forgotten_row, [FILE_LEFT_OUT]),
+        (pushed_all_the_same, SHARDS[1:]),
+        (forgotten_delivery, [READ_LEFT_OUT]),
+    ],
+)
+def test_one_lost_message_about_what_is_left_out_is_red(
+    books: Books, fault: Callable[[Books], None], wanted: list[str]
+) -> None:
+    train_all(books, but=1)
+    books.leave_out("t1", books.batches[7])
+    fault(books)
+    _, ledger = books.close()
+    assert red(ledger) == wanted
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_the_dead_had_pushed_and_the_living_left_out_adds_up(books: Books, told: bool) -> None:
+    """The shards alone know of it: without their word the books are red."""
+    train_all(books, but=2)
+    for _ in range(2):
+        books.deliver()
+    books.applied["embedding-0"] += 1
+    again = books.die("t0", books.batches[6:])
+    for batch in again:
+        books.leave_out("t1", batch)
+    if told:
+        books.pushed_by_the_dead = {"embedding-0": {again[0]}}
+    examples, ledger = books.close()
+    assert red(ledger) == ([] if told else SHARDS[:1])
+    assert (examples.returned, examples.dropped) == (2 * BATCH, 2 * BATCH)
+    assert examples.read == 10 * BATCH
+
+
+def test_what_was_applied_early_and_is_left_out_now_is_counted_once(tmp_path: Path) -> None:
+    """A shard had applied it when the checkpoint was taken, and it came back from a dead trainer, too."""
+    early = BatchId(0, 0, 2, 1)
+    books = Books(
+        tmp_path,
+        restored=SavedLedger(1, partial={(0, 0): {0: BATCH}}),
+        applied_before={"embedding-0": frozenset({early}), "embedding-1": frozenset()},
+        outcome=Outcome(ended_early="nothing got better"),
+    )
+    books.applied = {"embedding-0": 2, "embedding-1": 1}
+    books.pushed_by_the_dead = {"embedding-0": {early}}
+    books.deliver()
+    books.die("t0", [early])
+    books.leave_out("t1", early)
+    _, ledger = books.close()
+    assert red(ledger) == []
+    assert [i.name for i in ledger.identities][-2:] == [
+        f"batches applied by embedding-{number} = restored + distinct + early" for number in range(2)
+    ]

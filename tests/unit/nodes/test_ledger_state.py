@@ -204,3 +204,188 @@ def test_the_sums_are_those_of_plain_sets(
         state.acknowledge("trainer-1", batch, 10)
     assert state.complete
     assert state.misread_spans() == []
+
+
+def going_on(state: LedgerState, count: int = 2, epochs: int = 1) -> LedgerState:
+    """A ledger that goes on with what another has."""
+    return LedgerState(spans(count), epochs=epochs, seed=SEED, shuffled=False, restored=state.saved())
+
+
+def test_what_was_trained_is_not_handed_out_again() -> None:
+    first = ledger(2)
+    read(first, 2, span=0)
+    for number in range(2):
+        first.acknowledge("trainer-0", batch_id(number), 10)
+    first.acknowledge("trainer-0", batch_id(3, span=1), 10)
+    second = going_on(first)
+    assert (second.restored_batches, second.restored_examples) == (3, 30)
+    grant = second.grant("reader-0")
+    assert grant is not None
+    assert grant[1].number == 1
+    assert second.grant("reader-0") is None
+    assert second.skip_of(0, 1) == [3]
+    # The reader cuts all four, and sends three.
+    read(second, 4, span=1)
+    assert second.missing_batches() == 3
+    for number in range(3):
+        assert not second.complete
+        second.acknowledge("trainer-0", batch_id(number, span=1), 10)
+    assert second.complete
+    assert second.misread_spans() == []
+    assert second.totals.parsed_examples == second.totals.distinct_examples == 30
+    assert second.examples_so_far == 60
+    with pytest.raises(ValueError, match="was trained by the run that this one resumes"):
+        second.acknowledge("trainer-0", batch_id(3, span=1), 10)
+    # And once more: nothing is left.
+    assert going_on(second).complete
+    assert not going_on(second, epochs=2).complete
+
+
+def test_a_batch_beyond_the_end_of_a_span_that_goes_on_is_noticed() -> None:
+    first = ledger(1)
+    first.acknowledge("trainer-0", batch_id(5), 10)
+    second = going_on(first, 1)
+    second.grant("reader-0")
+    with pytest.raises(ValueError, match="batch 5 of span 0 of epoch 0 was trained, and it has 4"):
+        read(second, 4)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_stopped_anywhere_any_number_of_times_every_batch_is_trained_once(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
+    epochs = data.draw(st.integers(1, 2))
+    trained: list[tuple[int, int, int]] = []
+    state = LedgerState(spans(len(sizes)), epochs=epochs, seed=SEED, shuffled=False)
+    for last in (False, False, True):
+        queue: list[tuple[int, int, int]] = []
+        ends = 10**6 if last else data.draw(st.integers(0, 6))
+        while (grant := state.grant("reader-0")) is not None:
+            epoch, span = grant
+            skip = state.skip_of(epoch, span.number)
+            if last or data.draw(st.booleans()):
+                read(state, sizes[span.number], epoch=epoch, span=span.number)
+            queue += [(epoch, span.number, n) for n in range(sizes[span.number]) if n not in skip]
+        for epoch, number, batch in queue[:ends]:
+            state.acknowledge("trainer-0", batch_id(batch, span=number, epoch=epoch), 10)
+            trained.append((epoch, number, batch))
+        if not last:
+            state = LedgerState(
+                spans(len(sizes)), epochs=epochs, seed=SEED, shuffled=False, restored=state.saved()
+            )
+    assert state.complete
+    wanted = [(e, s, n) for e in range(epochs) for s, size in enumerate(sizes) for n in range(size)]
+    assert sorted(trained) == wanted
+
+
+def test_what_a_resumed_run_had_of_a_span_counts_before_it_is_handed_out_again() -> None:
+    state = ledger(2)
+    for number in range(2):
+        state.acknowledge("trainer-0", batch_id(number), 10)
+        state.acknowledge("trainer-0", batch_id(number, span=1), 10)
+    read(state, 2, span=1)
+    second = going_on(state)
+    assert second.trained_in({0, 1}) == 40
+    assert second.trained_in({0}) == 20
+    # Once, also when it is handed out.
+    second.grant("reader-0")
+    assert second.trained_in({0}) == 20
+
+
+def test_what_is_left_out_is_settled_and_not_trained() -> None:
+    state = ledger()
+    read(state, 3)
+    state.acknowledge("trainer-0", batch_id(0), 10)
+    row = state.leave_out("trainer-1", batch_id(1), 10, "why")
+    assert (row.id, row.examples, row.trainer, row.why) == (batch_id(1), 10, "trainer-1", "why")
+    assert state.missing_batches() == 1
+    assert state.return_batches([(batch_id(n), 10) for n in range(3)]) == [batch_id(2)]
+    assert not state.complete
+    state.leave_out("trainer-0", batch_id(2), 10, "why")
+    assert state.complete
+    assert state.misread_spans() == []
+    totals = state.totals
+    assert (totals.distinct_examples, totals.untrained_examples, totals.left_out_examples) == (10, 20, 20)
+    assert (totals.trained_batches, totals.untrained_batches, totals.left_out_batches) == (1, 2, 2)
+    assert state.left_out_examples_of == {"trainer-0": 10, "trainer-1": 10}
+    assert state.trained_in({0}) == state.examples_so_far == 10
+    assert [state.has(batch_id(n)) for n in range(3)] == [True, False, False]
+    # The same one again, by a trainer that was thought dead: another delivery, and no other batch.
+    state.leave_out("trainer-1", batch_id(1), 10, "why")
+    assert (totals.left_out_examples, totals.untrained_examples) == (30, 20)
+    # To another trainer, with other weights, it was finite: it is trained after all.
+    assert not state.acknowledge("trainer-1", batch_id(1), 10).repeated
+    assert (totals.distinct_examples, totals.untrained_examples, totals.left_out_examples) == (20, 10, 30)
+    state.leave_out("trainer-0", batch_id(1), 10, "why")
+    assert (totals.distinct_examples, totals.untrained_examples, totals.left_out_examples) == (20, 10, 40)
+    assert state.complete
+
+
+def test_a_strange_batch_cannot_be_left_out() -> None:
+    state = ledger()
+    read(state, 2)
+    for batch, examples in ((batch_id(2), 10), (batch_id(0), 0), (batch_id(0, seed=2), 10)):
+        with pytest.raises(ValueError, match=r"none of its span|is of seed 2"):
+            state.leave_out("trainer-0", batch, examples, "why")
+    assert state.totals.left_out_batches == 0
+    first = ledger()
+    first.leave_out("trainer-0", batch_id(1), 10, "why")
+    second = going_on(first, 1)
+    second.grant("reader-0")
+    for settle in (
+        lambda: second.leave_out("t", batch_id(1), 10, ""),
+        lambda: second.acknowledge("t", batch_id(1), 10),
+    ):
+        with pytest.raises(ValueError, match="was left out by the run that this one resumes"):
+            settle()
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_left_out_the_books_add_up_over_all_runs(data: st.DataObject) -> None:
+    """Batches are trained, left out, told twice and returned, in any order, and the job is resumed twice."""
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    trained: set[tuple[int, int]] = set()
+    bad: set[tuple[int, int]] = set()
+    state = LedgerState(spans(len(sizes)), epochs=1, seed=SEED, shuffled=False)
+    for last in (False, False, True):
+        deliveries = returned = 0
+        queue: list[tuple[int, int]] = []
+        while (grant := state.grant("reader-0")) is not None:
+            span = grant[1].number
+            skip = state.skip_of(0, span)
+            assert skip == sorted(n for s, n in trained | bad if s == span)
+            read(state, sizes[span], span=span)
+            queue += [(span, n) for n in range(sizes[span]) if n not in skip]
+        queue += [one for one in queue if data.draw(st.booleans())]
+        for span, number in queue if last else queue[: data.draw(st.integers(0, len(queue)))]:
+            batch = batch_id(number, span=span)
+            deliveries += 1
+            what = data.draw(st.sampled_from(["train", "leave out", "return", "return"]))
+            if what == "return" and state.return_batches([(batch, 10)]):
+                returned += 1
+                deliveries += 1
+                what = data.draw(st.sampled_from(["train", "leave out"]))
+            elif what == "return":
+                deliveries -= 1
+                continue
+            if what == "train":
+                state.acknowledge("trainer-0", batch, 10)
+                trained.add((span, number))
+                bad.discard((span, number))
+            else:
+                state.leave_out("trainer-0", batch, 10, "why")
+                bad |= {(span, number)} - trained
+        totals = state.totals
+        assert 10 * deliveries == totals.trained_examples + totals.left_out_examples + 10 * returned
+        assert totals.returned_examples == 10 * returned
+        saved = state.saved()
+        assert saved.batches == len(trained)
+        assert {(s, n) for (_, s), some in saved.left_out.items() for n in some} == bad
+        if not last:
+            state = LedgerState(spans(len(sizes)), epochs=1, seed=SEED, shuffled=False, restored=saved)
+    assert state.complete
+    assert state.misread_spans() == []
+    assert len(trained | bad) == sum(sizes)
+    assert state.totals.parsed_examples == state.totals.distinct_examples + state.totals.untrained_examples
+    assert going_on(state, len(sizes)).complete

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.ledger_state import Acknowledged, LedgerState
+from shadowsync.nodes.ledger_state import Acknowledged, LedgerState, LeftOut
 from shadowsync.nodes.ledger_store import LedgerStore
+from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.tests.support.batches import batch_id
@@ -43,9 +44,16 @@ def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=6), st.sets(st.integers(0, 7)))
+@given(
+    st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=6),
+    st.lists(st.integers(0, 7), max_size=4),
+    st.sets(st.integers(0, 7)),
+)
 def test_the_file_has_the_sums_of_the_memory(
-    tmp_path_factory: pytest.TempPathFactory, tellings: list[list[int]], lost: set[int]
+    tmp_path_factory: pytest.TempPathFactory,
+    tellings: list[list[int]],
+    bad: list[int],
+    lost: set[int],
 ) -> None:
     store = LedgerStore(tmp_path_factory.mktemp("ledger") / "ledger.sqlite")
     state = LedgerState([SPAN], epochs=1, seed=1, shuffled=False)
@@ -54,6 +62,7 @@ def test_the_file_has_the_sums_of_the_memory(
     for numbers in tellings:
         # Batch n has 10 + n examples, so that a mix-up shows.
         store.acknowledge([state.acknowledge("trainer-0", batch_id(n), 10 + n) for n in numbers])
+    store.left_out(state.leave_out("trainer-0", batch_id(n), 10 + n, "why") for n in bad)
     again = state.return_batches([(batch_id(n), 10 + n) for n in sorted(lost)])
     store.returned((b.epoch, b.span, b.number, 10 + b.number, "trainer-0") for b in again)
     totals = state.totals
@@ -63,11 +72,42 @@ def test_the_file_has_the_sums_of_the_memory(
         "replayed_examples": totals.replayed_examples,
         "distinct_batches": totals.distinct_batches,
         "returned_examples": totals.returned_examples,
+        "left_out_examples": totals.left_out_examples,
     }
-    assert store.returned_and_trained_examples() == 0
-    store.acknowledge([state.acknowledge("trainer-1", batch, 10 + batch.number) for batch in again[1:]])
-    assert store.returned_and_trained_examples() == sum(10 + batch.number for batch in again[1:])
+    assert store.returned_and_settled_examples() == 0
+    assert store.returned_and_left_out() == []
+    store.acknowledge([state.acknowledge("trainer-1", batch, 10 + batch.number) for batch in again[2:]])
+    assert store.returned_and_settled_examples() == sum(10 + batch.number for batch in again[2:])
+    store.left_out(state.leave_out("trainer-1", batch, 10 + batch.number, "why") for batch in again[1:3])
+    assert store.returned_and_settled_examples() == sum(10 + batch.number for batch in again[1:])
+    # What is trained, too, is trained.
+    assert store.returned_and_left_out() == again[1:2]
+    reasons = store.untrained_examples_by_reason()
+    assert reasons == ({"why": totals.untrained_examples} if totals.untrained_examples else {})
     store.close()
+
+
+def test_a_batch_is_left_out_for_the_first_reason_and_once(tmp_path: Path) -> None:
+    store = LedgerStore(tmp_path / "ledger.sqlite")
+    for number, why in ((0, "loss"), (1, "dense"), (0, "dense"), (2, "loss")):
+        store.left_out([LeftOut(batch_id(number), 10 + number, "trainer-0", why)])
+    assert store.untrained_examples_by_reason() == {"loss": 22, "dense": 11}
+    store.acknowledge([Acknowledged(batch_id(1), 11, "trainer-1", repeated=False)])
+    assert store.untrained_examples_by_reason() == {"loss": 22}
+    store.close()
+
+
+def test_what_the_run_before_had_is_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    store = LedgerStore(path)
+    before = SavedLedger(
+        1, {(0, 0): SavedSpan(3, 20, 0)}, {(0, 1): {4: 9}}, {(0, 0): {1: 10}, (0, 1): {5: 8}}
+    )
+    store.restored(before)
+    store.close()
+    assert rows(path, "SELECT * FROM restored_spans") == [(0, 0, 3, 20)]
+    assert rows(path, "SELECT * FROM restored_batches") == [(0, 1, 4, 9)]
+    assert rows(path, "SELECT * FROM restored_left_out") == [(0, 0, 1, 10), (0, 1, 5, 8)]
 
 
 def test_what_happens_to_a_span_is_one_row(tmp_path: Path) -> None:

@@ -80,7 +80,11 @@ def test_messages_are_handled_in_turn_and_counted(echo: Echo, asker: Connection)
     assert told.wait(10.0)
     assert [what for what in echo.done if what != "served"] == ["lookup 1", "lookup 2"]
     assert "served" in echo.done[echo.done.index("lookup 1") : echo.done.index("lookup 2")]
-    assert echo.metrics() == {"sent_bytes": asker.received_bytes, "received_bytes": asker.sent_bytes}
+    counts = echo.metrics()
+    bytes_both_ways = (asker.received_bytes, asker.sent_bytes)
+    assert (counts["sent_bytes"], counts["received_bytes"]) == bytes_both_ways
+    assert counts["handled_messages"] == 2
+    assert 0.0 < counts["handled_seconds"] < counts["busy_seconds"] < 10.0
 
 
 def test_a_refusal_is_counted_and_answered_and_the_service_goes_on(

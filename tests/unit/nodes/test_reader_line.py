@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.reader_line import RESTATE_SECONDS, ReaderLine
+from shadowsync.nodes.reader_line import GATHER_SECONDS, RESTATE_SECONDS, ReaderLine
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.outbox import Outbox
@@ -65,9 +65,51 @@ def test_more_may_come_when_one_is_processed_and_is_forgotten_when_finished(
     assert outbox.take() == [Credit(limit=6, received=3, done=0)]
     assert line.unfinished == 2
     line.finished(1)
-    line.tell(0.0)
+    line.tell(GATHER_SECONDS)
     assert outbox.take() == [Credit(limit=6, received=3, done=2)]
     assert line.unfinished == 1
+
+
+def test_changes_are_told_together_until_they_are_worth_half_the_window(
+    line: ReaderLine, outbox: Outbox
+) -> None:
+    line.tell(100.0)
+    outbox.take()
+    line.arrived(delivery(1))
+    line.processed()
+    line.tell(100.001)
+    assert outbox.take() == [], "three of four are here or may still come"
+    line.arrived(delivery(2))
+    line.processed()
+    line.tell(100.002)
+    assert outbox.take() == [Credit(limit=6, received=2, done=0)], "two may still come: more are asked for"
+    line.arrived(delivery(3))
+    line.finished(1)
+    line.tell(100.003)
+    assert outbox.take() == [], "it would let the reader send no more"
+    line.processed()
+    line.tell(100.002 + GATHER_SECONDS / 2)
+    assert outbox.take() == [], "three of four are here or may still come"
+    line.tell(100.002 + 2 * GATHER_SECONDS)
+    assert outbox.take() == [Credit(limit=7, received=3, done=1)], "long enough"
+
+
+@settings(deadline=None)
+@given(st.integers(1, 9), st.lists(st.sampled_from(["arrive", "process", "tell"]), max_size=60))
+def test_more_than_half_the_window_is_here_or_asked_for(window: int, events: list[str]) -> None:
+    outbox = Outbox()
+    line = ReaderLine("reader-0", outbox.connection, window)
+    came = processed = limit = 0
+    for event in events:
+        if event == "arrive" and came < limit:
+            came += 1
+            line.arrived(delivery(came))
+        elif event == "process" and processed < came:
+            processed += 1
+            line.processed()
+        line.tell(0.0)
+        limit = max([limit, *(message.limit for message in outbox.take() if isinstance(message, Credit))])
+        assert window / 2 < limit - processed <= window
 
 
 def test_a_gap_is_not_received_until_it_is_filled(line: ReaderLine, outbox: Outbox) -> None:

@@ -9,10 +9,17 @@ import pytest
 import zmq
 from shadowsync.nodes.reader_line import ReaderLine
 from shadowsync.nodes.row_coding import RowCoding
-from shadowsync.nodes.shard_line import ShardLines, ShardRefused, Slot
+from shadowsync.nodes.shard_line import ShardLines, ShardRefused
 from shadowsync.nodes.shard_service import ShardService
+from shadowsync.nodes.slot import Slot
 from shadowsync.pipeline.data.batch import BatchId, Float32Array
-from shadowsync.pipeline.embedding.lookup import LookupPlan
+from shadowsync.pipeline.embedding.lookup import (
+    NO_BAG_LENGTHS,
+    BankLookup,
+    BankShare,
+    LookupPlan,
+    count_floats,
+)
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.store import ShardStore
 from shadowsync.pipeline.wire.codecs.base import CodecError
@@ -29,6 +36,7 @@ from shadowsync.pipeline.wire.messages import (
 )
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.tests.support.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
 ROWS, DIM, LR = 40, 4, 0.5
@@ -36,15 +44,16 @@ BATCH = BatchId(0, 0, 1, 1)
 
 
 def coding(up: str, down: str, dim: int = DIM) -> RowCoding:
-    return RowCoding(LinkCodecs(make_codec(up), make_codec(down)), dim)
+    codecs = LinkCodecs(make_codec(up), make_codec(down))
+    return RowCoding(codecs, lambda rows, counts, _: count_floats((dim,), rows, counts))
 
 
 def floats(rows: int) -> Float32Array:
-    return np.random.default_rng(rows).normal(size=(rows, DIM)).astype(np.float32)
+    return np.random.default_rng(rows).normal(size=rows * DIM).astype(np.float32)
 
 
 def push(rows: int, gradients: Float32Array) -> Push:
-    return Push(7, BATCH, 3, np.arange(rows, dtype=np.int32), gradients)
+    return Push(7, BATCH, 3, np.arange(rows, dtype=np.int32), gradients, 0.5)
 
 
 @pytest.mark.parametrize("name", STATELESS)
@@ -56,12 +65,13 @@ def test_both_ways_are_as_near_as_the_codec_is(name: str, rows: int) -> None:
     got = both.incoming(sent)
     assert isinstance(got, Push)
     assert (got.request, got.id, got.version, got.rows.tolist()) == (7, BATCH, 3, list(range(rows)))
+    assert (got.lr_scale, got.counts) == (0.5, ())
     np.testing.assert_allclose(got.gradients, values, rtol=1 / 256)
     answered = both.outgoing(Vectors(8, 5, values))
     assert isinstance(answered, Vectors if name == "float32" else CodedVectors)
     back = both.incoming(answered)
     assert isinstance(back, Vectors)
-    assert (back.request, back.version, back.values.shape) == (8, 5, (rows, DIM))
+    assert (back.request, back.version, back.values.shape) == (8, 5, (rows * DIM,))
     assert back.values.tobytes() == got.gradients.tobytes()
     assert (back.values.tobytes() == values.tobytes()) == (name == "float32" or rows == 0)
 
@@ -74,20 +84,28 @@ def test_each_way_has_its_own_codec_and_other_messages_pass() -> None:
         assert only_up.incoming(message) is message
 
 
-@pytest.mark.parametrize("rows", [-1, 1, 3, 2**40])
-def test_a_payload_of_other_rows_is_refused(rows: int) -> None:
+@pytest.mark.parametrize("elements", [-1, 1, 9, 2**40])
+def test_a_payload_of_other_elements_is_refused(elements: int) -> None:
     good = coding("float32", "bfloat16").outgoing(Vectors(1, 0, floats(2)))
     assert isinstance(good, CodedVectors)
-    bad = CodedVectors(1, 0, rows, good.payload)
+    bad = CodedVectors(1, 0, elements, good.payload)
     with pytest.raises(CodecError):
         coding("float32", "bfloat16").incoming(bad)
+
+
+def rows_of(store: ShardStore) -> Float32Array:
+    """The store's own memory of the rows of its only table."""
+    ((_, arrays),) = store.pieces()
+    weights: Float32Array = arrays["weights"]
+    return weights
 
 
 @pytest.fixture
 def shard(context: Context, failures: list[BaseException]) -> Iterator[tuple[ShardService, str]]:
     """A running service with plain SGD that speaks bfloat16 both ways, and its endpoint."""
     listener = Listener(context, "tcp://127.0.0.1:0")
-    store = ShardStore(TablePlan.make([ROWS], DIM, 1), 0, seed=5, optimizer="sgd", lr=LR, memory_fraction=0.8)
+    plan = TablePlan.make(make_tables([ROWS], DIM, lr=LR), 1)
+    store = ShardStore(plan, 0, seed=5, memory_fraction=0.8)
     codecs = LinkCodecs(make_codec("bfloat16"), make_codec("bfloat16"))
     service = ShardService(listener, store, failures.append, codecs)
     service.start()
@@ -114,16 +132,16 @@ def ask(worker: Connection, message: Message) -> Message:
 def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], worker: Connection) -> None:
     both = coding("bfloat16", "bfloat16")
     rows = np.array([3, 9], np.int32)
-    weights = shard[0].store.tensors()["weights"]
+    weights = rows_of(shard[0].store)
     before = np.array(weights[rows], np.float32)
     answer = ask(worker, Lookup(1, rows))
     assert isinstance(answer, CodedVectors)
     assert answer.payload.nbytes == 2 * 2 * DIM
     read = both.incoming(answer)
     assert isinstance(read, Vectors)
-    np.testing.assert_allclose(read.values, before, rtol=1 / 256)
-    assert not np.array_equal(read.values, before)
-    gradients = np.full((2, DIM), 1.001, np.float32)
+    np.testing.assert_allclose(read.values, before.reshape(-1), rtol=1 / 256)
+    assert not np.array_equal(read.values, before.reshape(-1))
+    gradients = np.full(2 * DIM, 1.001, np.float32)
     pushed = ask(worker, both.outgoing(Push(2, BATCH, 0, rows, gradients)))
     assert pushed == Pushed(2, repeated=False)
     # 1.001 is 1 in bfloat16; the rows themselves stay float32.
@@ -133,24 +151,27 @@ def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], w
 
 
 def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], worker: Connection) -> None:
-    before = np.array(shard[0].store.tensors()["weights"], np.float32)
+    before = np.array(rows_of(shard[0].store), np.float32)
     rows = np.array([3, 9], np.int32)
     answer = ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8)))
     assert isinstance(answer, Failure)
     assert answer.request == 2
     assert "15 bytes came for 8 elements" in answer.what
-    np.testing.assert_array_equal(shard[0].store.tensors()["weights"], before)
+    np.testing.assert_array_equal(rows_of(shard[0].store), before)
 
 
 def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
-    lines = ShardLines([worker], ["embedding-0"], DIM, LinkCodecs(down=make_codec("bfloat16")))
+    lines = ShardLines([worker], ["embedding-0"], LinkCodecs(down=make_codec("bfloat16")))
     one = np.zeros((1, 1), np.float32)
     delivery = Delivery(1, 0, BATCH, one[0], one, np.zeros((1, 1), np.int32))
     slot = Slot(ReaderLine("reader-0", worker, 4), delivery)
-    lines.look_up(slot, [LookupPlan(0, np.array([4], np.int32), 1, (), (), ())], 0.0)
+    rows = np.array([4], np.int32)
+    bank = BankLookup(BankShare(DIM, 1, 0, 0, 0), None, (), (), (), ())
+    request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS)
+    lines.look_up(slot, [request], 0.0)
     with pytest.raises(ShardRefused, match="embedding-0: answered what cannot be read: bfloat16: 3 bytes"):
-        lines.receive(0, CodedVectors(1, 0, 1, np.zeros(3, np.uint8)))
-    good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full((1, DIM), 0.5, np.float32)))
-    assert lines.receive(0, good) is None
-    assert slot.answers[0].tolist() == [[0.5] * DIM]
+        lines.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)), 0.0)
+    good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(DIM, 0.5, np.float32)))
+    assert lines.receive(0, good, 0.0) is None
+    assert slot.answers[0].tolist() == [0.5] * DIM
     assert slot.versions == [6]

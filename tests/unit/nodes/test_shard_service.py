@@ -20,18 +20,21 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vec
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
 ROWS, DIM, LR = 40, 4, 0.5
 
 
-@pytest.fixture
-def service(context: Context, failures: list[BaseException]) -> Iterator[tuple[ShardService, str]]:
+@pytest.fixture(params=[1, 3], ids=["one thread", "three lanes"])
+def service(
+    request: pytest.FixtureRequest, context: Context, failures: list[BaseException]
+) -> Iterator[tuple[ShardService, str]]:
     """A running service with plain SGD, and its endpoint."""
     listener = Listener(context, "tcp://127.0.0.1:0")
-    plan = TablePlan.make([ROWS], DIM, 1)
-    store = ShardStore(plan, 0, seed=5, optimizer="sgd", lr=LR, memory_fraction=0.8)
-    made = ShardService(listener, store, failures.append)
+    plan = TablePlan.make(make_tables([ROWS], DIM, lr=LR), 1)
+    store = ShardStore(plan, 0, seed=5, memory_fraction=0.8)
+    made = ShardService(listener, store, failures.append, threads=request.param)
     made.start()
     yield made, listener.endpoint
     made.stop()
@@ -71,13 +74,13 @@ def table(ask: Answered, request: int = 900) -> tuple[Float32Array, int]:
     answer = ask(Lookup(request, rows(*range(ROWS))))
     assert isinstance(answer, Vectors)
     assert answer.request == request
-    return answer.values.copy(), answer.version
+    return answer.values.reshape(ROWS, DIM).copy(), answer.version
 
 
 def push(
     request: int, batch: BatchId, numbers: NDArray[np.int32], value: float = 1.0, version: int = 0
 ) -> Push:
-    return Push(request, batch, version, numbers, np.full((len(numbers), DIM), value, np.float32))
+    return Push(request, batch, version, numbers, np.full(len(numbers) * DIM, value, np.float32))
 
 
 def counts(service: ShardService) -> dict[str, Any]:
@@ -94,10 +97,10 @@ def test_a_lookup_gives_the_rows_in_the_order_asked(ask: Answered) -> None:
     answer = ask(Lookup(7, rows(39, 0, 5, 5)))
     assert isinstance(answer, Vectors)
     assert (answer.request, answer.version) == (7, 0)
-    np.testing.assert_array_equal(answer.values, everything[[39, 0, 5, 5]])
+    np.testing.assert_array_equal(answer.values, everything[[39, 0, 5, 5]].reshape(-1))
     empty = ask(Lookup(8, rows()))
     assert isinstance(empty, Vectors)
-    assert empty.values.shape == (0, DIM)
+    assert empty.values.shape == (0,)
 
 
 def test_a_push_changes_its_rows_and_no_others(ask: Answered) -> None:
@@ -139,13 +142,25 @@ def test_a_repeated_push_is_answered_and_changes_nothing(
         (push(7, batch_id(9), rows(1, ROWS)), "row 40"),
         (push(7, batch_id(9), rows(-5, 1)), "row -5"),
         (
-            Push(7, batch_id(9), 0, rows(1, 2), np.ones((1, DIM), np.float32)),
-            r"gradients \[1, 4\] for 2 rows",
+            Push(7, batch_id(9), 0, rows(1, 2), np.ones(DIM, np.float32)),
+            r"gradients: float32 \[4\], not 8 of float32",
         ),
         (
-            Push(7, batch_id(9), 0, rows(1), np.ones((1, 3), np.float32)),
-            r"gradients \[1, 3\] for 1 rows of 4",
+            Push(7, batch_id(9), 0, rows(1), np.ones(3, np.float32)),
+            r"gradients: float32 \[3\], not 4 of float32",
         ),
+        (Lookup(7, rows(1, 2), (1, 1)), "2 counts of rows that sum up to 2, for 2 rows in 1 banks"),
+        (Lookup(7, rows(1, 2), (3,)), "1 counts of rows that sum up to 3, for 2 rows in 1 banks"),
+        (
+            Push(7, batch_id(9), 0, rows(1), np.ones(DIM, np.float32), float("nan")),
+            "lr_scale must be a number of at least 0, not nan",
+        ),
+        (
+            Push(7, batch_id(9), 0, rows(1), np.ones(DIM, np.float32), -1.0),
+            "lr_scale must be a number of at least 0, not -1.0",
+        ),
+        (push(7, batch_id(9), rows(1, 2), float("nan")), "gradients must be finite"),
+        (push(7, batch_id(9), rows(1, 2), float("-inf")), "gradients must be finite"),
         (Pushed(7, repeated=False), "an embedding node takes no pushed"),
     ],
 )
@@ -189,7 +204,7 @@ def test_answers_that_are_under_way_do_not_share_a_buffer(worker: Connection, as
         assert isinstance(answer, Vectors)
         received[answer.request] = answer.values
     for request, values in received.items():
-        np.testing.assert_array_equal(values, np.broadcast_to(everything[request], values.shape))
+        np.testing.assert_array_equal(values, np.tile(everything[request], 20_000))
 
 
 def test_commands_run_on_the_thread_between_messages(

@@ -64,7 +64,7 @@ def test_a_crowd_fits_too_and_hides_nothing_that_is_wrong(full_report: Report) -
     assert len(text.splitlines()) <= 40
     assert "1 != 2" in text
     assert "15 more are in report.md" in text
-    assert "0 of them do not add up" in text
+    assert "all of them add up" in text
     assert "30 of 30 with 0" in text
     assert "329.0 MiB at most" in text
     assert "17 more events" in text

@@ -120,6 +120,19 @@ def test_if_nobody_trained_all_count_the_same() -> None:
     assert [replica.values.tolist() for replica in cluster.replicas] == [[2.0] * 3] * 2
 
 
+def test_a_batch_that_a_device_takes_back_weighs_nothing() -> None:
+    """It was counted before the last round, and found bad after it: no weight is below zero."""
+    cluster = MemoryCluster(lambda: MA(MAOptions(weighted=True, elastic_rate=1.0)), torch.zeros(1), 2)
+    first, second = cluster.replicas
+    first.trained_examples = second.trained_examples = 8
+    cluster.round()
+    first.values.fill_(4.0)
+    second.values.fill_(1.0)
+    first.trained_examples, second.trained_examples = 0, 24
+    cluster.round()
+    assert [replica.values.tolist() for replica in cluster.replicas] == [[1.0]] * 2
+
+
 def test_an_incomplete_round_still_weighs() -> None:
     """What was trained before a round that ended early counts in the next one."""
     cluster = MemoryCluster(lambda: MA(MAOptions(weighted=True, elastic_rate=1.0)), torch.zeros(1), 2)

@@ -152,3 +152,21 @@ def test_memory_is_bounded_but_keeps_what_is_not_answered(monkeypatch: pytest.Mo
         assert not answerer._working
 
     run(main())
+
+
+def test_answers_that_change_nothing_are_not_remembered() -> None:
+    async def main() -> None:
+        handler, sent = Handler(), asyncio.Queue[Message]()
+        talk = Conversation("a watcher", sent.put_nowait, handler, repeatable=("status",))
+
+        async def twice(verb: str, number: int) -> int:
+            before = len(handler.calls)
+            for _ in range(2):
+                talk.receive(Ask(number=number, verb=verb, body={}))
+                await sent.get()
+            return len(handler.calls) - before
+
+        assert await twice("status", 1) == 2
+        assert await twice("exited", 2) == 1, "the control"
+
+    run(main())

@@ -15,7 +15,16 @@ from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.pipeline.wire import frames as frames_module
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import MESSAGES, Answer, Ask, Failure, Lookup, Pushed, Vectors
+from shadowsync.pipeline.wire.messages import (
+    MESSAGES,
+    Answer,
+    Ask,
+    Delivery,
+    Failure,
+    Lookup,
+    Pushed,
+    Vectors,
+)
 from shadowsync.pipeline.wire.schema import MAX_INTEGER, Message, TensorField
 
 INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
@@ -33,6 +42,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     float: st.floats(allow_nan=False),
     str: st.text(max_size=200),
+    tuple[int, ...]: st.lists(INTEGERS, max_size=5).map(tuple),
     BatchId: st.builds(BatchId, *[st.integers(0, 2**63 - 1)] * 4),
     dict[str, Any]: BODIES,
 }
@@ -76,7 +86,7 @@ def test_every_message_comes_back_as_it_was(message: Message) -> None:
 
 def test_every_kind_has_its_own_name() -> None:
     assert [schema.cls.KIND for schema in MESSAGES.values()] == list(MESSAGES)
-    assert len({schema.cls for schema in MESSAGES.values()}) == len(MESSAGES) == 26
+    assert len({schema.cls for schema in MESSAGES.values()}) == len(MESSAGES) == 29
 
 
 @settings(max_examples=300, deadline=None)
@@ -91,7 +101,7 @@ def test_one_flipped_bit_of_a_header_is_noticed(message: Message, data: st.DataO
 
 
 def test_tensors_are_neither_copied_out_nor_in() -> None:
-    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    values = np.arange(12, dtype=np.float32)
     frames = encode(Vectors(request=1, version=2, values=values))
     received = decode([frames[0], memoryview(frames[1])])
     assert frames[1] is values
@@ -110,9 +120,13 @@ def test_tensors_are_neither_copied_out_nor_in() -> None:
     ],
 )
 def test_a_tensor_other_than_declared_is_not_sent(values: Any) -> None:
-    encode(Vectors(request=1, version=0, values=np.zeros((2, 3), np.float32)))
-    with pytest.raises(ValueError, match=r"vectors\.values: .*C-contiguous float32 of rank 2"):
-        encode(Vectors(request=1, version=0, values=values))
+    nothing = np.zeros(0, np.float32)
+    good = Delivery(
+        1, 0, BatchId(0, 0, 0, 0), nothing, np.zeros((2, 3), np.float32), np.zeros((1, 2), np.int32)
+    )
+    encode(good)
+    with pytest.raises(ValueError, match=r"delivery\.dense: .*C-contiguous float32 of rank 2"):
+        encode(dataclasses.replace(good, dense=values))
 
 
 def test_a_header_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,9 @@ from shadowsync.pipeline.wire.schema import MAX_TEXT_CHARACTERS
 
 Header = Callable[[Any], bytes]
 V = PROTOCOL_VERSION
-LOOKUP = [V, "lookup", [1], [[2]]]
+LOOKUP = [V, "lookup", [1, [], 0, 0, 0], [[2], [0, 0]]]
 ROWS = bytes(8)
+NO_BAGS = b""
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
@@ -38,7 +39,7 @@ FUZZED = settings(
 
 
 def test_the_control_message_is_taken(header: Header) -> None:
-    taken = decode([header(LOOKUP), ROWS])
+    taken = decode([header(LOOKUP), ROWS, NO_BAGS])
     assert isinstance(taken, Lookup)
     assert taken.rows.tolist() == [0, 0]
 
@@ -71,7 +72,7 @@ def test_any_bytes_are_refused(
 @pytest.mark.parametrize("version", [0, V + 1, "1", None, "x" * 9999])
 def test_another_version_is_told_so(header: Header, version: Any) -> None:
     # The rest may be of any form: a later version may have changed it.
-    for parts in ([version, "lookup", [1], [[2]]], [version, {"kind": "new"}]):
+    for parts in ([version, "lookup", [1, [], 0, 0, 0], [[2]]], [version, {"kind": "new"}]):
         with pytest.raises(ProtocolError, match=r"protocol version .*; this is version 1; install the same"):
             decode([header(parts)])
 
@@ -79,11 +80,11 @@ def test_another_version_is_told_so(header: Header, version: Any) -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        pytest.param([V, "lookups", [1], [[2]]], id="name"),
-        pytest.param([V, 7, [1], [[2]]], id="number"),
-        pytest.param([V, ["lookup"], [1], [[2]]], id="list"),
-        pytest.param([V, "lookup", [1]], id="too short"),
-        pytest.param([V, "lookup", [1], [[2]], 0], id="too long"),
+        pytest.param([V, "lookups", [1, []], [[2]]], id="name"),
+        pytest.param([V, 7, [1, []], [[2]]], id="number"),
+        pytest.param([V, ["lookup"], [1, [], 0, 0, 0], [[2]]], id="list"),
+        pytest.param([V, "lookup", [1, [], 0, 0, 0]], id="too short"),
+        pytest.param([V, "lookup", [1, [], 0, 0, 0], [[2]], 0], id="too long"),
     ],
 )
 def test_an_unknown_kind_is_refused(header: Header, parts: Any) -> None:
@@ -94,19 +95,23 @@ def test_an_unknown_kind_is_refused(header: Header, parts: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ([], "1 header values are expected"),
-        ([1, 2], "1 header values are expected"),
-        ({"request": 1}, "1 header values are expected"),
-        (["1"], r"lookup\.request: an integer is expected, not '1'"),
-        ([True], r"lookup\.request: an integer"),
-        ([1.0], r"lookup\.request: an integer"),
-        ([2**63], r"lookup\.request: an integer"),
-        ([None], r"lookup\.request: an integer"),
+        ([], "5 header values are expected"),
+        ([1], "5 header values are expected"),
+        ([1, [], 2], "5 header values are expected"),
+        ({"request": 1, "counts": []}, "5 header values are expected"),
+        (["1", [], 0, 0, 0], r"lookup\.request: an integer is expected, not '1'"),
+        ([True, [], 0, 0, 0], r"lookup\.request: an integer"),
+        ([1.0, [], 0, 0, 0], r"lookup\.request: an integer"),
+        ([2**63, [], 0, 0, 0], r"lookup\.request: an integer"),
+        ([None, [], 0, 0, 0], r"lookup\.request: an integer"),
+        ([1, 2, 0, 0, 0], r"lookup\.counts: a list of at most"),
+        ([1, [0] * 5000, 0, 0, 0], r"lookup\.counts: a list of at most"),
+        ([1, [1, "2"], 0, 0, 0], r"lookup\.counts: an integer"),
     ],
 )
 def test_wrong_header_values_are_refused(header: Header, values: Any, why: str) -> None:
     with pytest.raises(ProtocolError, match=why):
-        decode([header([V, "lookup", values, [[2]]]), ROWS])
+        decode([header([V, "lookup", values, [[2], [0, 0]]]), ROWS, NO_BAGS])
 
 
 @pytest.mark.parametrize(
@@ -115,37 +120,37 @@ def test_wrong_header_values_are_refused(header: Header, values: Any, why: str) 
 )
 def test_a_shape_that_is_not_the_frames_is_refused(header: Header, shape: Any) -> None:
     with pytest.raises(ProtocolError, match=r"lookup\.rows: "):
-        decode([header([V, "lookup", [1], [shape]]), ROWS])
+        decode([header([V, "lookup", [1, [], 0, 0, 0], [shape, [0, 0]]]), ROWS, NO_BAGS])
 
 
 def test_a_flag_is_no_size(header: Header) -> None:
     with pytest.raises(ProtocolError, match=r"lookup\.rows: the shape \[True\]"):
-        decode([header([V, "lookup", [1], [[True]]]), bytes(4)])
+        decode([header([V, "lookup", [1, [], 0, 0, 0], [[True], [0, 0]]]), bytes(4), NO_BAGS])
 
 
 @pytest.mark.parametrize("shape", [[2**31, 2**31], [2**30, 2**32], [2**16, 2**16], [2**31, 1]])
 def test_sizes_that_overflow_are_refused(header: Header, shape: list[int]) -> None:
     # In 64 or in 32 bits their product times 4 is zero, which is what came.
     with pytest.raises(ProtocolError, match=r"vectors\.values: "):
-        decode([header([V, "vectors", [1, 0], [shape]]), b""])
+        decode([header([V, "vectors", [1, 0, False], [shape]]), b""])
 
 
 @pytest.mark.parametrize("size", [0, 7, 9, 12])
 def test_a_frame_of_another_size_is_refused(header: Header, size: int) -> None:
     with pytest.raises(ProtocolError, match=rf"lookup\.rows: {size} bytes came for the shape \[2\]"):
-        decode([header(LOOKUP), bytes(size)])
+        decode([header(LOOKUP), bytes(size), NO_BAGS])
 
 
-@pytest.mark.parametrize("rest", [[], [ROWS, b""], [ROWS, ROWS]])
+@pytest.mark.parametrize("rest", [[], [ROWS], [ROWS, NO_BAGS, b""]])
 def test_fewer_or_more_frames_are_refused(header: Header, rest: list[bytes]) -> None:
-    with pytest.raises(ProtocolError, match="1 tensors are expected"):
+    with pytest.raises(ProtocolError, match="2 tensors are expected"):
         decode([header(LOOKUP), *rest])
 
 
 def test_more_shapes_than_tensors_are_refused(header: Header) -> None:
-    for shapes in ([], [[2], [2]], [[2], [2]] * 2, "x", None):
-        with pytest.raises(ProtocolError, match="1 tensors are expected"):
-            decode([header([V, "lookup", [1], shapes]), ROWS])
+    for shapes in ([], [[2]], [[2], [0, 0], [2]], "x", None):
+        with pytest.raises(ProtocolError, match="2 tensors are expected"):
+            decode([header([V, "lookup", [1, [], 0, 0, 0], shapes]), ROWS, NO_BAGS])
 
 
 def test_no_frames_and_no_header_are_refused() -> None:
@@ -173,8 +178,9 @@ def test_what_follows_the_header_is_refused(checksummed: Callable[[bytes], bytes
 @pytest.mark.parametrize("depth", [10, 300, 900, 1000, 1015, 1023, 1100, 100_000])
 def test_a_deep_nesting_is_refused(checksummed: Callable[[bytes], bytes], depth: int) -> None:
     nested = b"\x91" * depth + b"\xc0"
-    place = [b"\x94\x01\xa6lookup\x91" + nested + b"\x91\x91\x02", b"\x94\x01\xa6lookup\x91\x01" + nested]
-    place += [b"\x94" + nested + b"\xa6lookup\x91\x01\x91\x91\x02", b"\x94\x01" + nested + b"\x91\x01\x90"]
+    values, shapes = b"\x92\x01\x90", b"\x91\x91\x02"
+    place = [b"\x94\x01\xa6lookup\x92" + nested + b"\x90" + shapes, b"\x94\x01\xa6lookup" + values + nested]
+    place += [b"\x94" + nested + b"\xa6lookup" + values + shapes, b"\x94\x01" + nested + values + b"\x90"]
     for body in place:
         with pytest.raises(ProtocolError):
             decode([checksummed(body), ROWS])
@@ -186,13 +192,14 @@ def test_a_deep_nesting_is_refused(checksummed: Callable[[bytes], bytes], depth:
     ids=["three", "negative", "flag", "large", "floats", "text", "long text", "table"],
 )
 def test_a_wrong_batch_id_is_refused_in_few_words(header: Header, wrong: Any) -> None:
-    frames = [header([V, "push", [1, wrong, 0], [[0], [0, 4]]]), b"", b""]
+    frames = [header([V, "push", [1, wrong, 0, 1.0, [], 0, 0, 0], [[0], [0], [0, 0]]]), b"", b"", b""]
     with pytest.raises(ProtocolError, match=r"push\.id: a batch id is four integers") as refused:
         decode(frames)
     # It is sent back as a Failure, which must be readable there.
     assert len(str(refused.value)) < MAX_TEXT_CHARACTERS
     decode([bytes(memoryview(frame)) for frame in encode(Failure(request=0, what=str(refused.value)))])
-    right = decode([header([V, "push", [1, [1, 2, 3, 4], 0], [[0], [0, 4]]]), b"", b""])
+    values = [1, [1, 2, 3, 4], 0, 1.0, [], 0, 0, 0]
+    right = decode([header([V, "push", values, [[0], [0], [0, 0]]]), b"", b"", b""])
     assert isinstance(right, Push)
-    assert right.gradients.shape == (0, 4)
+    assert right.gradients.shape == (0,)
     assert right.gradients.dtype == np.float32

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.data.batch import BatchId
-from shadowsync.pipeline.wire.schema import MAX_INTEGER, MAX_TEXT_CHARACTERS, Message, schema_of, tensor
+from shadowsync.pipeline.wire.schema import (
+    MAX_INTEGER,
+    MAX_NUMBERS,
+    MAX_TEXT_CHARACTERS,
+    Message,
+    schema_of,
+    tensor,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,7 @@ class Everything(Message):
     table: dict[str, Any]
     id: BatchId
     maybe: int | None
+    several: tuple[int, ...]
     one: NDArray[np.float32] = tensor("float32", 1)  # noqa: RUF009
     two: NDArray[np.int64] = tensor("int64", 2)  # noqa: RUF009
 
@@ -40,7 +48,16 @@ def checker(name: str) -> Callable[[Any], Any]:
 def test_header_fields_and_tensors_keep_their_order() -> None:
     schema = schema_of(Everything)
     assert schema.cls is Everything
-    assert [name for name, _ in schema.header] == ["whole", "real", "flag", "text", "table", "id", "maybe"]
+    assert [name for name, _ in schema.header] == [
+        "whole",
+        "real",
+        "flag",
+        "text",
+        "table",
+        "id",
+        "maybe",
+        "several",
+    ]
     assert [(field.name, field.rank) for field in schema.tensors] == [("one", 1), ("two", 2)]
     assert [field.dtype.newbyteorder("<") for field in schema.tensors] == [np.dtype("<f4"), np.dtype("<i8")]
 
@@ -71,6 +88,8 @@ def test_what_is_declared_is_taken_as_it_is(name: str, value: Any) -> None:
 
 def test_numbers_become_floats_and_lists_batch_ids() -> None:
     assert type(checker("real")(3)) is float
+    assert checker("several")([1, 2]) == (1, 2)
+    assert checker("several")([]) == ()
     assert checker("id")([1, 2, 3, 4]) == BatchId(epoch=1, span=2, number=3, seed=4)
 
 
@@ -90,6 +109,9 @@ def test_numbers_become_floats_and_lists_batch_ids() -> None:
         ("table", {b"a": 1}, "a table"),
         ("id", [1, 2, 3], "a batch id"),
         ("maybe", "3", "an integer"),
+        ("several", 3, "a list of at most"),
+        ("several", [0] * (MAX_NUMBERS + 1), "a list of at most"),
+        ("several", [1, "2"], "an integer"),
     ],
 )
 def test_anything_else_is_refused_in_few_words(name: str, value: Any, why: str) -> None:

@@ -67,7 +67,7 @@ def test_messages_go_both_ways(listener: Listener, connect: Callable[[str], Conn
     assert identity == b"t/0"
     assert isinstance(question, Lookup)
     assert question.rows.tolist() == [0, 1, 2, 3, 4]
-    values = np.arange(200_000, dtype=np.float32).reshape(5, 40_000)
+    values = np.arange(200_000, dtype=np.float32)
     trackers = listener.send(identity, Vectors(7, 3, values))
     answer = arrived(connection)
     assert isinstance(answer, Vectors)
@@ -140,7 +140,8 @@ def test_a_hostile_message_of_any_size_is_answered(
     listener: Listener, connect: Callable[[str], Connection], header: Callable[[object], bytes]
 ) -> None:
     connection = connect("stranger/1")
-    connection.socket.send_multipart([header([1, "push", [1, "\0" * 3_000_000, 0], [[0], [0, 4]]]), b"", b""])
+    hostile = [1, "push", [1, "\0" * 3_000_000, 0, 1.0, [], 0, 0, 0], [[0], [0], [0, 0]]]
+    connection.socket.send_multipart([header(hostile), b"", b"", b""])
     connection.send(Pushed(1, repeated=False))
     assert heard(listener) == (b"stranger/1", Pushed(1, repeated=False))
     answer = arrived(connection)

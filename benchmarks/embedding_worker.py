@@ -1,11 +1,10 @@
-"""What the embedding tables cost a batch: on their node, and on a trainer's worker, each on one thread.
+"""What the embedding tables cost a batch on a trainer's worker, on one thread.
 
-    python benchmarks/embedding_store.py [--quick] [--out FILE.json]
+    python benchmarks/embedding_worker.py [--quick] [--out FILE.json]
 
 Ids are log-uniform, one an example and table, 26 tables of 16 floats. Each figure is the median over
 repeats of the mean over 20 different batches, in CPU microseconds of the thread, which other load on the
-machine disturbs least, and in microseconds of the wall. "read + write" is a bound on the step of the rows: a
-gather of as many rows and a scatter of them back, with nothing summed or computed.
+machine disturbs least, and in microseconds of the wall. What they cost a node: `embedding_node.py`.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.data.batch import Int32Array
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.routing import ShardRouter
-from shadowsync.pipeline.embedding.store import ShardStore
 from shadowsync.pipeline.report.hardware import describe_hardware, versions
 
 TABLES, DIM, BATCHES = 26, 16, 20
@@ -39,20 +38,20 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="tenth of the rows, few repeats: checks, not figures"
     )
-    parser.add_argument("--out", type=Path, default=Path("embedding_store.json"))
+    parser.add_argument("--out", type=Path, default=Path("embedding_worker.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = 10_000 if options.quick else 100_000
     repeats = 3 if options.quick else 15
-    results = [fill_figures(rows)]
+    results: list[dict[str, Any]] = []
     for batch in (512,) if options.quick else (512, 2048):
-        for optimizer in ("sgd", "rowwise_adagrad"):
-            results.append(node_figures(rows, batch, optimizer, repeats))
         # One table of as many rows as the others together is what makes the plan split.
-        even = TablePlan.make([rows] * TABLES, DIM, 2)
-        split = TablePlan.make([rows * TABLES] + [rows] * (TABLES - 1), DIM, 2)
+        even = TablePlan.make(tables([rows] * TABLES), 2)
+        split = TablePlan.make(tables([rows * TABLES] + [rows] * (TABLES - 1)), 2)
         results.append(worker_figures("whole tables", even, batch, repeats))
         results.append(worker_figures("one split table", split, batch, repeats))
+        banks = TablePlan.make(tables([rows] * TABLES, rates=(0.02, 0.05)), 2)
+        results.append(worker_figures("two banks", banks, batch, repeats))
     print_table(results)
     report = {
         "date": datetime.now(UTC).isoformat(),
@@ -66,47 +65,12 @@ def main() -> None:
     print(f"\nwritten to {options.out}")
 
 
-def fill_figures(rows: int) -> dict[str, Any]:
-    """Rows a second that a new store initializes, its page faults included."""
-    plan = TablePlan.make([rows] * TABLES, DIM, 1)
-    start = time.perf_counter()
-    ShardStore(plan, 0, seed=1, optimizer="rowwise_adagrad", lr=0.02, memory_fraction=0.8)
-    seconds = time.perf_counter() - start
-    return {"what": "new store", "rows": rows * TABLES, "million rows/s": rows * TABLES / seconds / 1e6}
-
-
-def node_figures(rows: int, batch: int, optimizer: str, repeats: int) -> dict[str, Any]:
-    """One node that has all tables."""
-    plan = TablePlan.make([rows] * TABLES, DIM, 1)
-    store = ShardStore(plan, 0, seed=1, optimizer=optimizer, lr=0.02, memory_fraction=0.8)
-    asked = [ShardRouter(plan).requests(ids)[0].rows for ids in drawn_ids(plan, batch)]
-    distinct = [np.unique(ids) for ids in asked]
-    out = np.empty((len(asked[0]), DIM), np.float32)
-    gradients = np.random.default_rng(2).standard_normal((len(asked[0]), DIM), dtype=np.float32)
-    weights = store.tensors()["weights"]
-
-    def read_and_write(index: int) -> None:
-        part = out[: len(distinct[index])]
-        np.take(weights, distinct[index], axis=0, out=part, mode="clip")
-        weights[distinct[index]] = part
-
-    return {
-        "what": f"node, {optimizer}",
-        "batch": batch,
-        "lookups": len(asked[0]),
-        "distinct": statistics.mean(map(len, distinct)),
-        "lookup": microseconds(lambda index: store.lookup(asked[index], out), repeats),
-        "apply": microseconds(lambda index: store.apply(asked[index], gradients), repeats),
-        "read + write": microseconds(read_and_write, repeats),
-    }
-
-
 def worker_figures(what: str, plan: TablePlan, batch: int, repeats: int) -> dict[str, Any]:
     """One worker of a trainer, over two nodes; the backward pass starts at the `cat` of all embeddings."""
     router = ShardRouter(plan)
     ids = drawn_ids(plan, batch)
     requests = [router.requests(one) for one in ids]
-    answers = [[np.ones((len(r.rows), DIM), np.float32) for r in asked] for asked in requests]
+    answers = [[np.ones(r.floats, np.float32) for r in asked] for asked in requests]
     gradient = torch.ones(batch, TABLES * DIM)
 
     def train(index: int) -> None:
@@ -126,6 +90,16 @@ def worker_figures(what: str, plan: TablePlan, batch: int, repeats: int) -> dict
         "assemble, cat, backward": microseconds(train, repeats),
         "26 leaves, cat, backward": microseconds(bound, repeats),
     }
+
+
+def tables(
+    rows: Sequence[int], optimizer: str = "rowwise_adagrad", rates: Sequence[float] = (0.02,)
+) -> list[TableSettings]:
+    """Tables of DIM floats whose rates take turns."""
+    return [
+        TableSettings(f"C{n}", count, DIM, "", optimizer, rates[n % len(rates)], 0.05)
+        for n, count in enumerate(rows)
+    ]
 
 
 def drawn_ids(plan: TablePlan, batch: int) -> list[Int32Array]:

@@ -1,0 +1,103 @@
+"""One whole job of ours on the data of the comparison with other systems, measured from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shadowsync.benchmarks.job_meter import Samples, follow, per_million
+from shadowsync.benchmarks.job_runs import job_text
+from shadowsync.benchmarks.pairs import Figures
+from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.write import read_report
+
+END_SECONDS = 0.5
+
+
+class JobFailed(RuntimeError):
+    """The job did not finish, or was too short to measure; the message says which."""
+
+
+def sections(log: Path, batch: int, precision: str) -> dict[str, dict[str, Any]]:
+    """2 trainers of one worker, 1 reader, 1 embedding node, 1 sync node; SGD; the model of the comparison."""
+    return {
+        "run": {"node_timeout_seconds": 60.0, "start_timeout_seconds": 180.0},
+        "data": {"format": "parquet", "path": str(log)},
+        "model": {
+            "name": "dlrm",
+            "embedding_dim": 16,
+            "table_rows": 100_000,
+            "bottom": [512, 256, 64],
+            "top": [512, 256],
+        },
+        "trainer": {
+            "count": 2,
+            "workers": 1,
+            "batch": batch,
+            "optimizer": "sgd",
+            "lr": 0.01,
+            "precision": precision,
+        },
+        "embedding": {"nodes": 1, "optimizer": "sgd", "lr": 0.01},
+        "sync": {"algorithm": "easgd", "mode": "shadow", "nodes": 1},
+    }
+
+
+def run_own(log: Path, batch: int, precision: str, warm_seconds: float) -> Figures:
+    """Runs it to its end. Raises JobFailed.
+
+    `examples_per_second` from the first to the last trained batch; `steady_examples_per_second` without the
+    first `warm_seconds` and the last half second; CPU seconds of every process of the job, the supervisor and
+    the coordinator among them, by role too.
+    """
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        folder = Path(name)
+        job = sections(log, batch, precision)
+        job["run"]["directory"] = name
+        (folder / "job.toml").write_text(job_text(job), encoding="utf-8")
+        command = [sys.executable, "-m", "shadowsync.cli", "run", str(folder / "job.toml"), "--quiet"]
+        with (folder / "said").open("wb") as said:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            samples = follow(process, folder)
+        if process.returncode:
+            text = (folder / "said").read_text("utf-8", "replace")[-1500:]
+            raise JobFailed(f"the job ended with {process.returncode}: {text}")
+        return figures(read_report(folder / "latest" / "report.json"), samples, warm_seconds)
+
+
+def figures(report: Report, samples: Samples, warm_seconds: float) -> Figures:
+    """The figures of a finished job from its report and what was seen of it meanwhile. Raises JobFailed."""
+    if len(samples) < 2:
+        raise JobFailed("the job was over before it could be looked at twice: more examples")
+    used = per_million(samples)
+    return {
+        "examples_per_second": report.throughput.examples_per_second or 0.0,
+        "steady_examples_per_second": steady(report.curves.throughput, warm_seconds),
+        "cpu_seconds_per_million": used["all"],
+        **{f"cpu_{role}": value for role, value in used.items() if role != "all"},
+        "sync_gap": report.sync.gap_mean or 0.0,
+        "embedding_staleness": report.staleness.embedding_mean or 0.0,
+        "bfloat16_trainers": float(list(report.precision.values()).count("bfloat16")),
+    }
+
+
+def steady(curves: Mapping[str, Sequence[tuple[float, float]]], warm_seconds: float) -> float:
+    """Examples/s of all trainers between `warm_seconds` after the first batch and half a second before the
+    end, from each trainer's curve: (end of a half second, its examples/s). Raises JobFailed where it was too
+    short for that.
+    """
+    total: dict[float, float] = {}
+    for points in curves.values():
+        for end, rate in points:
+            total[end] = total.get(end, 0.0) + rate
+    busy = [end for end, rate in sorted(total.items()) if rate > 0]
+    inside = [
+        rate for end, rate in total.items() if busy and busy[0] + warm_seconds < end <= busy[-1] - END_SECONDS
+    ]
+    if not inside:
+        raise JobFailed(f"the job trained for less than {warm_seconds + END_SECONDS} seconds: more examples")
+    return sum(inside) / len(inside)

@@ -1,0 +1,66 @@
+"""`shadowsync compare`: a job under several algorithms, side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from .network_options import network_options, network_overrides
+
+
+@click.command()
+@click.argument("job_file", metavar="[JOB.toml]", required=False, type=click.Path())
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="For every run.")
+@click.option(
+    "--algorithms",
+    metavar="LIST",
+    help="For example none,easgd,easgd@5,easgd:elastic_rate=0.3@30: NAME is the shadow mode, NAME@K a fixed"
+    " rate of every K iterations, :KEY=VALUE an option of the algorithm.",
+)
+@click.option("--seeds", type=click.IntRange(1, 1000), help="How many, from run.seed on. [default: 3]")
+@network_options
+@click.option(
+    "--resume",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Go on with the comparison in DIR, and try again what failed; takes no other option.",
+)
+def compare(
+    job_file: str | None,
+    overrides: tuple[str, ...],
+    algorithms: str | None,
+    seeds: int | None,
+    resume: Path | None,
+    **network: str | None,
+) -> None:
+    """Run a job under several algorithms and one trainer alone, side by side, and write one page about it.
+
+    Each is run with every seed on the same data, in alternation. The folder RUN-compare beside the job's
+    runs holds compare.html, compare.json, compare.md and every run. A run that fails is shown as failed and
+    the others go on; the exit code is then 5, or 7 if a ledger does not add up.
+    """
+    from rich.console import Console
+
+    from ..pipeline.errors import JobFileError
+
+    others = [job_file, algorithms, seeds, *overrides, *network.values()]
+    if resume is not None and any(value is not None for value in others):
+        raise JobFileError("--resume: the comparison has its own job and options", remedy="give DIR alone")
+    if resume is None and (job_file is None or algorithms is None):
+        raise JobFileError("a job file and --algorithms are needed", remedy="see shadowsync compare --help")
+    from ..lab.compare import go_on, start
+    from ..pipeline.config.load import load_job
+
+    console = Console()
+    if resume is not None:
+        sys.exit(int(go_on(resume, console, _say)))
+    assert job_file is not None
+    assert algorithms is not None
+    job = load_job(job_file, (*overrides, *network_overrides(network)))
+    sys.exit(int(start(job, algorithms, seeds or 3, console, _say)))
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

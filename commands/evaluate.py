@@ -1,0 +1,32 @@
+"""`shadowsync eval`: the quality of a saved model on data files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from .which_option import which_option
+
+
+@click.command(name="eval")
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--data", "data", required=True, multiple=True, help="File or glob to score, of the job's format."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@which_option("--which")
+def evaluate(run_folder: Path, data: tuple[str, ...], as_json: bool, which: Literal["last", "best"]) -> None:
+    """Score the model that RUN saved on data files, without a cluster."""
+    import json
+
+    from ..nodes.offline_eval import evaluate_run
+    from ..pipeline.data.places import absolute
+
+    scores = evaluate_run(run_folder, [absolute(pattern) for pattern in data], which)
+    if as_json:
+        click.echo(json.dumps(scores))
+        return
+    for key, value in scores.items():
+        click.echo(f"{key:>12}  {value:.6f}" if isinstance(value, float) else f"{key:>12}  {value}")

@@ -1,0 +1,51 @@
+"""`shadowsync export`: a saved model as files that others serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from .which_option import which_option
+
+
+@click.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["torch-export", "onnx"]),
+    default="torch-export",
+    show_default=True,
+    help="Of the dense part: dense.pt2 for torch.export.load, or dense.onnx.",
+)
+@click.option(
+    "--tables",
+    type=click.Choice(["parquet", "safetensors", "none"]),
+    default="parquet",
+    show_default=True,
+    help="Of the embedding tables: a file each, or one for all.",
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="A folder that is made for them.")
+@which_option("--which")
+def export(
+    run_folder: Path,
+    form: Literal["torch-export", "onnx"],
+    tables: Literal["parquet", "safetensors", "none"],
+    out: Path,
+    which: Literal["last", "best"],
+) -> None:
+    """Write the model that RUN saved as files that others can serve.
+
+    The folder has the dense part, which takes any number of examples, the tables, and manifest.json, which
+    says how ids are hashed, numbers transformed and bags pooled.
+    """
+    from ..pipeline.saved_model.export import export_model
+    from ..pipeline.saved_model.model import SavedModel
+
+    model = SavedModel.open(run_folder, which)
+    manifest = export_model(model, out, form, tables)
+    for file in manifest["files"]:
+        click.echo(f"{file['bytes']:>15,} bytes  {file['name']}")
+    click.echo(f"{manifest['model']} of {manifest['run']}: {out}")

@@ -1,0 +1,29 @@
+"""`shadowsync health`: is the node of this container well?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("path", metavar="[PATH]", envvar="SHADOWSYNC_HEALTH", type=click.Path(path_type=Path))
+@click.option("--timeout", default=5.0, show_default=True, type=click.FloatRange(min=0, min_open=True))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the node's figures.")
+def health(path: Path, timeout: float, as_json: bool) -> None:
+    """Ask the node that answers at the Unix socket PATH whether it is well.
+
+    PATH is by default what SHADOWSYNC_HEALTH says, which tells a node where to answer, too. The exit code is
+    0 for a coordinator that answers and for a node that is in its job and heard the coordinator lately, and
+    1 otherwise, also when nothing answers for --timeout seconds.
+    """
+    import json
+    from dataclasses import asdict
+
+    from ..nodes.health import ask_health
+
+    found = ask_health(path, timeout)
+    click.echo(json.dumps(asdict(found)) if as_json else found.text, err=not found.healthy)
+    sys.exit(0 if found.healthy else 1)

@@ -1,0 +1,57 @@
+"""What every command that starts nodes takes: the job, what overrides it, and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..pipeline.config.job import Job
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def job_options(command: F) -> F:
+    """JOB.toml and --set."""
+    command = click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="SECTION.KEY=VALUE",
+        help="Override a setting of the job file.",
+    )(command)
+    return click.argument("job_file", metavar="JOB.toml", type=click.Path())(command)
+
+
+def web_option(command: F) -> F:
+    """`--web`, a key of the job file's [watch]."""
+    return click.option(
+        "--web",
+        metavar="[HOST:]PORT",
+        help="Show the job on a web page there; without HOST on this machine only. [default: watch.web]",
+    )(command)
+
+
+def web_override(web: str | None) -> list[str]:
+    """`--web` as overrides of the job file."""
+    import json
+
+    return [] if web is None else [f"watch.web={json.dumps(web)}"]
+
+
+def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool) -> Job:
+    """The job of a TOML file, or of the resolved JSON that a supervisor or a run folder has.
+
+    `torch`: whether this process will have torch anyway, and so may import an algorithm.
+    """
+    from ..nodes.sync_count import with_sync_nodes
+    from ..pipeline.config.load import load_job, load_resolved
+    from ..pipeline.errors import JobFileError
+
+    if not job_file.endswith(".json"):
+        return with_sync_nodes(load_job(job_file, overrides), may_import=torch)
+    if overrides:
+        raise JobFileError("--set cannot change a resolved job", where=job_file, remedy="give the TOML file")
+    return load_resolved(job_file)

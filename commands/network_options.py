@@ -1,0 +1,48 @@
+"""The options of a slow network, which `run` and `compare` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def network_options(command: F) -> F:
+    """The slow network of `run` and `compare`; each is a key of the job file's [network]."""
+    for option in (
+        click.option(
+            "--emulation",
+            type=click.Choice(["auto", "relay", "tc"]),
+            help="By which means. auto takes the kernel's traffic control where there is root and what it"
+            " needs, and a relay process otherwise.",
+        ),
+        click.option(
+            "--delay-links",
+            type=click.Choice(["sync", "all"]),
+            help="Which links are slow: those of synchronization (the default), or all.",
+        ),
+        click.option(
+            "--bandwidth",
+            metavar="RATE",
+            help="Emulate a slow network, for example 100mbit: of each node that listens on such a link, in"
+            " each direction, all its connections together.",
+        ),
+        click.option(
+            "--delay",
+            metavar="TIME",
+            help="Emulate a slow network, for example 50ms: one way, so a question and its answer take twice"
+            " as long. 0ms puts the emulation in place without a delay, to compare with.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def network_overrides(given: Mapping[str, str | None]) -> list[str]:
+    """The network options as overrides of the job file, quoted: text whatever is in them."""
+    import json
+
+    return [f"network.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]

@@ -1,0 +1,156 @@
+"""The commands that start one node each: a coordinator, and what joins it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .job_arguments import job_of, job_options, web_option, web_override
+
+if TYPE_CHECKING:
+    from ..nodes.settings import NodeSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def node_options(command: F) -> F:
+    """What differs from process to process."""
+    for option in (
+        click.option("--bind", help="Host, or host:port, to listen on. [default: network.bind]"),
+        click.option("--advertise", help="The host that others are told. [default: network.advertise]"),
+        click.option(
+            "--metrics-port",
+            type=click.IntRange(0, 65_535),
+            help="Serve metrics for Prometheus there, 0: nowhere. [default: watch.metrics_port]",
+        ),
+        click.option("--token", hidden=True),
+        click.option("--supervised", is_flag=True, hidden=True),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@job_options
+@node_options
+@web_option
+@click.option("--announce", type=click.Path(path_type=Path), hidden=True)
+@click.option("--profile-seconds", type=click.FloatRange(min=0, min_open=True), hidden=True)
+def coordinator(
+    job_file: str,
+    overrides: tuple[str, ...],
+    bind: str | None,
+    advertise: str | None,
+    token: str | None,
+    supervised: bool,
+    announce: Path | None,
+    profile_seconds: float | None,
+    metrics_port: int | None,
+    web: str | None,
+) -> None:
+    """Start the coordinator of a job; it prints the address that the others join."""
+    from ..nodes.coordinator_main import run_coordinator
+    from ..nodes.logs import log_to_stderr
+
+    more: dict[str, Any] = {
+        "announce": announce,
+        "metrics_port": metrics_port,
+        "profile_seconds": profile_seconds,
+    }
+    overrides = (*overrides, *web_override(web))
+    settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=False, **more)
+    log_to_stderr()
+    code, text, report = asyncio.run(run_coordinator(settings))
+    if report is not None and not supervised:
+        from rich.console import Console
+
+        from ..pipeline.report.terminal import print_report
+
+        print_report(report, Console())
+    if text:
+        click.echo(f"shadowsync coordinator: {text}", err=True)
+    sys.exit(int(code))
+
+
+def _device_option(command: F) -> F:
+    return click.option("--device", help='"cpu", "cuda", "cuda:1" or "auto". [default: trainer.device]')(
+        command
+    )
+
+
+def _role_command(
+    name: str, text: str, own_options: Callable[[Any], Any] = lambda start: start
+) -> click.Command:
+    @click.command(name=name, help=text)
+    @own_options
+    @job_options
+    @node_options
+    @click.option("--join", required=True, metavar="tcp://HOST:PORT", help="The coordinator's address.")
+    def start(
+        job_file: str,
+        overrides: tuple[str, ...],
+        bind: str | None,
+        advertise: str | None,
+        token: str | None,
+        supervised: bool,
+        join: str,
+        metrics_port: int | None,
+        device: str | None = None,
+    ) -> None:
+        from ..nodes.launch import run_node, say
+
+        if device is not None:
+            overrides = (*overrides, f'trainer.device="{device}"')
+        torch = name in ("trainer", "sync")
+        more: dict[str, Any] = {"join": join, "metrics_port": metrics_port}
+        settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=torch, **more)
+        code, why = run_node(name, settings)
+        say(code, why, name)
+        sys.exit(int(code))
+
+    return start
+
+
+reader = _role_command("reader", "Start a reader: it takes spans of the input and delivers batches.")
+trainer = _role_command(
+    "trainer", "Start a trainer: a replica, its workers and its shadow thread.", _device_option
+)
+embedding = _role_command("embedding", "Start an embedding node: a shard of all the tables.")
+sync = _role_command("sync", "Start a sync node: a slice of the parameter center.")
+
+
+def _settings(
+    job_file: str,
+    overrides: tuple[str, ...],
+    bind: str | None,
+    advertise: str | None,
+    token: str | None,
+    supervised: bool,
+    *,
+    torch: bool,
+    **more: Any,
+) -> NodeSettings:
+    from ..nodes.settings import NodeSettings
+    from ..pipeline.errors import JobFileError
+
+    job = job_of(job_file, overrides, torch=torch)
+    if job.network.slow is not None and not supervised:
+        raise JobFileError(
+            "network.delay and network.bandwidth are emulated by `shadowsync run` only",
+            where=job_file,
+            remedy="leave them out for a node that is started by itself",
+        )
+    given: dict[str, Any] = {"token": token} if token else {}
+    return NodeSettings(
+        job=job,
+        bind=bind if bind is not None else job.network.bind,
+        advertise=advertise if advertise is not None else job.network.advertise,
+        supervised=supervised,
+        **given,
+        **more,
+    )

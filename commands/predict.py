@@ -1,0 +1,42 @@
+"""`shadowsync predict`: a saved model's scores of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from .which_option import which_option
+
+
+@click.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    "data",
+    required=True,
+    multiple=True,
+    help="File, glob or URL to score, of the job's format; the label may be absent. May be repeated.",
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The Parquet file to write.")
+@click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
+@which_option("--which")
+def predict(
+    run_folder: Path, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Literal["last", "best"]
+) -> None:
+    """Score files with the model that RUN saved, one row for each of theirs, in their order.
+
+    The output has the columns file, row (from 1: a line of text, a row of Parquet), probability, logit and
+    label. A row that cannot be read, or whose logit is not finite, has no probability; how many there are,
+    and the first of them, is said.
+    """
+    from ..pipeline.data.places import absolute
+    from ..pipeline.saved_model.model import SavedModel
+    from ..pipeline.saved_model.prediction import write_predictions
+
+    model = SavedModel.open(run_folder, which)
+    done = write_predictions(model, [absolute(pattern) for pattern in data], out, keep)
+    for line in done.first:
+        click.echo(f"no score for {line}", err=True)
+    click.echo(f"{done.rows:,} rows, {done.without_score:,} of them without a score: {out}")

@@ -1,0 +1,103 @@
+"""`shadowsync prepare`: a job's input as pre-hashed Parquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..pipeline.prepare.preparation import Prepared
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.toml", type=click.Path())
+@click.option(
+    "--out",
+    required=True,
+    help="The folder to write, of this machine; it is made if need be. With --verify it may be a URL.",
+)
+@click.option("--force", is_flag=True, help="Remove what an earlier call wrote there, and begin anew.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Write nothing: compare the job's settings and the checksum of every part in the folder.",
+)
+@click.option("--quiet", is_flag=True, help="No progress on the terminal, only the result.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a setting of the job file.",
+)
+def prepare(
+    job_file: str, out: str, force: bool, verify: bool, quiet: bool, overrides: tuple[str, ...]
+) -> None:
+    """Turn the input of a job into Parquet that is parsed and hashed already, once for all runs.
+
+    All files that [data] names are read as a run would read them, and --out gets numbered parts, a profile of
+    the data (profile.md) and, last, manifest.json. A call that was interrupted goes on where it stopped. Then
+    `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
+    """
+    from ..pipeline.config.load import load_job
+    from ..pipeline.errors import JobFileError
+    from ..pipeline.prepare.preparation import prepare as prepare_folder
+    from ..pipeline.report.run_folder import shown
+    from .prepare_progress import progress_shown
+
+    if verify and force:
+        raise click.UsageError("--verify writes nothing, and --force removes the folder; give one of them")
+    if verify:
+        _verify(job_file, out, overrides)
+        return
+    if "://" in out:
+        raise JobFileError(
+            "folders are written to this machine only",
+            where=f"--out {out}",
+            remedy="give a folder of this machine and copy it there; data.prepared takes its URL",
+        )
+    folder = Path(out)
+    # The job may already be the one that reads the folder.
+    job = load_job(job_file, (*overrides, 'data.prepared=""'))
+    try:
+        with progress_shown(quiet=quiet) as tell:
+            done = prepare_folder(job, folder, force=force, tell=tell)
+    except KeyboardInterrupt:
+        click.echo(f"{shown(folder)} is not complete; the same command goes on where it stopped", err=True)
+        raise
+    _say(done, shown(folder))
+    click.echo(f"profile: {shown(folder / 'profile.md')}")
+
+
+def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
+    """Compares the folder with the job and with its checksums."""
+    from ..pipeline.config.load import load_job
+    from ..pipeline.prepare.verify import verify_folder
+
+    # The job that reads the folder is refused where it is not what the folder was prepared for.
+    prepared = json.dumps(out, ensure_ascii=False)
+    job = load_job(job_file, (*overrides, f"data.prepared={prepared}"))
+    manifest = verify_folder(job.data.prepared)
+    click.echo(f"{len(manifest.parts)} parts, {manifest.rows:,} rows, every checksum is right: {out}")
+
+
+def _say(done: Prepared, where: str) -> None:
+    """What a preparation gave."""
+    for role in done.manifest.roles:
+        if role.rows:
+            bad = f", {role.bad_rows:,} malformed left out" if role.bad_rows else ""
+            rate = role.positives / role.rows
+            click.echo(f"{role.role}: {role.rows:,} rows, label rate {rate:.2%}{bad}")
+            for sample in role.bad_samples:
+                click.echo(f"  {sample}", err=True)
+    size = sum(part.bytes for part in done.manifest.parts)
+    before = f", {done.parts_before} of them by an earlier call" if done.parts_before else ""
+    what = (
+        "is there already"
+        if done.reused
+        else f"{len(done.manifest.parts)} parts{before}, {size / 1e6:,.0f} MB"
+    )
+    click.echo(f"{what}: {where}")

@@ -1,0 +1,46 @@
+"""The progress of a preparation on the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..pipeline.prepare.preparation import Told
+
+_PERIOD_SECONDS = 0.2
+
+
+@contextmanager
+def progress_shown(*, quiet: bool) -> Iterator[Callable[[Told], None]]:
+    """Gives a callback that shows how far it is, on standard error; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[rows]:,} rows, {task.fields[rate]:,.0f} rows/s"),
+        TimeElapsedColumn(),
+    )
+    begun, shown, rows_before = time.monotonic(), 0.0, -1
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("prepare", total=None, rows=0, rate=0.0)
+
+        def tell(told: Told) -> None:
+            nonlocal shown, rows_before
+            now = time.monotonic()
+            if now - shown < _PERIOD_SECONDS:
+                return
+            rows_before = told.rows if rows_before < 0 else rows_before
+            rate = (told.rows - rows_before) / max(now - begun, 1e-9)
+            progress.update(task, completed=told.bytes_done, total=told.bytes_all, rows=told.rows, rate=rate)
+            shown = now
+
+        yield tell

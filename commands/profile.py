@@ -1,0 +1,47 @@
+"""`shadowsync profile`: runs a job a short while and says where its bottleneck is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from .watched import end, supervise
+
+if TYPE_CHECKING:
+    from ..pipeline.config.job import Job
+
+PROFILED = "finished early: profiled for "
+
+
+def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = False) -> NoReturn:
+    """Runs the job, prints the profile that it left, and ends this process with the job's exit code. Raises
+    DataError if the job ended before anything could be measured, ClusterError if no trainer answered."""
+    from rich.console import Console
+
+    from ..pipeline.errors import ClusterError, DataError, ExitCode
+    from ..pipeline.profile.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON
+    from ..pipeline.profile.terminal import print_profile
+    from ..pipeline.profile.write import read_profile
+    from ..pipeline.report.run_folder import shown
+
+    code, text, report, folder = supervise(job, quiet=quiet, supervised=supervised, profile_seconds=seconds)
+    if folder is not None and (folder / PROFILE_JSON).exists():
+        profile = read_profile(folder / PROFILE_JSON)
+        print_profile(profile, Console())
+        click.echo(f"profile: {shown(folder / PROFILE_MARKDOWN)}")
+        if profile.trace is not None:
+            click.echo(f"trace, for https://ui.perfetto.dev: {shown(folder / TRACE_JSON)}")
+    elif code is ExitCode.OK and report is not None and report.outcome.startswith(PROFILED):
+        raise ClusterError(
+            "no trainer answered in time, so that nothing was measured",
+            where=shown(folder) if folder is not None else "",
+            remedy="measure for longer (--seconds), or see what else runs there",
+        )
+    elif code is ExitCode.OK:
+        raise DataError(
+            "the job ended before anything could be measured",
+            where=", ".join(job.data.path),
+            remedy="give it more data, or raise data.epochs",
+        )
+    end("profile", code, text)

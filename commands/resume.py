@@ -1,0 +1,33 @@
+"""`shadowsync resume`: go on with a run from its checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from .which_option import which_option
+
+
+@click.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a setting of its job; data, model and batches must stay as they are.",
+)
+@which_option("--from")
+@click.option("--quiet", is_flag=True, help="No progress and no report on the terminal, only errors.")
+def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", "best"], quiet: bool) -> None:
+    """Go on with RUN from a checkpoint: what it had trained is not trained again.
+
+    The new run has a folder of its own beside RUN, which stays as it is. It may have more or fewer nodes of
+    any role. A run that has trained all of its input goes on if data.epochs is raised.
+    """
+    from ..nodes.resume import resumed_job
+    from .watched import run_watched
+
+    run_watched(resumed_job(run_folder, overrides, which), "resume", quiet=quiet)

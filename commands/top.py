@@ -1,0 +1,23 @@
+"""`shadowsync top`: looks at a running job."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run_folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
+@click.option("--join", metavar="tcp://HOST:PORT", help="The coordinator's address.")
+@click.option("--once", is_flag=True, help="Show it once and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a second, with all curves.")
+def top(run_folder: Path | None, join: str | None, once: bool, as_json: bool) -> None:
+    """Watch a running job: give its run folder, for example runs/latest, or the coordinator's address.
+
+    It only asks, and disturbs nothing. It ends when the job does, and on Ctrl-C.
+    """
+    from ..watch.attach import address_of, attach
+
+    asyncio.run(attach(address_of(run_folder, join), once=once, as_json=as_json))

@@ -1,0 +1,92 @@
+"""Checks a run whose trainer was killed, from what it left: the report and, by itself, the ledger's file.
+
+    python check_run.py RUN EXAMPLES DEATHS
+
+It believes no figure that it can add up itself, and needs nothing but Python. Exit code 0 and one line if all
+is well, 1 and a line for each thing that isn't.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+FINISHED_WITH_DEATHS = 5
+
+
+def faults_of_report(report: dict[str, Any], examples: int, deaths: int) -> list[str]:
+    """What is wrong with the report of a job of so many examples in which so many trainers died."""
+    counts = report["examples"]
+    ledger = report["ledger"]
+    dead = [node["name"] for node in report["nodes"] if str(node["exit"]) != "0"]
+    came = counts["trained"] + counts["returned"] + counts["in_flight"]
+    checks = {
+        f"exit code {report['exit_code']}": report["exit_code"] == FINISHED_WITH_DEATHS,
+        f"{counts['distinct']} distinct examples of {examples}": counts["distinct"] == examples,
+        f"{counts['read']} read, {came} trained, returned or in flight": counts["read"] == came,
+        "trained is not distinct + replayed": counts["trained"] == counts["distinct"] + counts["replayed"],
+        f"{counts['in_flight']} in flight at the end": counts["in_flight"] == 0,
+        f"{counts['dropped']} dropped, {counts['bad_rows']} bad": counts["dropped"] + counts["bad_rows"] == 0,
+        "the report says that its ledger does not add up": ledger["adds_up"] is True,
+        f"nodes that died: {', '.join(dead) or 'none'}": len(dead) == deaths
+        and all(name.startswith("trainer-") for name in dead),
+    }
+    wrong = [text for text, holds in checks.items() if not holds]
+    wrong += [
+        f"ledger: {identity['name']}: {identity['left']} and {identity['right']}"
+        for identity in ledger["identities"]
+        if identity["left"] != identity["right"] or not identity["holds"]
+    ]
+    return wrong
+
+
+def faults_of_ledger(path: Path, report: dict[str, Any], examples: int) -> list[str]:
+    """What the ledger's file says otherwise than the report."""
+    # Nobody writes to it any more, and it may lie where nothing can be written.
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)) as ledger:
+        (batches, distinct, trained) = ledger.execute(
+            "SELECT count(*), sum(examples), sum(examples * acknowledgements) FROM batches"
+        ).fetchone()
+        (returned,) = ledger.execute("SELECT coalesce(sum(examples), 0) FROM returned").fetchone()
+        applied = dict(ledger.execute("SELECT name, applied FROM shards").fetchall())
+    counts = report["examples"]
+    checks = {
+        f"ledger.sqlite has {distinct} distinct examples, not {examples}": distinct == examples,
+        f"ledger.sqlite has {trained} trained, the report {counts['trained']}": trained == counts["trained"],
+        f"ledger.sqlite has {returned} returned, the report {counts['returned']}": returned
+        == counts["returned"],
+        "no embedding node is in ledger.sqlite": bool(applied),
+    }
+    wrong = [text for text, holds in checks.items() if not holds]
+    wrong += [
+        f"{name} applied {count} of {batches} batches" for name, count in applied.items() if count != batches
+    ]
+    return wrong
+
+
+def main(arguments: list[str]) -> int:
+    """The command line; gives the exit code."""
+    folder, examples, deaths = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        wrong = faults_of_report(report, examples, deaths)
+        wrong += faults_of_ledger(folder / "ledger.sqlite", report, examples)
+    except (OSError, ValueError, KeyError, TypeError, sqlite3.Error) as error:
+        wrong = [f"{folder} cannot be read as a finished run ({type(error).__name__}: {error})"]
+    for text in wrong:
+        print(f"wrong: {text}")
+    if not wrong:
+        counts = report["examples"]
+        print(
+            f"{counts['distinct']} examples trained once each, {counts['returned']} of them returned by a "
+            f"dead trainer first; the ledger adds up, and ledger.sqlite agrees"
+        )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

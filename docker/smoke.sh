@@ -1,0 +1,109 @@
+#!/bin/sh
+# Does docker/compose.yaml keep its promise? Starts a job with 3 trainers, kills the container of one of them in
+# the middle, waits for the report, and checks the ledger. Removes all that it has made.
+#
+#   docker/smoke.sh                      # builds the image; BASE and TORCH_INDEX are passed on
+#   IMAGE=shadowsync docker/smoke.sh     # takes that one
+#
+# EXAMPLES (300000) is the size of the job, SECONDS_LIMIT (600) the longest that it may run.
+# The last line says what happened. Exit code 0: as it should be; 1: not; 2: it could not be tried.
+set -eu
+cd "$(dirname "$0")/.."
+
+EXAMPLES=${EXAMPLES:-300000}
+SECONDS_LIMIT=${SECONDS_LIMIT:-600}
+PROJECT=shadowsync-smoke-$$
+DEADLINE=$(($(date +%s) + SECONDS_LIMIT))
+
+say() { echo "smoke: $*"; }
+cannot() {
+  say "cannot be tried: $*"
+  exit 2
+}
+fail() {
+  compose logs --no-color 2>&1 | tail -n 60 || true
+  say "FAILED: $*"
+  exit 1
+}
+
+docker info >/dev/null 2>&1 || cannot "no container engine answers (docker info)"
+if docker compose version >/dev/null 2>&1; then
+  COMPOSE="docker compose"
+elif command -v docker-compose >/dev/null; then
+  COMPOSE=docker-compose
+else
+  cannot "neither docker compose nor docker-compose is there"
+fi
+compose() { $COMPOSE -p "$PROJECT" -f docker/compose.yaml "$@"; }
+
+if [ -z "${IMAGE:-}" ]; then
+  IMAGE=$PROJECT
+  say "builds the image"
+  set -- ${BASE:+--build-arg "BASE=$BASE"} ${TORCH_INDEX+--build-arg "TORCH_INDEX=$TORCH_INDEX"}
+  docker build -q -f docker/Dockerfile -t "$IMAGE" "$@" . >/dev/null || cannot "the image cannot be built"
+  BUILT=$IMAGE
+fi
+export IMAGE EXAMPLES TRAINERS=3
+# What the caller has set for jobs of their own is none of this one's.
+unset JOB DATA READERS EMBEDDINGS SYNCS NODE_MEMORY NODE_CPUS
+
+clean() {
+  docker rm -f "$PROJECT-check" >/dev/null 2>&1 || true
+  compose down --volumes --timeout 5 >/dev/null 2>&1 || say "could not remove all of project $PROJECT"
+  [ -z "${BUILT:-}" ] || docker image rm -f "$BUILT" >/dev/null 2>&1 || say "could not remove image $BUILT"
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
+
+state() { docker inspect --format '{{.State.Status}} {{.State.ExitCode}}' "$1" 2>/dev/null || echo "gone 0"; }
+# The figure $1 that the coordinator tells of itself; nothing while it does not answer.
+figure() {
+  docker exec "$COORDINATOR" shadowsync health --json 2>/dev/null | sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p"
+}
+in_time() { [ "$(date +%s)" -lt "$DEADLINE" ]; }
+
+say "starts 1 coordinator, 1 reader, 3 trainers, 2 embedding nodes, 1 sync node; $EXAMPLES examples"
+compose up -d --no-build >/dev/null 2>&1 || fail "the containers could not be started"
+COORDINATOR=$(compose ps -q coordinator)
+[ -n "$COORDINATOR" ] || fail "there is no coordinator"
+VICTIM=$(compose ps -q trainer | sed -n 2p)
+[ "$(compose ps -q trainer | wc -l)" -eq 3 ] || fail "there are not 3 trainers"
+
+while :; do
+  in_time || fail "the job had not trained a quarter within $SECONDS_LIMIT s"
+  case $(state "$COORDINATOR") in
+    running* | created* | configured* | initialized*) ;;
+    *) fail "the coordinator ended before a trainer was killed" ;;
+  esac
+  TRAINED=$(figure trained)
+  [ "${TRAINED:-0}" -lt $((EXAMPLES / 4)) ] || break
+  sleep 0.2
+done
+say "kills a trainer's container after $TRAINED examples"
+docker kill "$VICTIM" >/dev/null || fail "the trainer's container could not be killed"
+
+while :; do
+  in_time || fail "the job had not ended within $SECONDS_LIMIT s"
+  case $(state "$COORDINATOR") in
+    exited* | stopped*) break ;;
+    gone*) fail "the coordinator's container is gone" ;;
+  esac
+  sleep 0.5
+done
+CODE=$(state "$COORDINATOR" | cut -d ' ' -f 2)
+[ "$CODE" = 5 ] || fail "the coordinator's exit code is $CODE, not 5 (finished although a node died)"
+say "the job ended with exit code $CODE"
+
+docker run -d --name "$PROJECT-check" -v "${PROJECT}_runs:/runs:ro" --entrypoint python "$IMAGE" \
+  -c "$(cat docker/check_run.py)" /runs/latest "$EXAMPLES" 1 >/dev/null || fail "the check could not be started"
+VERDICT=$(docker wait "$PROJECT-check")
+docker logs "$PROJECT-check"
+[ "$VERDICT" = 0 ] || fail "the run's books are not in order"
+
+while :; do
+  LEFT=$(compose ps -q | while read -r each; do state "$each"; done | grep -c running || true)
+  [ "$LEFT" -gt 0 ] || break
+  in_time || fail "$LEFT containers are still running"
+  sleep 0.5
+done
+say "OK: a trainer was killed, every example was trained once, the ledger adds up"

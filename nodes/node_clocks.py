@@ -1,0 +1,35 @@
+"""How far the clocks of other machines are from this one's, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class NodeClocks:
+    """Offsets by node, of answers that tell the clock: the one with the shortest way there and back counts,
+    half of which is the error (Cristian's algorithm). Nodes on this kernel read this very clock.
+
+    Args:
+        machine: names this kernel.
+    """
+
+    def __init__(self, machine: str) -> None:
+        self._machine = machine
+        self._found: dict[str, tuple[float, float]] = {}
+
+    def told(self, node: str, answer: dict[str, Any], asked_at: float, answered_at: float) -> None:
+        """An answer with `clock` and `machine` came; both times are of this process's clock."""
+        offset, error = float(answer["clock"]) - (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
+        if answer["machine"] == self._machine:
+            offset = error = 0.0
+        if node not in self._found or error < self._found[node][1]:
+            self._found[node] = (offset, error)
+
+    def offset_seconds(self, node: str) -> float:
+        """The node's clock minus this one; 0 for one that told nothing."""
+        return self._found.get(node, (0.0, 0.0))[0]
+
+    @property
+    def error_seconds(self) -> float:
+        """The largest error of an offset."""
+        return max((error for _, error in self._found.values()), default=0.0)

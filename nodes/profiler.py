@@ -1,0 +1,181 @@
+"""The coordinator's side of a profile: when what is measured, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ..pipeline.profile.document import Profile, TraceNote
+from ..pipeline.profile.measured import Measured
+from ..pipeline.profile.trace_events import NodeTrace, trace_events
+from .node_clocks import NodeClocks
+from .node_measures import measured_between
+from .node_profile import machine, measures
+from .sampler import Sampler
+from .tracing import TRACER
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+    from .membership_state import Member
+
+SELF: Final = "coordinator"
+TRACE_SECONDS: Final = 1.0
+PERIOD_SECONDS: Final = 1.0
+ASK_SECONDS: Final = 5.0
+# First steps are slow: kernels are chosen, memory is taken, pages are touched for the first time.
+WARM_UP_SHARE: Final = 0.15
+MOST_WARM_UP_SECONDS: Final = 3.0
+
+Answers = dict[str, dict[str, Any]]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Taken:
+    """What was gathered: the answers of all nodes at the begin and at the end, and their traces."""
+
+    first: Answers = field(default_factory=dict)
+    last: Answers = field(default_factory=dict)
+    traces: list[NodeTrace] = field(default_factory=list)
+
+
+class Profiler:
+    """Measures a job that trains, for so long, and ends it. Runs on the coordinator's loop.
+
+    Attributes:
+        ended: why training should end, in words; empty until then.
+
+    Args:
+        seconds: how long from the first to the last measurement; the trace is taken after it.
+    """
+
+    def __init__(self, coordinator: Coordinator, seconds: float) -> None:
+        self._c = coordinator
+        self._seconds = seconds
+        self._taken = Taken()
+        self._clocks = NodeClocks(machine())
+        self._sampler = Sampler()
+        self._input_ended = False
+        self.ended = ""
+
+    async def run(self) -> None:
+        """To the end of the profile, or of training if that comes first."""
+        trainers = [member.info.name for member in self._c.members.alive("trainer")]
+        await self._c.until(lambda: self._over or self._all_train(trainers))
+        warm_up = min(MOST_WARM_UP_SECONDS, WARM_UP_SHARE * self._seconds)
+        await self._c.until(lambda: self._over, warm_up)
+        if self._over:
+            return
+        self._sampler.start()
+        try:
+            await self._measure()
+        finally:
+            self._sampler.stop()
+        self.ended = f"profiled for {self._seconds:g} s"
+        await self._c.notify()
+
+    async def _measure(self) -> None:
+        self._taken.first = self._taken.last = await self._ask_measures()
+        end = time.monotonic() + self._seconds
+        while (left := end - time.monotonic()) > 0 and not self._over:
+            await self._c.until(lambda: self._over, min(PERIOD_SECONDS, left))
+            # What is measured after the end of the input would be of nodes that have nothing to do.
+            if not self._over:
+                answers = await self._ask_measures()
+                # Who did not answer in time this once counts by its answers before and after.
+                self._taken.first = answers | self._taken.first
+                self._taken.last = self._taken.last | answers
+        self._input_ended = self._over
+        if not self._over:
+            await self._trace(TRACE_SECONDS)
+        await self._ask_measures(last=True)
+
+    def profile(self) -> tuple[Profile, list[dict[str, Any]]] | None:
+        """The profile with the events of its trace; None if training ended before anything was measured, or
+        no trainer answered twice."""
+        job = self._c.job
+        nodes = measured_between(self._taken.first, self._taken.last)
+        trainers = [node for node in nodes if node.role == "trainer"]
+        if not trainers or not any(node.count("trained_examples") for node in trainers):
+            return None
+        synced = job.sync.algorithm != "none"
+        measured = Measured(
+            run=self._c.folder.name,
+            seconds=max(node.seconds for node in trainers),
+            workers=job.trainer.workers,
+            worker_kind=job.trainer.worker_kind,
+            batch=job.trainer.batch,
+            prepared=bool(job.data.prepared),
+            sync=f"{job.sync.algorithm}, {job.sync.mode}" if synced else "none",
+            nodes=nodes,
+        )
+        events = trace_events(self._taken.traces)
+        note = TraceNote(
+            seconds=TRACE_SECONDS,
+            events=len(events),
+            clock_error_seconds=self._clocks.error_seconds,
+        )
+        return Profile.of(measured, self._notes(measured), note if self._taken.traces else None), events
+
+    def _notes(self, measured: Measured) -> list[str]:
+        notes = []
+        told = {node.name for node in measured.nodes}
+        if silent := sorted({member.info.name for member in self._c.members.alive()} - told):
+            notes.append(
+                f"{', '.join(silent)} did not answer two questions within {ASK_SECONDS:g} s each, and"
+                " nothing here is of them: measure for longer, or see what else runs there."
+            )
+        if self._input_ended and measured.seconds < 0.7 * self._seconds:
+            notes.append(
+                f"The input ended after {measured.seconds:.1f} s of {self._seconds:g}: give more of it, or"
+                " raise `data.epochs`."
+            )
+        if any(not node.threads for node in measured.nodes):
+            notes.append("Some systems do not tell waits for a core: there they are counted as compute.")
+        notes.append("This run was a profile: it ended early, and wrote and scored no checkpoint at its end.")
+        return notes
+
+    @property
+    def _over(self) -> bool:
+        return self._c.ledger.complete or self._c.stop.done()
+
+    def _all_train(self, trainers: list[str]) -> bool:
+        living = {member.info.name for member in self._c.members.alive("trainer")}
+        return all(self._c.ledger.trained_batches_of.get(name) for name in trainers if name in living)
+
+    async def _ask_measures(self, *, last: bool = False) -> Answers:
+        members = self._c.members.alive()
+        answers = await asyncio.gather(*(self._ask_measure(member, last=last) for member in members))
+        found = {
+            member.info.name: answer | {"role": member.info.role}
+            for member, answer in zip(members, answers, strict=True)
+            if answer is not None
+        }
+        return found | {SELF: self._own_measures()}
+
+    async def _ask_measure(self, member: Member, *, last: bool) -> dict[str, Any] | None:
+        asked = time.monotonic()
+        answer = await self._c.ask(member, "measure", {"last": last}, ASK_SECONDS)
+        if answer is not None:
+            self._clocks.told(member.info.name, answer, asked, time.monotonic())
+        return answer
+
+    def _own_measures(self) -> dict[str, Any]:
+        return {"role": SELF} | measures({"cpu_seconds": time.process_time()}, self._sampler)
+
+    async def _trace(self, seconds: float) -> None:
+        TRACER.start()
+        members = {member.info.name: member for member in self._c.members.alive()}
+        answers = await self._c.ask_all(members.values(), "trace", {"seconds": seconds}, seconds + 5.0)
+        traces = [NodeTrace(SELF, SELF, TRACER.stop(), 0.0)]
+        for name, answer in answers.items():
+            offset = self._clocks.offset_seconds(name)
+            role = members[name].info.role
+            traces.append(NodeTrace(name, role, answer, offset))
+            for process in answer["processes"]:
+                traces.append(NodeTrace(f"{name} {process['process']}", role, process, offset))
+        self._taken.traces = traces

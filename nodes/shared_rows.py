@@ -1,0 +1,195 @@
+"""What a worker shares with an embedding node of its machine: memory for vectors and gradients."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ..pipeline.data.batch import Float32Array
+from ..pipeline.wire.messages import Attach, Attached, Lookup, Push
+from ..pipeline.wire.segment import FLOAT_BYTES, HEAD_BYTES, OwnSegment, boot_of_this_machine
+
+PAGE_FLOATS: Final = 1024
+# Batches of one size have requests of nearly one size: what is a little larger than the first still fits.
+SPARE_SHARE: Final = 0.25
+OFFER_AGAIN_SECONDS: Final = 3.0
+# What refers to the array of a block that nobody uses: the block, and whoever looks.
+_IDLE_REFERENCES: Final = 2
+_NOTHING: Final = np.zeros(0, np.float32)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lent:
+    """A part of a segment, for one request.
+
+    Attributes:
+        segment: its number.
+        offset: where in it, in bytes.
+        values: float32 [floats], there. The memory is lent to nobody else while this array, or anything made
+            from it without a copy, is there.
+    """
+
+    segment: int
+    offset: int
+    values: Float32Array
+
+    def carry(self, message: Lookup | Push) -> Lookup | Push:
+        """The message as it is sent where its answer, or its gradients, lie here."""
+        if isinstance(message, Lookup):
+            return Lookup(
+                message.request,
+                message.rows,
+                message.counts,
+                message.bag_lengths,
+                self.segment,
+                self.offset,
+                len(self.values),
+            )
+        return Push(
+            message.request,
+            message.id,
+            message.version,
+            message.rows,
+            _NOTHING,
+            message.lr_scale,
+            message.counts,
+            message.bag_lengths,
+            self.segment,
+            self.offset,
+            len(self.values),
+        )
+
+    def holds(self, values: Float32Array) -> bool:
+        """Whether these values lie here, and begin where this begins."""
+        here, there = (array.__array_interface__["data"][0] for array in (self.values, values))
+        return bool(here == there)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    offset: int
+    array: Float32Array
+
+
+class SharedRows:
+    """Of one worker and one embedding node. Owned by the worker's thread.
+
+    A segment is offered to the node when there is something to share, and used once the node has it; until
+    then, and where it cannot have it, nothing is lent and all goes over the socket. A block is lent again
+    only when nothing refers to its memory any more: no open request, no tensor of a step, nothing that a
+    model keeps. The lowest that is free is lent first: few are ever touched, and those stay in the cache.
+
+    A larger segment takes the place of one whose blocks are too small, and of one that has lost half of them.
+
+    Args:
+        blocks: how many a segment has.
+
+    Attributes:
+        bytes: of vectors and gradients that went through it.
+        refused: whether this node cannot have what it was offered.
+    """
+
+    def __init__(self, node: str, blocks: int) -> None:
+        self._node = node
+        self._count = blocks
+        self._segment: OwnSegment | None = None
+        self._number = 0
+        self._block_floats = 0
+        self._needed_floats = 0
+        self._made: list[_Block] = []
+        self._blocks: list[_Block] = []
+        self._offer: Attach | None = None
+        self._offered_at = 0.0
+        self.bytes = 0
+        self.refused = self._over = False
+
+    def take(self, floats: int) -> Lent | None:
+        """Memory for so many floats, with undefined contents; None where there is none."""
+        self._needed_floats = max(self._needed_floats, floats)
+        if floats > self._block_floats or not floats:
+            return None
+        for block in self._blocks:
+            if sys.getrefcount(block.array) <= _IDLE_REFERENCES:
+                return Lent(self._number, block.offset, block.array[:floats])
+        return None
+
+    def has(self, lent: Lent) -> bool:
+        """Whether the node has the segment in which this lies: no other was offered since."""
+        return lent.segment == self._number and not self._over
+
+    def retire(self, lent: Lent) -> None:
+        """Never lends this again: the node may still read or write it, nobody knows until when."""
+        if lent.segment == self._number:
+            self._blocks = [block for block in self._blocks if block.offset != lent.offset]
+
+    def offer(self, now: float, floats: int = 0) -> Attach | None:
+        """What is to be sent to the node now, if anything, before so many floats are asked for: a segment, or
+        the same one again. What was lent of another one, and is not sent yet, the node has no more then."""
+        self._needed_floats = max(self._needed_floats, floats)
+        if self._over or not self._needed_floats:
+            return None
+        if self._offer is None:
+            enough = 2 * len(self._blocks) > self._count and self._needed_floats <= self._block_floats
+            if enough or not self._make():
+                return None
+        elif now - self._offered_at <= OFFER_AGAIN_SECONDS:
+            return None
+        self._offered_at = now
+        return self._offer
+
+    def answered(self, message: Attached) -> None:
+        """The node's answer to what was offered."""
+        if self._offer is None or message.segment != self._offer.segment:
+            return
+        self._offer = None
+        if message.shared:
+            self._blocks, self._made = self._made, []
+            self._drop_descriptor()
+        else:
+            self._give_up(message.why)
+
+    def close(self) -> None:
+        """Lends nothing any more, and offers nothing."""
+        self._over = True
+        self._offer, self._blocks, self._made = None, [], []
+        self._drop_descriptor()
+        self._segment = None
+
+    def _make(self) -> bool:
+        floats = int(self._needed_floats * (1 + SPARE_SHARE))
+        floats = -(-floats // PAGE_FLOATS) * PAGE_FLOATS
+        # What is lent keeps its segment mapped; nothing more is lent of it.
+        self._blocks = []
+        try:
+            segment = OwnSegment(HEAD_BYTES + self._count * floats * FLOAT_BYTES)
+        except OSError as error:
+            self._give_up(str(error))
+            return False
+        offsets = [HEAD_BYTES + at * floats * FLOAT_BYTES for at in range(self._count)]
+        self._made = [_Block(offset, segment.floats(offset, floats)) for offset in offsets]
+        self._segment, self._block_floats, self._number = segment, floats, self._number + 1
+        self._offer = Attach(
+            segment=self._number,
+            pid=os.getpid(),
+            descriptor=segment.descriptor,
+            size_bytes=segment.size_bytes,
+            boot=boot_of_this_machine(),
+            token=segment.token,
+        )
+        return True
+
+    def _drop_descriptor(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+
+    def _give_up(self, why: str) -> None:
+        log.debug("shares no memory with %s: %s", self._node, why)
+        self.refused = True
+        self.close()

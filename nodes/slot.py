@@ -1,0 +1,33 @@
+"""A delivery on its way through a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..pipeline.data.batch import Float32Array
+from ..pipeline.embedding.lookup import LookupPlan
+from ..pipeline.wire.messages import Delivery
+from .reader_line import ReaderLine
+from .shared_rows import Lent
+
+
+@dataclass(slots=True)
+class Slot:
+    """A delivery on its way through a worker: looked up, computed, pushed, confirmed."""
+
+    line: ReaderLine
+    delivery: Delivery
+    requests: list[LookupPlan] = field(default_factory=list)
+    answers: list[Float32Array] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    targets: list[Lent | None] = field(default_factory=list)
+    unanswered: int = 0
+    unpushed: int = 0
+    loss: float = 0.0
+    lr_scale: float = 1.0
+    stranded: bool = False
+
+    @property
+    def training(self) -> bool:
+        """Whether it is to be trained, not evaluated."""
+        return self.delivery.pass_number == 0

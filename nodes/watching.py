@@ -1,0 +1,141 @@
+"""What the coordinator runs for those who watch: the page, event files, metrics. Nothing where none is asked
+for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from ..pipeline.config.watch_section import LOOPBACK, parse_page_address
+from ..pipeline.wire.endpoints import WILDCARDS, host_of
+from ..pipeline.wire.own_address import AUTO
+from ..watch.mirror import Mirror
+from ..watch.status import Status
+from .metrics_port import metrics_address
+from .status import build_status
+
+if TYPE_CHECKING:
+    from ..watch.metrics_server import MetricsServer
+    from ..watch.page_server import PageServer
+    from ..watch.scalars import Scalars
+    from .coordinator import Coordinator
+
+PERIOD_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Watching:
+    """One status a second to all that show it. Belongs to the coordinator's loop.
+
+    Each part is imported only where it is asked for.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self._mirror = Mirror()
+        self._page: PageServer | None = None
+        self._scalars: Scalars | None = None
+        self._metrics: MetricsServer | None = None
+        self._counts: dict[str, Any] = {}
+        self._failed = False
+
+    def open(self) -> None:
+        """Starts what the job asks for; raises ClusterError for a port that cannot be had, ResourceError for
+        a folder that cannot be written."""
+        c, watch = self._c, self._c.job.watch
+        if watch.web:
+            from ..watch.page_server import PageServer
+
+            host, port = parse_page_address(watch.web)
+            self._page = PageServer(host, port, _names(host, c.settings.advertise))
+            self._page.start()
+            c.page = self._page.url
+        if watch.tensorboard:
+            from ..watch.scalars import Scalars
+
+            self._scalars = Scalars(c.folder)
+        address = metrics_address(c.settings)
+        if address is not None:
+            from ..watch.metrics_server import serve_metrics
+
+            host, port = address
+            counts = self._counts_now
+            self._metrics = serve_metrics(
+                c.folder.name, "coordinator", "coordinator", counts, host=host, port=port
+            )
+
+    async def run(self) -> None:
+        """Publishes until cancelled; what cannot be shown is logged, and training goes on."""
+        while self._page is not None or self._scalars is not None or self._metrics is not None:
+            self.publish()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    def publish(self, *, ended: bool = False) -> None:
+        """The status as it is now, where it can be made."""
+        try:
+            self._publish(ended)
+        except Exception as error:
+            # Whatever it is: a job is worth more than what is shown of it.
+            if not self._failed:
+                self._failed = True
+                log.exception("the job cannot be shown")
+                self._c.event("coordinator", f"cannot be shown ({type(error).__name__}: {error})")
+
+    def _publish(self, ended: bool) -> None:
+        status = build_status(self._c, *self._mirror.cursors())
+        if ended:
+            idle = [edge.model_copy(update={"up": 0.0, "down": 0.0}) for edge in status.edges]
+            last = {"ended": True, "outcome": self._c.ended_as, "edges": idle}
+            status = status.model_copy(update=last)
+        self._mirror.take(status)
+        self._counts = _flat(status)
+        if self._scalars is not None:
+            self._scalars.publish(status)
+        if self._page is not None:
+            self._page.publish(status)
+
+    async def close(self) -> None:
+        """The last status, and the end."""
+        if self._page is not None or self._scalars is not None:
+            self.publish(ended=True)
+        if self._scalars is not None:
+            self._scalars.close()
+        for server in (self._page, self._metrics):
+            if server is not None:
+                await asyncio.to_thread(server.close)
+        self._page = self._scalars = self._metrics = None
+
+    def _counts_now(self) -> dict[str, Any]:
+        return self._counts
+
+
+def _names(host: str, advertise: str) -> tuple[str, ...]:
+    """What a browser may call this server; the first is shown to people."""
+    if host not in WILDCARDS:
+        return () if host == LOOPBACK else (host,)
+    own = socket.gethostname()
+    told = host_of(advertise)
+    return tuple(dict.fromkeys(name for name in (told, own) if name and name != AUTO))
+
+
+def _flat(status: Status) -> dict[str, Any]:
+    """The figures of the whole job by name, and this process's own."""
+    me = status.nodes[0]
+    living = sum(node.alive for node in status.nodes)
+    flat = {
+        "cpu_seconds": me.cpu_seconds,
+        "memory_bytes": me.memory_bytes,
+        "peak_memory_bytes": me.peak_memory_bytes,
+        "seconds": status.seconds,
+        "ended": int(status.ended),
+        "total": status.progress.total,
+        "validation": status.validation[-1].value if status.validation else None,
+        "divergence": status.sync.divergence,
+        "gap_mean": status.sync.gap_mean,
+        "living": living,
+        "dead": len(status.nodes) - living,
+    }
+    return status.ledger.model_dump() | status.quality.model_dump() | flat

@@ -1,0 +1,148 @@
+"""The coordinator's ledger as a checkpoint has it: which batches are trained. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import CheckpointError
+from .files import FileEntry, write_tensors
+from .reader import TensorReader
+
+ROLE: Final = "ledger"
+_REMEDY = "use another checkpoint, or train again"
+_Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSpan:
+    """A span of an epoch of which every batch was trained or left out; `examples` are the trained ones."""
+
+    batches: int
+    examples: int
+    bad_rows: int
+
+
+@dataclass(frozen=True)
+class SavedLedger:
+    """The batches that were trained when a checkpoint was taken.
+
+    Every embedding shard of the same checkpoint has applied all of them, and perhaps some more: those that
+    were on their way to the coordinator. They are trained again after a resume, and a shard that has them
+    does not apply them again (contract 7).
+
+    Attributes:
+        seed: the run's, part of every batch's id.
+        complete: by (epoch, span), the spans of which every batch is trained, or left out.
+        partial: by (epoch, span), of spans of which some batches are trained: examples by the batch's number.
+        left_out: by (epoch, span), of both: batches that were left out, for their loss or a gradient was not
+            finite, and are not trained again; examples by the batch's number.
+    """
+
+    seed: int
+    complete: Mapping[_Key, SavedSpan] = field(default_factory=dict)
+    partial: Mapping[_Key, Mapping[int, int]] = field(default_factory=dict)
+    left_out: Mapping[_Key, Mapping[int, int]] = field(default_factory=dict)
+
+    @property
+    def batches(self) -> int:
+        """How many batches are trained."""
+        whole = sum(span.batches - len(self.left_out.get(key, ())) for key, span in self.complete.items())
+        return whole + sum(len(numbers) for numbers in self.partial.values())
+
+    @property
+    def examples(self) -> int:
+        """How many examples they hold."""
+        whole = sum(span.examples for span in self.complete.values())
+        return whole + sum(sum(numbers.values()) for numbers in self.partial.values())
+
+    @property
+    def left_out_examples(self) -> int:
+        """How many examples the batches hold that were left out."""
+        return sum(sum(numbers.values()) for numbers in self.left_out.values())
+
+    def has(self, epoch: int, span: int, number: int) -> bool:
+        """Whether a batch is trained."""
+        if (epoch, span) in self.complete:
+            return number not in self.left_out.get((epoch, span), {})
+        return number in self.partial.get((epoch, span), {})
+
+    def applied_ranges(self) -> NDArray[np.int64]:
+        """The same batches as `AppliedBatches.from_array` takes them: int64 [N, 5], each (epoch, span, seed,
+        start, stop), ascending. For shards whose own sets cannot be taken over."""
+        ranges: set[tuple[int, int, int, int]] = set()
+        for key, span in self.complete.items():
+            start = 0
+            for number in (*sorted(self.left_out.get(key, ())), span.batches):
+                if start < number:
+                    ranges.add((*key, start, number))
+                start = number + 1
+        for key, numbers in self.partial.items():
+            ranges.update((*key, start, stop) for start, stop in _runs(numbers))
+        rows = [(epoch, span, self.seed, start, stop) for epoch, span, start, stop in sorted(ranges)]
+        return np.array(rows, np.int64).reshape(-1, 5)
+
+    def write(self, directory: Path) -> list[FileEntry]:
+        """Writes it as one file of a checkpoint. Raises ResourceError. Any thread may call."""
+        complete = [(*key, s.batches, s.examples, s.bad_rows) for key, s in sorted(self.complete.items())]
+        tensors = {
+            "complete": np.array(complete, np.int64).reshape(-1, 5),
+            "partial": _by_number(self.partial),
+            "left_out": _by_number(self.left_out),
+        }
+        return write_tensors(directory, ROLE, tensors, {"role": ROLE, "seed": str(self.seed)})
+
+    @classmethod
+    def read(cls, directory: Path, entries: Iterable[FileEntry]) -> SavedLedger:
+        """The ledger of a checkpoint, out of its folder and its manifest's files. Raises CheckpointError."""
+        mine = [entry for entry in entries if entry.role == ROLE]
+        if not mine:
+            raise CheckpointError("the checkpoint has no ledger", where=str(directory), remedy=_REMEDY)
+        reader = TensorReader(directory, mine)
+        complete, partial = reader.read("complete"), reader.read("partial")
+        # Checkpoints of earlier versions have none.
+        left_out = reader.read("left_out") if "left_out" in reader.names else partial[:0]
+        seed = reader.metadata[mine[0].name].get("seed", "")
+        columns = [values.shape[1:] for values in (complete, partial, left_out)]
+        if columns != [(5,), (4,), (4,)] or not seed.isdecimal():
+            raise CheckpointError("the ledger is none", where=str(directory), remedy=_REMEDY)
+        spans = {(int(e), int(s)): SavedSpan(int(b), int(n), int(bad)) for e, s, b, n, bad in complete}
+        parts = _by_span(partial)
+        if len(spans) != len(complete) or spans.keys() & parts.keys():
+            raise CheckpointError("the ledger has a span twice", where=str(directory), remedy=_REMEDY)
+        return cls(int(seed), spans, parts, _by_span(left_out))
+
+
+def _by_number(spans: Mapping[_Key, Mapping[int, int]]) -> NDArray[np.int64]:
+    """Int64 [N, 4]: (epoch, span, number, examples) of each batch."""
+    rows = [
+        (*key, number, examples)
+        for key, numbers in sorted(spans.items())
+        for number, examples in sorted(numbers.items())
+    ]
+    return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def _by_span(rows: NDArray[np.int64]) -> dict[_Key, dict[int, int]]:
+    spans: dict[_Key, dict[int, int]] = {}
+    for epoch, span, number, examples in rows.tolist():
+        spans.setdefault((epoch, span), {})[number] = examples
+    return spans
+
+
+def _runs(numbers: Iterable[int]) -> Iterable[tuple[int, int]]:
+    """Ascending [start, stop) ranges of consecutive numbers."""
+    start = stop = -1
+    for number in sorted(numbers):
+        if number != stop:
+            if stop > start:
+                yield start, stop
+            start = number
+        stop = number + 1
+    if stop > start:
+        yield start, stop

@@ -1,0 +1,93 @@
+"""A label by an SQL expression on one column, kept to what is worked out row by row and touches no file."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+# Texts, quoted names, numbers, names, operators. What is none of these (a comment, a semicolon, a dollar or
+# back quote, an escape) is refused.
+_TOKEN: Final = re.compile(
+    r"\s+|(?P<text>'(?:[^'\\]|'')*')|(?P<quoted>\"(?:[^\"]|\"\")*\")|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?)"
+    r"|(?P<name>[^\W\d]\w*)|(?P<operator><=|>=|<>|!=|\|\||[-+*/%<>=(),])"
+)
+# Only words that depend on nothing but their row: no aggregate, window, query, clock or draw. Polars works
+# out a query in an expression, and opens the files that it names, while it reads the expression.
+WORDS: Final = frozenset(
+    word
+    for line in (
+        "and or not in between is null true false like ilike case when then else end cast as",
+        "abs ceil floor round sqrt exp ln log pow sign mod coalesce nullif",
+        "upper lower length trim ltrim rtrim substr replace starts_with ends_with strpos",
+        "double float int bigint varchar text boolean",
+    )
+    for word in line.split()
+)
+_CLAUSES: Final = frozenset({"select", "from", "with", "table", "values", "union"})
+
+
+class LabelExpression:
+    """`text` as a rule on the column `name`. One thread at a time.
+
+    Raises ValueError, which says what is wrong, when the text is no expression of that one column, or has
+    words that are not in WORDS.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        import polars as pl
+
+        _check_words(text, name)
+        try:
+            self._expression = pl.sql_expr(text)
+        except pl.exceptions.PolarsError as error:
+            raise ValueError(f"{text!r} is no expression ({_first_line(error)})") from error
+        if set(self._expression.meta.root_names()) != {name}:
+            raise ValueError(f"{text!r} does not use the column; write {name!r} in it")
+        self._name, self._text = name, text
+
+    def labels(self, column: pa.Array) -> NDArray[np.float64]:
+        """1.0, 0.0, or NaN where it is null, float64 [n], of numbers or texts [n].
+
+        Raises ValueError when it cannot be worked out, or gives no truth values and no numbers.
+        """
+        import polars as pl
+
+        frame = pl.DataFrame({self._name: pl.Series(pl.from_arrow(column))})
+        try:
+            (result,) = frame.select(self._expression.alias("label")).get_columns()
+        except pl.exceptions.PolarsError as error:
+            raise ValueError(f"{self._text!r} cannot be worked out ({_first_line(error)})") from error
+        if not (result.dtype.is_numeric() or result.dtype == pl.Boolean):
+            raise ValueError(f"{self._text!r} gives {result.dtype}, not true or false")
+        values: NDArray[np.float64] = result.cast(pl.Float64).fill_null(np.nan).to_numpy()
+        return values
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+
+
+def _check_words(text: str, name: str) -> None:
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None or text.startswith("--", at) or text.startswith("/*", at):
+            raise ValueError(f"{text!r} has {text[at]!r} at character {at + 1}, which has no place there")
+        _check_token(found, text, name)
+        at = found.end()
+
+
+def _check_token(found: re.Match[str], text: str, name: str) -> None:
+    kind: Any = found.lastgroup
+    word = found[0]
+    if kind == "quoted" and word[1:-1].replace('""', '"') != name:
+        raise ValueError(f"{text!r} uses {word}; a label may use its own column {name!r} only")
+    if kind == "name" and word.lower() not in WORDS and (word != name or word.lower() in _CLAUSES):
+        raise ValueError(
+            f"{text!r} has the word {word!r}; a label may use its own column {name!r} and "
+            f"{', '.join(sorted(WORDS))}"
+        )

@@ -1,0 +1,91 @@
+"""Which rows of a span are meant: a part that is drawn row by row, and a range of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config.split_section import SplitSection
+from .bad_rows import BadRows
+from .click_ids import mix64, mix_numbers
+from .hashing import hash_bytes
+from .records import Chunk
+from .span import Span
+
+_DRAW: Final = 3
+
+
+def drawn(span: Span, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
+    """bool [count]: whether rows `first_row` on of a span are of its part.
+
+    Each row's draw is a function of (split.seed, name of the file, start of the span, row): below
+    `split.test` it is of the test, then of validation, then of training; so the parts of a span share no row
+    and leave none out. Rows are counted among the good ones of the span.
+    """
+    key = mix_numbers(split.seed, _DRAW, hash_bytes(span.start, span.path.rpartition("/")[2].encode()))
+    rows = np.arange(first_row, first_row + count, dtype=np.uint64)
+    draws = (mix64(rows ^ np.uint64(key)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    bounds = {
+        "test": (0.0, split.test),
+        "validation": (split.test, split.test + split.validation),
+        "train": (split.test + split.validation, 1.0),
+    }
+    low, high = bounds[span.part]
+    mask: NDArray[np.bool_] = (draws >= low) & (draws < high)
+    return mask
+
+
+def of_part(chunks: Iterator[Chunk], span: Span, split: SplitSection, first_row: int = 0) -> Iterator[Chunk]:
+    """The rows of the span's part; all rows when it has none. `first_row`: the good rows of the span that are
+    before the first chunk."""
+    done = first_row
+    for chunk in chunks:
+        if not span.part:
+            yield chunk
+            continue
+        keep = np.flatnonzero(drawn(span, done, len(chunk.examples), split))
+        done += len(chunk.examples)
+        yield chunk.take(keep)
+
+
+def of_range(chunks: Callable[[BadRows], Iterator[Chunk]], span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+    """Rows `span.first` to `span.last` - 1 of what `chunks` gives.
+
+    Ranges that share a piece tell each of its bad rows once: a chunk's are told with the earliest of them
+    that reads so far.
+    """
+    gate = _Gate(bad_rows, told=span.first == 0)
+    done = 0
+    with closing(_generator(chunks(gate))) as source:
+        for chunk in source:
+            count = len(chunk.examples)
+            start = min(max(span.first - done, 0), count)
+            stop = count if span.last < 0 else min(span.last - done, count)
+            if start < stop:
+                yield chunk if (start, stop) == (0, count) else chunk.slice(start, stop)
+            done += count
+            # The range before this one ends with the chunk that has row first - 1.
+            gate.told = done >= span.first
+            if 0 <= span.last <= done:
+                return
+
+
+def _generator(chunks: Iterator[Chunk]) -> Generator[Chunk, None, None]:
+    yield from chunks
+
+
+class _Gate(BadRows):
+    """Hands bad rows on, or not."""
+
+    def __init__(self, inner: BadRows, *, told: bool) -> None:
+        super().__init__(inner.limit)
+        self._inner = inner
+        self.told = told
+
+    def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
+        if self.told:
+            self._inner.add(path, line, why, text)

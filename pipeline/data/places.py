@@ -1,0 +1,161 @@
+"""Where input files lie: paths of this machine, and URLs of any file system that fsspec knows."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from ..errors import DataError, ShadowSyncError
+
+_LOCAL = ("file://", "local://")
+
+
+def is_url(path: str) -> bool:
+    """Whether `path` is for fsspec; "file://" is taken as a path of this machine."""
+    return "://" in path and not path.startswith(_LOCAL)
+
+
+def absolute(pattern: str) -> str:
+    """A path or pattern that means the same in every working directory; a URL as it is."""
+    return pattern if is_url(pattern) else os.path.abspath(pattern)
+
+
+def identity(path: str) -> str:
+    """The same text for every name of one file: of this machine its path without links; a URL as it is."""
+    return path if is_url(path) else os.path.realpath(path)
+
+
+def suffix_of(path: str) -> str:
+    """The last suffix of a file's name, in small letters, such as ".gz"."""
+    name = urlsplit(path).path if is_url(path) else path
+    return PurePosixPath(name).suffix.lower()
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Makes the errors of reading `path` (of the system, a decompressor, or Arrow) a DataError.
+
+    What a file system of fsspec raises is of any class, so for a URL every error is made one.
+    """
+    try:
+        yield
+    except ShadowSyncError:
+        raise
+    except Exception as error:
+        if not (is_url(path) or isinstance(error, OSError | pa.ArrowException)):
+            raise
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DataError(
+            f"cannot be read ({why})", where=path, remedy="check its path and permissions, or copy it anew"
+        ) from (error if is_url(path) else None)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """A file for Arrow: its path, or an open file of fsspec."""
+    if not is_url(path):
+        yield path
+        return
+    system, name = _system(path)
+    with system.open(name, "rb") as file:
+        yield file
+
+
+@contextmanager
+def opened_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
+    """A file to read bytes from, with `read`, `readinto` and `seek`, or with `forward` from its begin to its
+    end only, which every web server can serve."""
+    if not is_url(path):
+        with open(path, "rb", buffering=0) as file:
+            yield file
+        return
+    system, name = _system(path)
+    streamed = forward and urlsplit(path).scheme in ("http", "https")
+    with system.open(name, "rb", **({"block_size": 0} if streamed else {})) as file:
+        yield file
+
+
+def size_of(path: str) -> int | None:
+    """Its size in bytes, or None where the file system does not tell it."""
+    if not is_url(path):
+        return os.path.getsize(path)
+    system, name = _system(path)
+    size: int | None = system.size(name)
+    return size
+
+
+def can_seek(path: str) -> bool:
+    """Whether a part of the file can be read without what is before it."""
+    if not is_url(path):
+        return True
+    with reading(path), opened_raw(path) as file:
+        if not file.seekable():
+            return False
+        try:
+            # A web server may answer the range with the whole file, which fsspec refuses when it reads.
+            file.seek(1)
+            file.read(1)
+        except (ValueError, NotImplementedError):
+            return False
+        return True
+
+
+def matching(patterns: Sequence[str]) -> list[str]:
+    """The files that any pattern names, sorted, each once. Raises DataError for one that names none."""
+    found: dict[str, str] = {}
+    for pattern in patterns:
+        if is_url(pattern):
+            found.update((url, url) for url in _matching_urls(pattern))
+            continue
+        local = pattern.split("://", 1)[1] if pattern.startswith(_LOCAL) else pattern
+        # A name may contain the characters of a pattern; what exists is meant.
+        names = [local] if os.path.exists(local) else glob.glob(local, recursive=True)
+        files = [name for name in names if os.path.isfile(name)]
+        if not files:
+            raise _none(pattern, os.path.isdir(local))
+        found.update((os.path.abspath(name), name) for name in files)
+    return [found[key] for key in sorted(found)]
+
+
+def _matching_urls(pattern: str) -> list[str]:
+    with reading(pattern):
+        system, name = _system(pattern)
+        if system.exists(name):
+            if system.isdir(name) and not system.isfile(name):
+                raise _none(pattern, folder=True)
+            return [pattern]
+        if "::" in pattern or not glob.has_magic(name):
+            raise _none(pattern, folder=False)
+        urls = [str(system.unstrip_protocol(found)) for found in system.glob(name)]
+        if not urls:
+            raise _none(pattern, folder=False)
+        return urls
+
+
+def _none(pattern: str, folder: bool) -> DataError:
+    return DataError(
+        "is a folder" if folder else "matches no file",
+        where=pattern,
+        remedy="name its files, for example with /*" if folder else "check the path or pattern",
+    )
+
+
+def _system(path: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        system, name = fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise DataError(
+            f"its file system cannot be used ({error})",
+            where=path,
+            remedy="install the package that it names, or copy the file to this machine",
+        ) from error
+    return system, str(name)

@@ -1,0 +1,258 @@
+"""A schema of the job file in force: from the columns of a chunk to examples, and what is wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..config.columns_section import ColumnSection
+from ..config.data_section import DataSection
+from ..errors import JobFileError
+from .arrow_columns import is_text
+from .bags import Bags
+from .batch import Float32Array, Int32Array, no_weights
+from .column_tap import ColumnTap
+from .fields import Float64Array, Mask, TextRules, bags, equals_any, hashes, moments, nulls, numbers
+from .hashing import Uint64Array, column_number, table_rows_of
+from .label_expression import LabelExpression
+from .schema import Examples, log_transform
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A column and the rows, bool [n], that are bad for its sake: their values are what `wanted` says.
+
+    `wanted` goes on after "is" and "are".
+    """
+
+    name: str
+    source: str
+    wanted: str
+    rows: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A chunk of rows, the bad ones among them.
+
+    Attributes:
+        examples: of all n rows; those of bad rows mean nothing.
+        times: float64 [n], the timestamps; [0] without such a column.
+        faults: of each column that has bad rows, in the order of the schema.
+        bad: bool [n], whether any fault has the row.
+    """
+
+    examples: Examples
+    times: Float64Array
+    faults: tuple[Fault, ...]
+    bad: Mask
+
+    def good(self) -> tuple[Examples, Float64Array]:
+        """The examples and times of the rows that are not bad."""
+        if not self.bad.any():
+            return self.examples, self.times
+        keep = np.flatnonzero(~self.bad)
+        return self.examples.take(keep), self.times[keep] if len(self.times) else self.times
+
+
+# Of weights up to here the sum over any batch, and their products with the loss, are finite in float32.
+MAX_WEIGHT = 1e30
+
+
+class RecordSchema:
+    """The columns of a job with the rows of their tables. One thread at a time.
+
+    Args:
+        data: with `columns`.
+        table_rows: of each of `data.table_columns`.
+        tap: is shown the good rows of each chunk.
+
+    Raises JobFileError for an expression that cannot be used.
+    """
+
+    def __init__(self, data: DataSection, table_rows: tuple[int, ...], tap: ColumnTap | None = None) -> None:
+        self.data = data
+        self._tap = tap
+        self.rules = TextRules(tuple(data.missing), data.strip)
+        self._rows = dict(zip((column.name for column in data.table_columns), table_rows, strict=True))
+        self._expression: LabelExpression | None = None
+        for name, column in data.columns.items():
+            if column.expression:
+                try:
+                    self._expression = LabelExpression(column.expression, self.source_of(name))
+                except ValueError as error:
+                    raise JobFileError(f"data.columns.{name}.expression: {error}") from error
+
+    def source_of(self, name: str) -> str:
+        """The file's name of a column."""
+        return self.data.columns[name].source or name
+
+    @property
+    def sources(self) -> list[str]:
+        """The columns of the file that are used, each once."""
+        used = [name for name, column in self.data.columns.items() if column.kind != "ignored"]
+        return list(dict.fromkeys(self.source_of(name) for name in used))
+
+    @property
+    def places(self) -> list[str]:
+        """The columns of a file without a header, in order."""
+        return [name for name, column in self.data.columns.items() if column.source in ("", name)]
+
+    def records(self, raw: Mapping[str, pa.Array]) -> Records:
+        """The rows of a chunk; `raw` has the file's columns by name, texts or of Parquet's types."""
+        columns = {name: self.rules.clean(array) for name, array in raw.items()}
+        count = len(next(iter(columns.values())))
+        reading = _Reading(self, columns, count)
+        labels = np.zeros(count)
+        dense, ids, bag_rows, bag_lengths = [], [], [], []
+        weights, times = no_weights(), np.zeros(0)
+        for name, section in self.data.columns.items():
+            if section.kind == "label":
+                labels = reading.label(name, section, self._expression)
+            elif section.kind == "dense":
+                dense.append(reading.dense(name, section))
+            elif section.kind == "categorical":
+                ids.append((reading.ids(name), self._rows[name]))
+            elif section.kind == "multi_hot":
+                hashed, lengths = reading.bags(name, section)
+                rows = table_rows_of(hashed[None], (self._rows[name],)).reshape(-1)
+                bag_rows.append(rows)
+                bag_lengths.append(lengths)
+            elif section.kind == "timestamp":
+                times = reading.moments(name)
+            elif section.kind == "weight":
+                weights = reading.weights(name).astype(np.float32)
+        examples = Examples(
+            labels.astype(np.float32),
+            np.stack(dense, axis=1) if dense else np.zeros((count, 0), np.float32),
+            _table_rows(ids, count),
+            weights,
+            Bags(np.concatenate(bag_rows), np.stack(bag_lengths)) if bag_rows else Bags(),
+        )
+        faults = tuple(fault for fault in reading.faults if fault.rows.any())
+        bad = np.zeros(count, np.bool_)
+        for fault in faults:
+            bad |= fault.rows
+        if self._tap is not None:
+            reading.show(self._tap, ~bad)
+        return Records(examples, times, faults, bad)
+
+
+def _table_rows(ids: list[tuple[Uint64Array, int]], count: int) -> Int32Array:
+    if not ids:
+        return np.zeros((0, count), np.int32)
+    return table_rows_of(np.stack([h for h, _ in ids]), tuple(rows for _, rows in ids))
+
+
+class _Reading:
+    """One chunk's columns on their way; collects the faults."""
+
+    def __init__(self, schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> None:
+        self._schema, self._columns, self._count = schema, columns, count
+        self.faults: list[Fault] = []
+        self._hashes: dict[str, Uint64Array] = {}
+        self._bag_lengths: dict[str, Int32Array] = {}
+        self._missing: dict[str, Mask] = {}
+
+    def _column(self, name: str) -> pa.Array:
+        return self._columns[self._schema.source_of(name)]
+
+    def _fault(self, name: str, wanted: str, rows: Mask) -> None:
+        self.faults.append(Fault(name, self._schema.source_of(name), wanted, rows))
+
+    def label(self, name: str, section: ColumnSection, expression: LabelExpression | None) -> Float64Array:
+        """1.0 or 0.0."""
+        column = self._column(name)
+        missing = nulls(column)
+        if section.positive:
+            values = equals_any(column, section.positive).astype(np.float64)
+            known = equals_any(column, section.negative) | (values == 1) if section.negative else ~missing
+            self._fault(name, "neither its positive nor its negative values", ~known | missing)
+            return values
+        if expression is not None:
+            return self._by_expression(name, section, expression, column, missing)
+        values = np.where(missing, np.nan, numbers(column))
+        if section.threshold is not None:
+            self._fault(name, "not numeric", np.isnan(values))
+            return (values >= section.threshold).astype(np.float64)
+        self._fault(name, "neither 0 nor 1", (values != 0) & (values != 1))
+        return np.nan_to_num(values)
+
+    def _by_expression(
+        self, name: str, section: ColumnSection, expression: LabelExpression, column: pa.Array, missing: Mask
+    ) -> Float64Array:
+        if section.type == "number":
+            values = np.where(missing, np.nan, numbers(column))
+            seen, missing = pa.array(values), np.isnan(values)
+            self._fault(name, "not numeric", missing)
+        else:
+            seen = column if is_text(column.type) else column.cast(pa.string())
+        try:
+            labels = expression.labels(seen)
+        except ValueError as error:
+            raise JobFileError(f"data.columns.{name}.expression: {error}") from error
+        self._fault(
+            name, "neither true nor false by its expression", ~missing & (labels != 0) & (labels != 1)
+        )
+        self._fault(name, "missing", missing)
+        return np.nan_to_num(labels)
+
+    def dense(self, name: str, section: ColumnSection) -> Float32Array:
+        """The number that a model sees; 0.0 where it is missing."""
+        column = self._column(name)
+        missing = self._missing[name] = nulls(column)
+        if section.transform == "time":
+            values = np.where(missing, 0.0, moments(column))
+            self._fault(name, "not in seconds or ISO 8601", np.isnan(values))
+        else:
+            values = numbers(column)
+            self._fault(name, "not numeric", np.isnan(values))
+        with np.errstate(over="ignore"):
+            values = np.where(missing, 0.0, (np.nan_to_num(values) - section.shift) / section.scale)
+            seen = log_transform(values) if section.transform == "log" else values.astype(np.float32)
+        self._fault(name, "beyond the range of float32", ~np.isfinite(seen))
+        return seen
+
+    def ids(self, name: str) -> Uint64Array:
+        """Hashes of ids; a missing one is the empty text, which has a row like any other."""
+        self._hashes[name] = hashes(self._column(name), column_number(name))
+        return self._hashes[name]
+
+    def bags(self, name: str, section: ColumnSection) -> tuple[Uint64Array, Int32Array]:
+        """Hashes and lengths."""
+        found = bags(
+            self._column(name),
+            self._schema.rules,
+            delimiter=section.delimiter,
+            max_ids=section.max_ids,
+            number=column_number(name),
+        )
+        self._hashes[name], self._bag_lengths[name] = found
+        return found
+
+    def show(self, tap: ColumnTap, good: Mask) -> None:
+        """Shows the rows that are good, once all columns are read."""
+        tap.show(
+            {
+                name: h[np.repeat(good, self._bag_lengths[name]) if name in self._bag_lengths else good]
+                for name, h in self._hashes.items()
+            },
+            {name: missing[good] for name, missing in self._missing.items()},
+        )
+
+    def moments(self, name: str) -> Float64Array:
+        """Seconds since 1970, or whatever its numbers count."""
+        values = moments(self._column(name))
+        self._fault(name, "not in seconds or ISO 8601", np.isnan(values))
+        return values
+
+    def weights(self, name: str) -> Float64Array:
+        """Sample weights, 0 to MAX_WEIGHT."""
+        column = self._column(name)
+        values = np.where(nulls(column), np.nan, numbers(column))
+        self._fault(name, "below 0 or not numeric", ~(values >= 0))
+        self._fault(name, f"above {MAX_WEIGHT:g}", values > MAX_WEIGHT)
+        return np.nan_to_num(values)

@@ -1,0 +1,126 @@
+"""Chunks of records from files with a schema, text or Parquet, and what becomes of their bad rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .arrow_columns import bytes_of
+from .bad_rows import BadRows, printable
+from .fields import Float64Array
+from .line_parser import LineParser, Parsed
+from .parquet import parquet_rows
+from .parquet_schema import check_parquet
+from .record_schema import Fault, Records, RecordSchema
+from .schema import Examples
+from .sources import LineBlock, line_blocks, line_numbers, without_first_line
+from .span import Span
+from .text_header import columns_of, delimiter_of
+
+# Each column is some calls into Arrow, which cost as much as a hundred rows.
+RECORD_BLOCK_BYTES = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Good rows in file order, with their times, float64 [n], or [0] without a timestamp column."""
+
+    examples: Examples
+    times: Float64Array
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        """Rows start to stop - 1."""
+        return Chunk(self.examples.slice(start, stop), self.times[start:stop])
+
+    def take(self, rows: NDArray[np.intp]) -> Chunk:
+        """The rows named, as copies."""
+        return Chunk(self.examples.take(rows), self.times[rows] if len(self.times) else self.times)
+
+
+def read_records(
+    span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int = RECORD_BLOCK_BYTES
+) -> Iterator[Chunk]:
+    """The good rows of a span of a file with a schema, in file order; `block_bytes` changes only the chunks.
+
+    Text: a row is bad that has another number of columns, quotes that do not match, or a carriage return
+    within it; a line without a character is no row. Every row is bad whose label, weight or timestamp is
+    missing or not as the schema has it, or that has a number that is none. Raises DataError for a file that
+    cannot be read or lacks columns, and past the limit of `bad_rows`.
+    """
+    if schema.data.format == "parquet":
+        yield from _parquet_chunks(span, schema, bad_rows)
+    else:
+        yield from _text_chunks(span, schema, bad_rows, block_bytes)
+
+
+def _text_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int) -> Iterator[Chunk]:
+    data = schema.data
+    names = columns_of(span.path, schema)
+    parser = LineParser(names, schema.sources, delimiter_of(data), data.quote)
+    line_number = line_numbers(span)
+    passed = 0
+    for block in line_blocks(span, block_bytes):
+        if not passed and data.header and span.start == 0:
+            block, passed = without_first_line(block), 1
+            if not block.stop:
+                continue
+        parsed = parser.parse(block)
+        records = schema.records(parsed.columns)
+        _tell_text(records, parsed, block, span.path, bad_rows, partial(_numbered, line_number, passed))
+        yield Chunk(*records.good())
+        passed += len(parsed.starts) - 1
+
+
+def _numbered(line_number: Callable[[int], int], passed: int, line: int) -> int:
+    return line_number(passed + line)
+
+
+def _tell_text(
+    records: Records,
+    parsed: Parsed,
+    block: LineBlock,
+    path: str,
+    bad_rows: BadRows,
+    line_number: Callable[[int], int],
+) -> None:
+    """Tells the bad lines of a block, in order."""
+    why = dict(parsed.bad)
+    for row in np.flatnonzero(records.bad).tolist():
+        why[int(parsed.lines[row])] = _why(
+            records.faults, row, lambda f, r: bytes_of(parsed.columns[f.source][r])
+        )
+    for line in sorted(why):
+        text = block.buffer[parsed.starts[line] : parsed.starts[line + 1]].tobytes().rstrip(b"\r\n")
+        bad_rows.add(path, partial(line_number, line), why[line], text)
+
+
+def _why(faults: tuple[Fault, ...], row: int, value: Callable[[Fault, int], bytes]) -> str:
+    fault = next(fault for fault in faults if fault.rows[row])
+    return f"{fault.name} '{printable(value(fault, row), 20)}' is {fault.wanted}"
+
+
+def _parquet_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows) -> Iterator[Chunk]:
+    def sources(arrow: pa.Schema) -> list[str]:
+        check_parquet(span.path, arrow, schema)
+        return schema.sources
+
+    for done, rows in parquet_rows(span, sources):
+        columns = {name: rows.column(name) for name in schema.sources}
+        records = schema.records(columns)
+        _tell_groups(records, columns, span.path, done, bad_rows)
+        yield Chunk(*records.good())
+
+
+def _tell_groups(
+    records: Records, columns: dict[str, pa.Array], path: str, done: int, bad_rows: BadRows
+) -> None:
+    """Tells the bad rows of a chunk of a Parquet file, of which `done` rows are before it."""
+    for row in np.flatnonzero(records.bad).tolist():
+        why = _why(records.faults, row, lambda fault, at: bytes_of(columns[fault.source][at]))
+        text = b", ".join(name.encode() + b"=" + bytes_of(column[row]) for name, column in columns.items())
+        bad_rows.add(path, partial(int, done + row + 1), why, text)

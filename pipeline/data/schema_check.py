@@ -1,0 +1,87 @@
+"""Whether a schema fits a file, by the first rows of it, told before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import DataError
+from .arrow_columns import bytes_of
+from .bad_rows import printable
+from .line_parser import LineParser
+from .places import opened, reading
+from .record_schema import Fault, RecordSchema
+from .sources import LineBlock, line_blocks, without_first_line
+from .span import Span
+from .text_header import columns_of, delimiter_of
+
+PEEK_BYTES = 1 << 16
+PEEK_ROWS = 1000
+SAMPLES = 3
+# A column is taken to be another than the schema says when so many of the first rows do not fit it; fewer are
+# bad rows.
+SHARE = 0.5
+_REMEDY = "change its kind or options in [data.columns], or data.missing"
+
+
+def check_text(path: str, schema: RecordSchema) -> None:
+    """Looks at the first lines; raises DataError when the file is empty or the schema does not fit."""
+    names = columns_of(path, schema)
+    block = _first_rows(path, schema)
+    parser = LineParser(names, schema.sources, delimiter_of(schema.data), schema.data.quote)
+    parsed = parser.parse(block)
+    lines = len(parsed.lines) + len(parsed.bad)
+    if len(parsed.bad) > SHARE * lines:
+        line = min(parsed.bad)
+        text = block.buffer[parsed.starts[line] : parsed.starts[line + 1]].tobytes().rstrip(b"\r\n")
+        raise DataError(
+            f"{len(parsed.bad)} of its first {lines} lines do not fit, the first for {parsed.bad[line]}: "
+            f"{printable(text)}",
+            where=path,
+            remedy=f"the columns are {_some(names)}: change [data.columns], data.delimiter or data.quote",
+        )
+    _check_values(path, parsed.columns, schema)
+
+
+def check_groups(path: str, schema: RecordSchema) -> None:
+    """Looks at the first rows of a Parquet file; raises DataError when the schema does not fit."""
+    with reading(path), opened(path) as source, pq.ParquetFile(source) as file:
+        rows = next(file.iter_batches(PEEK_ROWS, columns=schema.sources, use_threads=False), None)
+    if rows is not None:
+        _check_values(path, {name: rows.column(name) for name in schema.sources}, schema)
+
+
+def _first_rows(path: str, schema: RecordSchema) -> LineBlock:
+    for at, block in enumerate(line_blocks(Span(0, path, "stream", 0, 1), PEEK_BYTES)):
+        rows = without_first_line(block) if schema.data.header and at == 0 else block
+        if rows.stop:
+            return rows
+    raise DataError("has no rows", where=path, remedy="remove it from data.path, or fill it")
+
+
+def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSchema) -> None:
+    records = schema.records(columns)
+    for fault in records.faults:
+        if fault.rows.sum() > SHARE * len(fault.rows):
+            raise DataError(
+                f"column {fault.name}: {_samples(fault, columns)} are {fault.wanted}",
+                where=path,
+                remedy=_REMEDY,
+            )
+
+
+def _samples(fault: Fault, columns: Mapping[str, pa.Array]) -> str:
+    """Up to three different values that do not fit."""
+    seen: dict[str, None] = {}
+    for row in np.flatnonzero(fault.rows).tolist():
+        seen[f"'{printable(bytes_of(columns[fault.source][row]), 20)}'"] = None
+        if len(seen) == SAMPLES:
+            break
+    return ", ".join(seen)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:20]) + (f", ... ({len(names)})" if len(names) > 20 else "")

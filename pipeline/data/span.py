@@ -1,0 +1,37 @@
+"""A span: a piece of the input that the coordinator hands to a reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+SpanKind: TypeAlias = Literal["bytes", "stream", "row_groups", "sorted"]
+PartName: TypeAlias = Literal["", "train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of one input file, or of all of them in the order of time.
+
+    Attributes:
+        number: its place in the plan, from 0.
+        path: the file; of the kind "sorted", the first file.
+        kind: "bytes", a byte range of a plain text file, which has the lines that begin in it; "stream", a
+            whole text file that is compressed or cannot be read in parts; "row_groups" of a Parquet file;
+            "sorted", rows of the whole input sorted by time.
+        start: first byte, or 0, or first row group, or first row.
+        stop: one past the last: byte of the file as it is on disk, row group, or row.
+        part: "", or the part of the rows that is meant where the rows are drawn (`data.split`).
+        first, last: only good rows first to last - 1 of the piece are meant; last is -1 for all from `first`.
+        prepared: of a prepared folder, the digest of its manifest: a reader of another folder refuses.
+    """
+
+    number: int
+    path: str
+    kind: SpanKind
+    start: int
+    stop: int
+    part: PartName = ""
+    first: int = 0
+    last: int = -1
+    prepared: str = ""

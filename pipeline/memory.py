@@ -1,0 +1,89 @@
+"""How much memory this process may use: what the machine has, within the limits of its control groups.
+
+A container's limit is a control group's. The kernel kills a process that goes over it, while the machine's
+own figures, which psutil reads, know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import psutil
+
+_OWN_GROUPS: Final = Path("/proc/self/cgroup")
+_MOUNT: Final = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class GroupLimit:
+    """A control group that limits memory; `used_bytes` is without the file cache that can be dropped."""
+
+    limit_bytes: int
+    used_bytes: int
+
+
+def available_memory_bytes(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> int:
+    """What can be taken now: of the machine, and of every control group above this process.
+
+    Any thread may call. The arguments are where the kernel tells it, for tests.
+    """
+    free = [limit.limit_bytes - limit.used_bytes for limit in group_limits(own_groups, mount)]
+    return max(0, min([int(psutil.virtual_memory().available), *free]))
+
+
+def total_memory_bytes(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> int:
+    """The machine's memory, or the least limit of the control groups above this process."""
+    limits = [limit.limit_bytes for limit in group_limits(own_groups, mount)]
+    return min([int(psutil.virtual_memory().total), *limits])
+
+
+def group_limits(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> list[GroupLimit]:
+    """The limits on this process, of cgroup v2 and v1; none where there are none, or outside Linux."""
+    try:
+        lines = own_groups.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    limits = []
+    for line in lines:
+        # hierarchy:controllers:path; version 2 has no controllers there.
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            limits += [_limit_v2(folder) for folder in _upward(mount, path)]
+        elif "memory" in controllers.split(","):
+            limits += [_limit_v1(folder) for folder in _upward(mount / "memory", path)]
+    return [limit for limit in limits if limit is not None]
+
+
+def _upward(root: Path, path: str) -> Iterator[Path]:
+    """The folders of a group and of those above it. A container sees its own group at the root and may be
+    told a path that only the host has: what does not exist there is passed over by whoever reads it."""
+    group = PurePosixPath(path.lstrip("/"))
+    for folder in (group, *group.parents):
+        if ".." not in folder.parts:
+            yield root / folder
+
+
+def _limit_v2(folder: Path) -> GroupLimit | None:
+    return _limit(folder, "memory.max", "memory.current", "inactive_file")
+
+
+def _limit_v1(folder: Path) -> GroupLimit | None:
+    return _limit(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _limit(folder: Path, limit: str, usage: str, cache: str) -> GroupLimit | None:
+    """None where the group has no limit ("max"), or is not to be seen from here."""
+    try:
+        limit_bytes = int((folder / limit).read_text(encoding="ascii"))
+        used_bytes = int((folder / usage).read_text(encoding="ascii"))
+        statistics = (folder / "memory.stat").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return None
+    for line in statistics.splitlines():
+        name, _, value = line.partition(" ")
+        if name == cache:
+            used_bytes = max(0, used_bytes - int(value))
+    return GroupLimit(limit_bytes, used_bytes)

@@ -1,0 +1,116 @@
+"""What was measured of every node while a profile was taken, as profile.json has it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Amount = Annotated[float, Field(ge=0)]
+
+
+class Part(BaseModel):
+    """Base of all parts: frozen, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ThreadTime(Part):
+    """Of the threads of one name: seconds on a core, and seconds in which they could run and no core was
+    free."""
+
+    cpu_seconds: Amount
+    core_wait_seconds: Amount
+
+
+class NodeMeasured(Part):
+    """One node, over `seconds` of its own clock.
+
+    Attributes:
+        machine: names the kernel that it runs on.
+        cores: that it may use.
+        stalled_share: of the time, in which the whole process was stopped.
+        locked_share: of 12 wake-ups a second, those that waited for the interpreter lock.
+        threads: by name; empty where the system does not tell.
+        counts: by how much each count of the node grew.
+    """
+
+    name: str
+    role: str
+    machine: str
+    cores: int
+    seconds: Annotated[float, Field(gt=0)]
+    cpu_seconds: Amount
+    stalled_share: Amount
+    locked_share: Amount
+    threads: dict[str, ThreadTime] = {}
+    counts: dict[str, float] = {}
+
+    def count(self, name: str) -> float:
+        """The growth of a count; 0 if the node has none of that name."""
+        return max(0.0, self.counts.get(name, 0.0))
+
+    def share(self, name: str) -> float:
+        """The growth of a count of seconds as a share of the time."""
+        return self.count(name) / self.seconds
+
+
+class Measured(Part):
+    """The whole job.
+
+    Attributes:
+        workers, worker_kind, batch: of each trainer, as the job has them.
+        sync: the algorithm and its mode, in words.
+        prepared: whether readers read a folder that `shadowsync prepare` wrote.
+    """
+
+    run: str
+    seconds: Annotated[float, Field(gt=0)]
+    workers: Annotated[int, Field(ge=1)]
+    worker_kind: Literal["thread", "process"]
+    batch: Annotated[int, Field(ge=1)]
+    sync: str
+    prepared: bool = False
+    nodes: list[NodeMeasured]
+
+    def of(self, role: str) -> list[NodeMeasured]:
+        """The nodes of one role."""
+        return [node for node in self.nodes if node.role == role]
+
+    @property
+    def examples_per_second(self) -> float:
+        """Of all trainers, each over its own time."""
+        return sum(trainer.share("trained_examples") for trainer in self.of("trainer"))
+
+    @property
+    def cores_used(self) -> float:
+        """Of all nodes together."""
+        return sum(node.cpu_seconds / node.seconds for node in self.nodes)
+
+    @property
+    def cores(self) -> int:
+        """Of all machines together."""
+        return sum({node.machine: node.cores for node in self.nodes}.values())
+
+    @property
+    def links(self) -> list[Link]:
+        """What trainers exchange with each other node; between two trainers each has its own."""
+        found = []
+        for trainer in self.of("trainer"):
+            others = [key.removeprefix("to/") for key in trainer.counts if key.startswith("to/")]
+            for other in others:
+                up, down = trainer.share(f"to/{other}"), trainer.share(f"from/{other}")
+                shared = trainer.share(f"shared/{other}")
+                found.append(Link(trainer=trainer.name, other=other, sent=up, received=down, shared=shared))
+        return found
+
+
+class Link(Part):
+    """Bytes per second that a trainer sends to another node and receives from it; and `shared`, both ways,
+    that they hand each other in memory of the machine, which are in no message."""
+
+    trainer: str
+    other: str
+    sent: Amount
+    received: Amount
+    shared: Amount = 0.0

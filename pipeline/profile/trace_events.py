@@ -1,0 +1,73 @@
+"""The traces of all nodes as one list of Chrome trace events, on one clock.
+
+The format is Google's Trace Event Format, which chrome://tracing and ui.perfetto.dev open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Of one node a row for each thread, the nodes in the order in which a batch meets them.
+ROLES = ("coordinator", "reader", "trainer", "embedding", "sync")
+
+
+@dataclass(frozen=True)
+class NodeTrace:
+    """What one process did.
+
+    Attributes:
+        name, role: the node's, or of a process of it "trainer-0 worker-1".
+        marks: what `Tracer.stop` gives: `names`, `threads`, `marks`.
+        offset_seconds: its clock minus the coordinator's.
+    """
+
+    name: str
+    role: str
+    marks: Mapping[str, Any]
+    offset_seconds: float
+
+
+def trace_events(traces: Iterable[NodeTrace]) -> list[dict[str, Any]]:
+    """Events by process and thread, in microseconds since the first of them; raises ValueError for marks
+    that are none."""
+    ordered = sorted(traces, key=lambda trace: (ROLES.index(trace.role), trace.name))
+    starts = [
+        mark[2] - trace.offset_seconds * 1e6 for trace in ordered for mark in _checked(trace.marks["marks"])
+    ]
+    zero = min(starts, default=0.0)
+    events: list[dict[str, Any]] = []
+    for process, trace in enumerate(ordered, 1):
+        events += _head(process, trace)
+        names = trace.marks["names"]
+        for name, thread, began, length in trace.marks["marks"]:
+            events.append(
+                {
+                    "name": str(names[name]),
+                    "cat": trace.role,
+                    "ph": "X",
+                    "ts": round(began - trace.offset_seconds * 1e6 - zero),
+                    "dur": length,
+                    "pid": process,
+                    "tid": thread + 1,
+                }
+            )
+    return events
+
+
+def _head(process: int, trace: NodeTrace) -> list[dict[str, Any]]:
+    """The names of a process and of its threads, which trace viewers show."""
+    named: list[tuple[str, int, dict[str, Any]]] = [
+        ("process_name", 0, {"name": trace.name}),
+        ("process_sort_index", 0, {"sort_index": process}),
+    ]
+    named += [("thread_name", at, {"name": str(name)}) for at, name in enumerate(trace.marks["threads"], 1)]
+    return [{"name": kind, "ph": "M", "pid": process, "tid": at, "args": told} for kind, at, told in named]
+
+
+def _checked(marks: Sequence[Any]) -> Sequence[Any]:
+    for mark in marks:
+        if len(mark) != 4 or not all(isinstance(value, int) for value in mark):
+            raise ValueError(f"a mark is four whole numbers, and this is {mark!r}")
+    return marks

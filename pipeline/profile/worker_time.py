@@ -1,0 +1,131 @@
+"""Where the time of the workers goes: all of it, by cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from .measured import Amount, Measured, NodeMeasured, Part, ThreadTime
+
+MOSTLY_TAKEN: Final = 0.6
+# Not worker-0-line, which only passes on what a worker process says.
+WORKER: Final = re.compile(r"worker-\d+")
+
+
+class WorkerTime(Part):
+    """Shares of the workers' time, which add up to 1.
+
+    Attributes:
+        compute: steps of the dense model, on a core.
+        core: such work, and the handling, that waited for a core.
+        gil: the same that waited for Python's interpreter lock.
+        handling: the worker's own Python: routing, sending, receiving.
+        reader: waits for a batch that no reader had ready.
+        embedding: waits for vectors, or for answers to pushes, while an embedding node was at work.
+        network: such waits while what was waited for was on its way.
+        sync: waits for a round of synchronization, at a fixed rate.
+    """
+
+    compute: Amount
+    core: Amount
+    gil: Amount
+    handling: Amount
+    reader: Amount
+    embedding: Amount
+    network: Amount
+    sync: Amount
+
+
+def occupied_share(node: NodeMeasured) -> float:
+    """How much of the time an embedding node could take no further request at once: its busiest thread was at
+    work or without a core, or the process stood still."""
+    # The control thread and the sampler serve no requests.
+    serving = [
+        (time.cpu_seconds + time.core_wait_seconds) / node.seconds
+        for name, time in node.threads.items()
+        if name not in ("MainThread", "sampler")
+    ]
+    busiest = max([node.share("busy_seconds"), *serving])
+    return min(1.0, busiest + node.stalled_share)
+
+
+def behind_share(reader: NodeMeasured) -> float:
+    """How much of the time a reader had no batch waiting for credit: it was behind its trainers."""
+    idle = max(0.0, reader.share("wait_for_credit_seconds") - reader.stalled_share)
+    return min(1.0, max(0.0, 1.0 - idle))
+
+
+def worker_time(measured: Measured) -> WorkerTime:
+    """Of all workers together. Waits for vectors are split by how much of the time the most occupied
+    embedding node was, waits for batches by how far the readers were behind, the rest of both is the
+    network's."""
+    trainers = measured.of("trainer")
+    total = sum(trainer.seconds for trainer in trainers) * measured.workers
+
+    def share(name: str) -> float:
+        return sum(trainer.count(name) for trainer in trainers) / total if total else 0.0
+
+    occupied = max((occupied_share(node) for node in measured.of("embedding")), default=0.0)
+    behind = _mean([behind_share(node) for node in measured.of("reader")])
+    for_vectors = share("wait_for_vectors_seconds") + share("wait_for_pushes_seconds")
+    for_batches, sync = share("wait_for_reader_seconds"), share("wait_for_sync_seconds")
+    compute = share("compute_seconds")
+    known = for_vectors + for_batches + sync + compute
+    handling = max(0.0, 1.0 - known)
+    on_core = _on_core(measured, total)
+    if on_core is None:
+        on_core = share("compute_cpu_seconds") + handling
+    blocked = max(0.0, compute + handling - on_core)
+    core, gil = _delays(measured, compute + handling, blocked, total)
+    # A step was delayed as long as it was off its core, and the worker's own Python by the rest.
+    in_steps = min(blocked, max(0.0, compute - share("compute_cpu_seconds"))) / blocked if blocked else 0.0
+    # Clocks are read one after the other: a sum may be a little too much.
+    scale = 1.0 / known if known > 1.0 else 1.0
+    of_steps = min(compute, (core + gil) * in_steps)
+    of_handling = min(handling, core + gil - of_steps)
+    return WorkerTime(
+        compute=(compute - (core + gil - of_handling)) * scale,
+        core=core * scale,
+        gil=gil * scale,
+        handling=(handling - of_handling) * scale,
+        reader=for_batches * behind * scale,
+        embedding=for_vectors * occupied * scale,
+        network=(for_vectors * (1.0 - occupied) + for_batches * (1.0 - behind)) * scale,
+        sync=sync * scale,
+    )
+
+
+def worker_threads(measured: Measured) -> Iterator[ThreadTime]:
+    """Of the threads that train, in the trainers themselves or in processes of theirs."""
+    for trainer in measured.of("trainer"):
+        yield from (time for name, time in trainer.threads.items() if WORKER.fullmatch(name))
+
+
+def _on_core(measured: Measured, total: float) -> float | None:
+    """The share of their time that workers were on a core; None where nobody tells."""
+    used = [time.cpu_seconds for time in worker_threads(measured)]
+    return sum(used) / total if used and total else None
+
+
+def _delays(measured: Measured, working: float, blocked: float, total: float) -> tuple[float, float]:
+    """Of the share `blocked`, in which workers had work and were on no core, what waited for a core and what
+    for the interpreter lock. The lock is believed only as far as wake-ups of the process found it taken,
+    since a step may wait for a device too."""
+    trainers = measured.of("trainer")
+    waited = sum(time.core_wait_seconds for time in worker_threads(measured))
+    core = min(blocked, waited / total if total else 0.0)
+    if measured.worker_kind == "process":
+        return core, 0.0
+    taken = max((trainer.locked_share for trainer in trainers), default=0.0)
+    gil = min(blocked - core, taken * working)
+    if taken >= MOSTLY_TAKEN:
+        # Who waits for the lock wakes every 5 ms to ask for it, and without a free core these wake-ups wait
+        # for one. But of n threads that want a lock that is always taken, each waits (n - 1) / n of the time.
+        others = (measured.workers - 1) / measured.workers
+        gil = max(gil, min(blocked, taken * others * working))
+    return min(core, blocked - gil), gil
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 1.0

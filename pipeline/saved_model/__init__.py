@@ -1,0 +1,1 @@
+"""The model that a run saved, in plain torch, without a cluster."""

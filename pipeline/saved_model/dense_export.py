@@ -1,0 +1,103 @@
+"""The dense part of a model in a format that others run: torch.export or ONNX."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from ..errors import JobFileError
+
+Format: TypeAlias = Literal["torch-export", "onnx"]
+FILES: dict[Format, str] = {"torch-export": "dense.pt2", "onnx": "dense.onnx"}
+OUTPUT = "logits"
+# Neither 0 nor 1, which an export would take for constants.
+_EXAMPLES = 3
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def require_exporter(form: Format) -> None:
+    """Raises JobFileError if a package that the format needs is not installed."""
+    if form == "onnx" and importlib.util.find_spec("onnxscript") is None:
+        raise JobFileError(
+            "onnxscript is not installed",
+            where="--format onnx",
+            remedy='pip install "shadowsync[onnx]", or take --format torch-export',
+        )
+
+
+def export_dense(
+    module: nn.Module, dense_width: int, dims: Sequence[int], names: Sequence[str], form: Format, path: Path
+) -> None:
+    """Writes the module into the file `path`, for any number of examples.
+
+    Args:
+        module: on the CPU, in evaluation mode.
+        dense_width: D.
+        dims: of each table.
+        names: of the inputs in ONNX: "dense", then one a table. A .pt2 takes (dense [B, D], embeddings: list
+            of [B, dim]), as the module does.
+
+    Raises JobFileError for a module that cannot be exported.
+    """
+    inputs = (torch.zeros(_EXAMPLES, dense_width), [torch.zeros(_EXAMPLES, dim) for dim in dims])
+    batch = torch.export.Dim("batch")
+    shapes = ({0: batch}, [{0: batch} for _ in dims])
+    try:
+        with _quiet(), _own_cache():
+            program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=True)
+            if form == "torch-export":
+                torch.export.save(program, path)
+                return
+            made = torch.onnx.export(
+                program, dynamo=True, input_names=list(names), output_names=[OUTPUT], verbose=False
+            )
+            assert made is not None
+            made.save(path)
+    except OSError:
+        raise
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise JobFileError(
+            f"the model cannot be exported ({type(error).__name__}: {first})",
+            where=type(module).__name__,
+            remedy="see torch.export's documentation on what a forward may do",
+        ) from error
+
+
+@contextmanager
+def _own_cache() -> Iterator[None]:
+    """The exporters make a folder for a compiler's cache, which would stay: it goes with the export."""
+    before = os.environ.get(_CACHE)
+    with tempfile.TemporaryDirectory(prefix="shadowsync-") as folder:
+        os.environ[_CACHE] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_CACHE]
+            else:
+                os.environ[_CACHE] = before
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporters say of their own deprecations and of packages that are not installed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,164 @@
+"""A saved model as files that others serve, with a manifest that says how."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from ..data.hashing import HASH_SEED, HASH_VERSION
+from .dense_export import FILES, OUTPUT, Format, export_dense, require_exporter
+from .model import SavedModel
+from .table import Table
+from .table_export import TableFormat, export_tables
+from .whole_folder import whole_folder
+
+EXPORT_VERSION = 1
+MANIFEST = "manifest.json"
+# What of the job's [data] says how a row becomes the model's input.
+_PARSING = {
+    *("format", "columns", "header", "delimiter", "quote", "missing", "strip"),
+    *("dense_features", "categorical_features"),
+}
+_HASH_RULE = [
+    "all arithmetic is modulo 2**64; >> fills with zeros; column is the table's hash_column",
+    "mix(x): x ^= x >> 30; x *= 0xBF58476D1CE4E5B9; x ^= x >> 27; x *= 0x94D049BB133111EB; x ^= x >> 31",
+    "h = mix(mix(seed ^ ((column + 1) * 0x9E3779B97F4A7C15)) ^ (length * 0x9E3779B97F4A7C15))",
+    "for each 8 bytes of the value, little-endian, the last padded with zero bytes: h = mix(h ^ word)",
+    "row = ((h >> 32) * rows) >> 32",
+]
+_MISSING_RULE = [
+    "a value is missing if it is null, or a text that is one of columns_of.missing, after the blanks around"
+    " it are taken away where columns_of.strip is true",
+]
+_DENSE_RULE = [
+    "x is the number in the column source; with the transform time, the seconds since 1970 of a time or of an"
+    " ISO 8601 text, which is in UTC where it names no zone, and a number as it is",
+    "y = (x - shift) / scale, in float64",
+    "transform log: sign(y) * log(1 + |y|); transform none or time: y; then rounded to float32",
+    "where x is missing, the input itself is missing_number: nothing is done to it",
+    "a row with an x that is no finite number has no score",
+]
+_ROW_RULE = [
+    "pooling none: the vector of the one id in the column source; a missing one is the empty text, whose hash"
+    " has a length of 0 and no words, and has a row like any other",
+]
+_BAG_RULE = [
+    "pooling sum or mean: the column source has a list of ids, or a text that is cut at every delimiter; a"
+    " missing one is an empty bag",
+    "ids that are missing, such as the empty one within a||b, are left out first: they have no row and do not"
+    " count",
+    "of the ids that are left, the first max_ids are kept, also those that are there twice",
+    "the vector is the sum of theirs, divided by how many they are with pooling mean; of an empty bag, zeros",
+]
+
+
+def export_model(model: SavedModel, folder: Path, form: Format, tables: TableFormat) -> dict[str, Any]:
+    """Writes the dense part, the tables and manifest.json into `folder`, all or nothing; gives the manifest.
+
+    Raises JobFileError (a package is missing, the module cannot be exported), ResourceError (the folder is
+    there already, or cannot be written).
+    """
+    require_exporter(form)
+    width, dims = model.job.model_inputs
+    names = ["dense", *(f"table:{name}" for name in model.tables)]
+    with whole_folder(folder) as place:
+        export_dense(model.dense, width, dims, names, form, place / FILES[form])
+        written = export_tables(model.tables.values(), tables, place)
+        manifest = _manifest(model, form, names, written)
+        manifest["files"] = [_entry(file) for file in sorted(place.iterdir())]
+        text = json.dumps(manifest, indent=1, allow_nan=False)
+        (place / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    return manifest
+
+
+def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[str, str]) -> dict[str, Any]:
+    width, dims = model.job.model_inputs
+    integers = {_integer_rule(table) for table in model.tables.values()}
+    return {
+        "export_version": EXPORT_VERSION,
+        "run": model.manifest.run,
+        "model": model.manifest.model,
+        "examples_trained": model.manifest.examples_trained,
+        "created_at": model.manifest.created_at,
+        "dense": {
+            "format": form,
+            "file": FILES[form],
+            "inputs": [
+                {"name": name, "dtype": "float32", "shape": ["batch", size]}
+                for name, size in zip(names, (width, *dims), strict=True)
+            ],
+            "call": "forward(dense, [embedding of each table])" if form == "torch-export" else "by name",
+            "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch"]},
+            "probability": "1 / (1 + exp(-logit))",
+        },
+        "data": {
+            "columns_of": model.job.data.model_dump(mode="json", include=_PARSING),
+            "dense_inputs": dense_inputs(model),
+            "dense_rule": _DENSE_RULE,
+            "missing_rule": _MISSING_RULE,
+            "missing_number": 0.0,
+        },
+        "hash": {
+            "version": HASH_VERSION,
+            "seed": hex(HASH_SEED),
+            "rule": _HASH_RULE,
+            "text": "its bytes in UTF-8",
+            "integer": integers.pop() if len(integers) == 1 else "as its table states",
+        },
+        "row_rule": _ROW_RULE,
+        "bag_rule": _BAG_RULE,
+        "tables": [
+            {
+                "name": table.name,
+                "rows": table.rows,
+                "dim": table.dim,
+                **_ids_of(model, table),
+                "hash_column": hex(table.column),
+                "integer": _integer_rule(table),
+                "file": written.get(table.name),
+            }
+            for table in model.tables.values()
+        ],
+    }
+
+
+def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
+    """How the ids of a table stand in a row."""
+    column = model.job.data.columns.get(table.name)
+    source = (column.source if column is not None else "") or table.name
+    if not table.pooling:
+        return {"source": source, "pooling": "none"}
+    assert column is not None
+    bag = {"delimiter": column.delimiter, "max_ids": column.max_ids}
+    return {"source": source, "pooling": table.pooling, "empty_bag": "zeros"} | bag
+
+
+def _integer_rule(table: Table) -> str:
+    return "its decimal digits" if table.integers_as_text else "8 bytes, little-endian"
+
+
+def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
+    """How each column of the dense input is made, in its order."""
+    data = model.job.data
+    if not data.columns:
+        rule = {"transform": "log", "shift": 0.0, "scale": 1.0}
+        return [{"name": f"I{at + 1}", "source": f"I{at + 1}"} | rule for at in range(data.dense_features)]
+    return [
+        {
+            "name": name,
+            "source": column.source or name,
+            "transform": column.transform,
+            "shift": column.shift,
+            "scale": column.scale,
+        }
+        for name, column in data.columns.items()
+        if column.kind == "dense"
+    ]
+
+
+def _entry(file: Path) -> dict[str, Any]:
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    return {"name": file.name, "bytes": file.stat().st_size, "sha256": digest}

@@ -1,0 +1,202 @@
+"""The rows of files that are to be scored: every one of them, in order, those that have no score included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ..config.columns_section import suggest
+from ..data.arrow_columns import bytes_of, plain_type
+from ..data.bad_rows import printable
+from ..data.batch import Float32Array
+from ..data.id_classes import id_class
+from ..data.line_parser import LineParser, Parsed
+from ..data.parquet import parquet_rows
+from ..data.parquet_schema import check_parquet
+from ..data.record_schema import Records
+from ..data.schema import Examples
+from ..data.sources import first_line, line_blocks, line_numbers, without_first_line
+from ..data.span import Span
+from ..data.text_header import delimiter_of
+from ..errors import DataError
+from .input_schema import InputSchema
+
+Columns: TypeAlias = Mapping[str, pa.Array]
+IndexArray: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class InputRows:
+    """A chunk of n rows of one file.
+
+    Attributes:
+        path: the file.
+        numbers: int64 [n], from 1: the line of each row in a text file, its row in Parquet.
+        examples: of the m rows that can be scored; their labels mean nothing.
+        places: int64 [m], which of the n rows those are.
+        why: for each other row, by its place among the n, what is wrong with it.
+        labels: float32 [n], NaN where there is none.
+        kept: the columns that were asked for, n values each.
+    """
+
+    path: str
+    numbers: IndexArray
+    examples: Examples
+    places: IndexArray
+    why: dict[int, str]
+    labels: Float32Array
+    kept: dict[str, pa.Array]
+
+
+def read_input(span: Span, schema: InputSchema, keep: Sequence[str] = ()) -> Iterator[InputRows]:
+    """All rows of a span, in order; of a text file without the lines that have no character.
+
+    Memory is bounded, whatever the file. Raises DataError for a file that cannot be read or lacks a column.
+    """
+    read = _parquet_rows if span.kind == "row_groups" else _text_rows
+    return read(span, schema, list(keep))
+
+
+def _parquet_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:
+    def wanted(arrow: pa.Schema) -> list[str]:
+        check_parquet(span.path, arrow, schema.inputs)
+        return _wanted(span.path, schema, arrow.names, keep)
+
+    for done, rows in parquet_rows(span, wanted):
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        numbers = np.arange(done + 1, done + 1 + len(rows))
+        yield rows_of_columns(columns, schema, keep, span.path, numbers)
+
+
+def rows_of_columns(
+    columns: Columns, schema: InputSchema, keep: Sequence[str], path: str, numbers: IndexArray
+) -> InputRows:
+    """A chunk of columns that have one value for every row; raises DataError for texts where the model was
+    trained on integers."""
+    records = schema.inputs.records(
+        {name: _as_trained(columns[name], name, schema, path) for name in schema.inputs.sources}
+    )
+    return InputRows(
+        path=path,
+        numbers=numbers,
+        examples=records.good()[0],
+        places=np.flatnonzero(~records.bad),
+        why=_faults(records, columns),
+        labels=_labels(columns, schema, len(numbers)),
+        kept={name: columns[name] for name in keep},
+    )
+
+
+def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:
+    data = schema.data
+    delimiter = delimiter_of(data)
+    names = _text_names(span.path, schema, delimiter)
+    parser = LineParser(names, _wanted(span.path, schema, names, keep), delimiter, data.quote)
+    line_number = line_numbers(span)
+    passed = 0
+    for block in line_blocks(span):
+        if not passed and data.header and span.start == 0:
+            block, passed = without_first_line(block), 1
+            if not block.stop:
+                continue
+        parsed = parser.parse(block)
+        yield _merged(parsed, schema, keep, span.path, line_number(passed))
+        passed += len(parsed.starts) - 1
+
+
+def _merged(parsed: Parsed, schema: InputSchema, keep: list[str], path: str, first: int) -> InputRows:
+    """The rows of a block: those with columns, and between them the lines that have none."""
+    found = rows_of_columns(parsed.columns, schema, keep, path, parsed.lines + first)
+    if not parsed.bad:
+        return found
+    lines = np.union1d(parsed.lines, np.fromiter(parsed.bad, np.int64))
+    at = np.searchsorted(lines, parsed.lines)
+    why = {int(at[row]): text for row, text in found.why.items()}
+    why |= {int(np.searchsorted(lines, line)): text for line, text in parsed.bad.items()}
+    labels = np.full(len(lines), np.nan, np.float32)
+    labels[at] = found.labels
+    source = np.full(len(lines), -1)
+    source[at] = np.arange(len(at))
+    take = pa.array(np.where(source < 0, 0, source), mask=source < 0)
+    kept = {name: column.take(take) for name, column in found.kept.items()}
+    return InputRows(path, lines + first, found.examples, at[found.places], why, labels, kept)
+
+
+def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
+    """The columns of a text file, in order. One without a header may lack the label's, as test files do."""
+    data = schema.data
+    line = first_line(path)
+    parser = LineParser(["a"], ["a"], delimiter, data.quote)
+    try:
+        fields = parser.split_line(line)
+    except ValueError as error:
+        raise DataError(f"its first line has {error}: {printable(line)}", where=path) from error
+    if not data.header:
+        without = [name for name in schema.places if name != schema.label_source]
+        return without if len(fields) == len(without) else schema.places
+    return [name.strip() for name in fields] if data.strip else fields
+
+
+def _wanted(path: str, schema: InputSchema, names: list[str], keep: Sequence[str]) -> list[str]:
+    """The columns to read; raises DataError for one that a file has not, or more than once."""
+    for name in (*schema.inputs.sources, *keep):
+        if names.count(name) != 1:
+            times = "no" if name not in names else f"{names.count(name)} times"
+            raise DataError(
+                f"has {times} column {name!r}; {suggest(name, names)}",
+                where=path,
+                remedy="give a file with the columns of the job's [data], its label aside",
+            )
+    label = [schema.label_source] if names.count(schema.label_source) == 1 else []
+    return list(dict.fromkeys([*schema.inputs.sources, *label, *keep]))
+
+
+def _labels(columns: Columns, schema: InputSchema, count: int) -> Float32Array:
+    if schema.label_source not in columns:
+        return np.full(count, np.nan, np.float32)
+    records = schema.label.records({schema.label_source: columns[schema.label_source]})
+    labels: Float32Array = np.where(records.bad, np.float32(np.nan), records.examples.labels)
+    return labels
+
+
+def _faults(records: Records, columns: Columns) -> dict[int, str]:
+    why: dict[int, str] = {}
+    for fault in records.faults:
+        for row in np.flatnonzero(fault.rows).tolist():
+            text = printable(bytes_of(columns[fault.source][row]), 20)
+            why.setdefault(row, f"{fault.name} '{text}' {fault.wanted}")
+    return why
+
+
+def _as_trained(column: pa.Array, source: str, schema: InputSchema, path: str) -> pa.Array:
+    """Ids as training saw them: integers where it had texts become the texts that they would stand as."""
+    trained, given = schema.id_classes.get(source), id_class(column.type)
+    if trained == "text" and given == "integer":
+        return _integers_as_text(column)
+    if trained == "integer" and given == "text":
+        raise DataError(
+            f"column {source!r} holds texts, and the model was trained on integers there: a text would get "
+            "another row of the table",
+            where=path,
+            remedy="give the column as integers",
+        )
+    return column
+
+
+def _integers_as_text(column: pa.Array) -> pa.Array:
+    """Integers, or lists of them, dictionaries of them too, as decimal digits."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.string())
+    ids = column.flatten()
+    ids = ids.cast(plain_type(ids.type)).cast(pa.string())
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), ids, mask=column.is_null())

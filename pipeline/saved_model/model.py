@@ -1,0 +1,117 @@
+"""A saved model: the dense module and the tables of a checkpoint, and the scores they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..checkpoint.manifest import CheckpointManifest, open_checkpoint
+from ..config.job import Job
+from ..config.load import validate_job
+from ..data.batch import Batch, Float32Array
+from ..data.id_classes import IdClass
+from ..embedding.loaded_tables import LoadedTables
+from ..embedding.saved_tables import SavedTables
+from .dense import load_dense
+from .table import Table
+
+Which: TypeAlias = Literal["last", "best"]
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """What a run saved, whole in this process's memory. Any thread may use it; nothing changes it.
+
+    Attributes:
+        folder: the checkpoint's.
+        manifest: its manifest; `manifest.model` says which model this is (a center, a mean, a replica).
+        job: the job that it is of.
+        dense: the dense module, on the CPU, in evaluation mode: `forward(dense [B, D], embeddings: list of
+            [B, dim]) -> logits [B]`, the embeddings in the order of `tables`.
+        tables: the embedding tables by the name of their column.
+        id_classes: whether training read texts or integers as the ids of each column, where it read any.
+    """
+
+    folder: Path
+    manifest: CheckpointManifest
+    job: Job
+    dense: nn.Module
+    tables: Mapping[str, Table]
+    id_classes: Mapping[str, IdClass]
+    _loaded: LoadedTables
+
+    @classmethod
+    def open(cls, path: str | PathLike[str], which: Which = "last") -> SavedModel:
+        """The model in a run's folder, or in a checkpoint's own.
+
+        Args:
+            path: for example "runs/latest".
+            which: "last", or "best", the one that validation kept.
+
+        Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another model than
+        its job; ResourceError if its tables do not fit into memory; JobFileError if its model's code cannot
+        be imported.
+        """
+        folder, manifest = open_checkpoint(Path(path), verify=True, which=which)
+        job = validate_job(manifest.job, where=str(folder))
+        dense = load_dense(folder, manifest, job)
+        loaded = LoadedTables(SavedTables(folder, manifest), job.tables)
+        classes = _id_classes(manifest, job)
+        tables = {
+            table.name: Table(
+                table.name,
+                loaded.table(table.name),
+                table.pooling,
+                integers_as_text=classes.get(table.name) == "text",
+            )
+            for table in job.tables
+        }
+        return cls(folder, manifest, job, dense, MappingProxyType(tables), classes, loaded)
+
+    def logits(self, batch: Batch) -> Float32Array:
+        """The logits of a batch, float32 [B]; its labels are not looked at."""
+        with torch.inference_mode():
+            embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)
+            logits: Float32Array = self.dense(torch.from_numpy(batch.dense), embeddings).numpy()
+        return logits
+
+    def predict(self, data: Any) -> Float32Array:
+        """Probabilities, float32 [n], one for each row in its order; NaN for a row that cannot be read.
+
+        Args:
+            data: a file, glob or URL of the job's format; or a dict of columns, or a table of pandas, polars
+                or pyarrow, with the columns that the job's files have. The label is not needed.
+
+        Raises DataError for data that cannot be read, or lack a column.
+        """
+        from .prediction import predict_columns, predict_files
+
+        if isinstance(data, str | PathLike):
+            chunks = list(predict_files(self, [str(data)]))
+            return np.concatenate(chunks) if chunks else np.zeros(0, np.float32)
+        return predict_columns(self, data)
+
+
+def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]:
+    """As the manifest states them; the ids of text files are texts."""
+    found: dict[str, IdClass] = {}
+    for table in job.tables:
+        stated = manifest.plan.get("tables", {}).get(table.name, {}).get("ids")
+        if job.data.format != "parquet" or stated == "text":
+            found[table.name] = "text"
+        elif stated == "integer":
+            found[table.name] = "integer"
+    return MappingProxyType(found)
+
+
+def load(path: str | PathLike[str], which: Which = "last") -> SavedModel:
+    """Opens the model that a run saved, see `SavedModel.open`: `shadowsync.load("runs/latest")`."""
+    return SavedModel.open(path, which)

@@ -1,0 +1,202 @@
+"""Scores of files and of columns, one for every row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..checkpoint.whole_file import whole_file
+from ..data.bad_rows import KEPT
+from ..data.batch import Batch, BatchId, Float32Array
+from ..data.parquet_schema import check_parquet
+from ..data.spans import plan_spans
+from ..errors import CheckpointError, DataError
+from .input_rows import InputRows, read_input, rows_of_columns
+from .input_schema import InputSchema, input_schema
+from .model import SavedModel
+
+NOT_FINITE = "the model's logit of it is not finite"
+_OWN = ("file", "row", "probability", "logit", "label")
+
+
+@dataclass
+class Predicted:
+    """What was scored.
+
+    Attributes:
+        rows: how many there were.
+        without_score: how many of them have no score: they could not be read, or their logit is not finite.
+        first: of these, the first KEPT: file, row and why.
+    """
+
+    rows: int = 0
+    without_score: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, rows: InputRows, logits: Float32Array) -> None:
+        """Counts a chunk and its logits, float32 [n]."""
+        without = np.flatnonzero(~np.isfinite(logits)).tolist()
+        self.rows += len(rows.numbers)
+        self.without_score += len(without)
+        for at in without[: KEPT - len(self.first)]:
+            self.first.append(f"{rows.path}:{rows.numbers[at]}: {rows.why.get(at, NOT_FINITE)}")
+
+
+def predict_columns(model: SavedModel, columns: Any) -> Float32Array:
+    """Probabilities float32 [n] of n rows that are in memory; NaN for a row that has no score.
+
+    Args:
+        columns: a dict of columns, or a table of pandas, polars or pyarrow, with the columns that the job's
+            files have; the label is not needed. Integers are taken for the texts that they would stand as
+            where training read texts: text files always, Parquet if its column had texts.
+
+    Raises DataError for a column that is absent, or of a type that does not fit: texts where training read
+    integers, too. Of a column that had no value at all in training, texts and integers are taken as they are.
+    """
+    where = "the columns"
+    try:
+        table = pa.table(columns)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"are no table ({error})", where=where) from error
+    schema = input_schema(model.job, model.id_classes)
+    check_parquet(where, table.schema, schema.inputs)
+    arrays = {name: _one_array(table.column(name)) for name in schema.inputs.sources}
+    rows = rows_of_columns(arrays, schema, [], where, np.arange(1, len(table) + 1))
+    scorer = _Scorer(model)
+    scores = probability_of(scorer.logits_of(rows))
+    scorer.check()
+    return scores
+
+
+def predict_files(model: SavedModel, patterns: Sequence[str]) -> Iterator[Float32Array]:
+    """Probabilities of files, chunk by chunk, in the order of rows; NaN for a row that has no score."""
+    scorer = _Scorer(model)
+    for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), ()):
+        yield probability_of(scorer.logits_of(rows))
+    scorer.check()
+
+
+def write_predictions(
+    model: SavedModel, patterns: Sequence[str], out: Path, keep: Sequence[str] = ()
+) -> Predicted:
+    """Scores every row of the files into the Parquet file `out`, in their order, in bounded memory.
+
+    Its columns are `file`, `row` (from 1: the line of a text file, the row of a Parquet file), `probability`
+    and `logit` (null for a row that cannot be read, or whose logit is not finite), `label` (null where there
+    is none) and those of `keep`.
+    The file is there whole or not at all. Raises DataError, ResourceError, and CheckpointError for a model
+    that gives no finite logit to any row.
+    """
+    taken = [name for name in keep if name in _OWN]
+    if taken:
+        raise DataError(
+            f"has a column {taken[0]!r} of its own", where=str(out), remedy="leave out that --keep"
+        )
+    done = Predicted()
+    scorer = _Scorer(model)
+    writer: pq.ParquetWriter | None = None
+    with whole_file(out) as file:
+        try:
+            for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), keep):
+                logits = scorer.logits_of(rows)
+                done.add(rows, logits)
+                chunk = _table(logits, rows, writer.schema if writer is not None else None)
+                if writer is None:
+                    writer = pq.ParquetWriter(file, chunk.schema, compression="zstd")
+                writer.write_table(chunk)
+            if writer is None:
+                raise DataError("have no rows", where=", ".join(patterns))
+            scorer.check()
+        finally:
+            if writer is not None:
+                writer.close()
+    return done
+
+
+class _Scorer:
+    """Scores chunk after chunk, and knows whether any row had a score."""
+
+    def __init__(self, model: SavedModel) -> None:
+        self._model = model
+        self._finite = self._not_finite = 0
+
+    def logits_of(self, rows: InputRows) -> Float32Array:
+        """float32 [n] of a chunk, NaN for a row that cannot be read or whose logit is not finite."""
+        logits = np.full(len(rows.numbers), np.nan, np.float32)
+        if len(rows.places):
+            examples = rows.examples
+            batch = Batch(
+                BatchId(0, 0, 0, 0),
+                examples.labels,
+                examples.dense,
+                np.ascontiguousarray(examples.rows),
+                bag_rows=examples.bags.rows,
+                bag_lengths=examples.bags.lengths,
+            )
+            found = self._model.logits(batch)
+            good = np.isfinite(found)
+            self._finite += int(good.sum())
+            self._not_finite += int((~good).sum())
+            logits[rows.places] = np.where(good, found, np.float32(np.nan))
+        return logits
+
+    def check(self) -> None:
+        """At the end; raises CheckpointError for a model that gave no finite logit to any row."""
+        if self._not_finite and not self._finite:
+            raise CheckpointError(
+                "gives no logit that is finite: the model has diverged",
+                where=str(self._model.folder),
+                remedy="train again with a lower trainer.lr",
+            )
+
+
+def probability_of(logits: Float32Array) -> Float32Array:
+    """1 / (1 + exp(-logit)), float32 [n]; NaN stays NaN."""
+    z = logits.astype(np.float64)
+    decay = np.exp(-np.abs(z))
+    values: Float32Array = (np.where(z >= 0, 1.0, decay) / (1.0 + decay)).astype(np.float32)
+    values[np.isnan(logits)] = np.nan
+    return values
+
+
+def _rows_of(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str]) -> Iterator[InputRows]:
+    """All rows of all files, in the order of the patterns; a file that two of them name comes once."""
+    seen: set[str] = set()
+    for pattern in patterns:
+        spans = plan_spans([pattern], schema.data.format, schema.data.span_bytes)
+        for span in spans:
+            if span.path not in seen:
+                yield from read_input(span, schema, keep)
+        seen |= {span.path for span in spans}
+
+
+def _table(logits: Float32Array, rows: InputRows, schema: pa.Schema | None) -> pa.Table:
+    columns = {
+        "file": pa.array([rows.path], pa.string()).take(pa.array(np.zeros(len(rows.numbers), np.int64))),
+        "row": pa.array(rows.numbers),
+        "probability": pa.array(probability_of(logits), from_pandas=True),
+        "logit": pa.array(logits, from_pandas=True),
+        "label": pa.array(rows.labels, from_pandas=True),
+        **rows.kept,
+    }
+    try:
+        for column in rows.kept.values():
+            # Texts of a file may be no UTF-8, which would make the output unreadable.
+            column.validate(full=True)
+        table = pa.table(columns)
+        return table if schema is None else table.cast(schema)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"a column cannot be kept ({error})", where=rows.path, remedy="leave it out of --keep"
+        ) from error
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    joined = column.combine_chunks()
+    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined

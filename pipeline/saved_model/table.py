@@ -1,0 +1,86 @@
+"""One embedding table in this process's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..data.batch import Float32Array
+from ..data.hashing import column_number, hash_bytes, hash_integers, table_rows_of
+
+RawId = str | bytes | int | None
+
+
+class Table:
+    """The rows of one table, and the way from a raw id to its row. Any thread may read.
+
+    Attributes:
+        name: of the column whose values it embeds.
+        weights: float32 [rows, dim], read-only.
+        pooling: "" where an example has one row; "sum" or "mean" where it has a bag of them.
+        column: the number of the column in the hash (see `pipeline.data.hashing`).
+        integers_as_text: whether an integer is hashed as its decimal digits, as training read texts, and not
+            as its 8 bytes, as training read the integers of Parquet.
+    """
+
+    def __init__(self, name: str, weights: Float32Array, pooling: str, *, integers_as_text: bool) -> None:
+        self.name = name
+        self.weights = weights.view()
+        self.weights.flags.writeable = False
+        self.pooling = pooling
+        self.column = column_number(name)
+        self.integers_as_text = integers_as_text
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.weights)
+
+    @property
+    def dim(self) -> int:
+        """Floats in a row."""
+        return int(self.weights.shape[1])
+
+    def hash(self, value: RawId) -> int:
+        """The row of a raw id, as a reader maps it: text by its UTF-8 bytes, None (missing) as no bytes.
+
+        Raises TypeError for another type, ValueError for an integer that does not fit 64 bits.
+        """
+        if value is None:
+            value = b""
+        elif isinstance(value, bool) or not isinstance(value, str | bytes | int | np.integer):
+            raise TypeError(f"an id of table {self.name} is text, bytes, an integer or None, not {value!r}")
+        if isinstance(value, int | np.integer):
+            if not -(2**63) <= int(value) < 2**64:
+                raise ValueError(f"table {self.name}: {value} does not fit 64 bits")
+            if self.integers_as_text:
+                value = str(int(value))
+            else:
+                number = np.array([int(value) & (2**64 - 1)], np.uint64)
+                return self._row(hash_integers(self.column, number))
+        text = value.encode() if isinstance(value, str) else value
+        return self._row(np.array([hash_bytes(self.column, text)], np.uint64))
+
+    def lookup(self, rows: int | Sequence[int] | NDArray[np.integer] | torch.Tensor) -> torch.Tensor:
+        """The vectors of these rows: from integers [...] to float32 [..., dim], a copy.
+
+        Raises IndexError for a row that there is not, TypeError for what are no integers.
+        """
+        index = np.asarray(rows)
+        if index.size == 0:
+            index = index.astype(np.int64)
+        if index.dtype.kind not in "iu":
+            raise TypeError(f"rows of table {self.name} are integers, not {index.dtype}")
+        if index.size and not (int(index.min()) >= 0 and int(index.max()) < self.rows):
+            raise IndexError(f"table {self.name} has the rows 0 to {self.rows - 1}")
+        return torch.from_numpy(self.weights[index])
+
+    def lookup_ids(self, values: Iterable[RawId]) -> torch.Tensor:
+        """The vectors of raw ids: float32 [N, dim]; raises as `hash` does."""
+        return self.lookup([self.hash(value) for value in values])
+
+    def _row(self, hashes: NDArray[np.uint64]) -> int:
+        return int(table_rows_of(hashes[None], (self.rows,))[0, 0])

@@ -1,0 +1,258 @@
+"""What dies, or is full, while checkpoints are taken and validated: training goes on, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from shadowsync.nodes.checkpoint_room import RESERVE_BYTES
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.resumed import Changed, going_on, trained_batches
+from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.supervised import Supervised
+
+ClusterMaker = Callable[..., Cluster]
+# More than any machine trains in the time of a test.
+ENDLESS = {"epochs": 10_000}
+# Of a volume with room for two checkpoints of LARGE and for what is to be left beside them, and of what is
+# left of it when it is said to be full: less than one takes, and more than the ledger needs.
+VOLUME_BYTES = (64 << 20) + RESERVE_BYTES
+LEFT_BYTES = 8 << 20
+LARGE = {"embedding_dim": 16, "table_rows": 8_000, "bottom": [32], "top": [32]}
+
+
+def saved_examples(run: RunFolder) -> int:
+    """Of the run's checkpoint, read whole; 0 before there is one."""
+    if not (run.folder / "checkpoint").exists():
+        return 0
+    return open_checkpoint(run.folder)[1].examples_trained
+
+
+def scorers(coordinator: int) -> list[psutil.Process]:
+    """The processes that score for this coordinator."""
+    found = psutil.Process(coordinator).children()
+    return [p for p in found if "shadowsync.nodes.scoring_main" in p.cmdline()]
+
+
+def validating(
+    cluster: ClusterMaker, validation_file: str, run: dict[str, float] | None = None
+) -> tuple[Cluster, psutil.Process]:
+    """An endless job, and the process that scores one of its checkpoints, stopped while it does."""
+    own = cluster(
+        {
+            "run": run or {},
+            "data": ENDLESS | {"validation_path": validation_file},
+            "validation": {"every_examples": 5_000},
+        }
+    ).start()
+    wait_until(lambda: scorers(own.coordinator.pid), "a checkpoint is scored")
+    (scorer,) = scorers(own.coordinator.pid)
+    scorer.suspend()
+    return own, scorer
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """The folder of the runs, on a volume of its own of VOLUME_BYTES."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={VOLUME_BYTES}", "shadowsync-test", str(runs)]
+    mounted = shutil.which("mount") and os.geteuid() == 0
+    if not mounted or subprocess.run(["mount", *options], capture_output=True, check=False).returncode:
+        pytest.skip("a volume can be mounted by root only")
+    try:
+        yield runs
+    finally:
+        subprocess.run(["umount", "-l", str(runs)], check=True)
+
+
+def fill(volume: Path) -> Path:
+    """Leaves LEFT_BYTES of it; gives the file to remove."""
+    filler = volume / "filler"
+    with filler.open("wb") as file:
+        while shutil.disk_usage(volume).free > LEFT_BYTES:
+            file.write(bytes(1 << 20))
+            file.flush()
+    return filler
+
+
+def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
+    volume: Path, cluster: ClusterMaker
+) -> None:
+    # Checkpoints with pauses, in which the volume is filled.
+    often = {"every_seconds": 2.0}
+    own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
+    wait_until(lambda: saved_examples(own.run) > 0, "a checkpoint is written")
+    filler = fill(volume)
+    failed = "no checkpoint could be written while training"
+    wait_until(lambda: own.run.logged(failed), "a checkpoint fails")
+    kept = saved_examples(own.run)
+    trained = own.run.batches()
+    own.wait_for_batches(trained + 20)
+    _, manifest = open_checkpoint(own.run.folder, verify=True)
+    assert manifest.examples_trained >= kept
+    events = [line["text"] for line in own.run.log("coordinator") if failed in line["text"]]
+    assert all("bytes are free, and a checkpoint takes about" in event for event in events)
+    filler.unlink()
+    wait_until(lambda: saved_examples(own.run) > manifest.examples_trained, "the next one is written")
+    own.coordinator.signal(signal.SIGINT)
+    assert own.wait(30.0) == 130, own.coordinator.text()
+    report = own.run.report
+    assert report.checkpoints is not None
+    assert report.checkpoints.failed >= 1
+    assert any(failed in event.what for event in report.events)
+    assert report.ledger.adds_up, report.ledger.identities
+    assert not list(own.run.folder.glob("checkpoint.partial-*"))
+
+
+def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, cluster: ClusterMaker) -> None:
+    often = {"every_seconds": 2.0}
+    own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
+    wait_until(lambda: saved_examples(own.run) > 0, "a checkpoint is written")
+    # Stopped in the middle of one, so that it is begun with room, and written without.
+    (shard,) = own.nodes["embedding"]
+    shard.signal(signal.SIGSTOP)
+    wait_until(lambda: list(own.run.folder.glob("checkpoint.partial-*/ledger-*")), "the next one is begun")
+    kept = saved_examples(own.run)
+    filler = fill(volume)
+    shard.signal(signal.SIGCONT)
+    wait_until(lambda: own.run.logged("No space left on device"), "it fails")
+    own.wait_for_batches(own.run.batches() + 20)
+    assert saved_examples(own.run) == kept
+    assert not list(own.run.folder.glob("checkpoint.partial-*/embedding-*"))
+    filler.unlink()
+    wait_until(lambda: saved_examples(own.run) > kept, "the next one is written")
+    own.coordinator.signal(signal.SIGINT)
+    assert own.wait(30.0) == 130, own.coordinator.text()
+    report = own.run.report
+    assert any("No space left on device" in event.what for event in report.events)
+    assert report.ledger.adds_up, report.ledger.identities
+    assert not list(own.run.folder.glob("checkpoint.partial-*"))
+
+
+def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, cluster: ClusterMaker) -> None:
+    own = cluster({"data": {"epochs": 2}, "model": LARGE}).start()
+    own.wait_for_batches(1)
+    fill(volume)
+    assert own.wait(90.0) == 8, own.coordinator.text()
+    assert "No space left on device" in own.coordinator.text()
+    report = own.run.report
+    assert report.exit_code == 8
+    assert report.examples.distinct == 2 * EXAMPLES
+    assert report.ledger.adds_up, report.ledger.identities
+    assert not list(own.run.folder.glob("checkpoint*"))
+
+
+def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) -> None:
+    run = {"node_timeout_seconds": 3.0}
+    own = cluster({"run": run, "data": {"epochs": 6}, "checkpoint": {"every_examples": 1}}).start()
+    own.wait_for_batches(40)
+    wait_until(lambda: list(own.run.folder.glob("checkpoint.partial-*/*")), "one is being written")
+    own.nodes["trainer"][1].signal(signal.SIGKILL)
+    before = saved_examples(own.run)
+    # Trainers are numbered as they join, so its name is not known here.
+    wait_until(lambda: own.run.logged("was silent for 3 s"), "its death is known")
+    wait_until(lambda: saved_examples(own.run) > before, "checkpoints go on without it")
+    assert own.wait(90.0) == 5, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == 6 * EXAMPLES
+    open_checkpoint(own.run.folder, verify=True)
+    assert not list(own.run.folder.glob("checkpoint.partial-*"))
+
+
+def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validation_file: str) -> None:
+    own, scorer = validating(cluster, validation_file)
+    scorer.kill()
+    said = "a validation failed: the process that scores ended with killed by SIGKILL"
+    wait_until(lambda: own.run.logged(said), "that is an event")
+    own.wait_for_batches(own.run.batches() + 20)
+    wait_until(lambda: own.run.logged("the best so far, kept in best/"), "the next one is validated")
+    own.coordinator.signal(signal.SIGINT)
+    assert own.wait(30.0) == 130, own.coordinator.text()
+    report = own.run.report
+    assert report.validation is not None
+    assert report.validation.failed == 1
+    assert report.validation.best == report.curves.validation[0][1]
+
+
+def test_ctrl_c_while_a_checkpoint_is_scored(cluster: ClusterMaker, validation_file: str) -> None:
+    own, scorer = validating(cluster, validation_file)
+    own.coordinator.signal(signal.SIGINT)
+    assert own.wait(10.0) == 130, own.coordinator.text()
+    assert not scorer.is_running()
+    assert own.run.report.ledger.adds_up
+    assert sorted(path.name for path in own.run.folder.glob("*best*")) == []
+    assert not list(own.run.folder.glob("checkpoint.partial-*"))
+    open_checkpoint(own.run.folder, verify=True)
+
+
+def test_the_process_that_scores_ends_with_its_coordinator(
+    cluster: ClusterMaker, validation_file: str
+) -> None:
+    own, scorer = validating(cluster, validation_file, {"node_timeout_seconds": 2.0})
+    own.coordinator.signal(signal.SIGKILL)
+    scorer.resume()
+    wait_until(lambda: not scorer.is_running(), "it ends", 10.0)
+    for process in own.everyone():
+        process.wait(30.0)
+
+
+def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
+    cluster: ClusterMaker,
+) -> None:
+    settings: Changed = {
+        "data": {"epochs": 6},
+        "embedding": {"nodes": 2},
+        "checkpoint": {"every_examples": 3_000},
+    }
+    own = cluster(settings).start()
+    wait_until(lambda: saved_examples(own.run) >= 6_000, "checkpoints are written")
+    own.nodes["embedding"][1].signal(signal.SIGKILL)
+    assert own.wait(60.0) == 6, own.coordinator.text()
+    first = RunFolder(own.run.folder.resolve())
+    assert "rows with it; go on from its last checkpoint with `shadowsync resume" in own.coordinator.text()
+    again = cluster(going_on(settings, first)).start()
+    assert again.wait(120.0) == 0, again.coordinator.text()
+    second = RunFolder(again.run.folder.resolve())
+    report = second.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert 6_000 <= report.restored_examples < first.report.examples.distinct
+    assert report.restored_examples + report.examples.distinct == 6 * EXAMPLES
+    # What the first one trained after its checkpoint is trained again, and everything else once.
+    restored = second.query("SELECT sum(examples) FROM restored_spans")[0][0] or 0
+    restored += second.query("SELECT sum(examples) FROM restored_batches")[0][0] or 0
+    assert restored == report.restored_examples
+    lost = trained_batches(first).keys() & trained_batches(second).keys()
+    assert lost
+
+
+def test_a_killed_supervisor_leaves_what_can_be_gone_on_with(
+    supervise: Callable[..., Supervised], cluster: ClusterMaker
+) -> None:
+    job = supervise({"data": {"epochs": 8}, "checkpoint": {"every_examples": 2_000}})
+    job.wait_for_batches(60)
+    wait_until(lambda: saved_examples(job.run) > 0, "a checkpoint is written")
+    (coordinator,) = job.nodes("coordinator")
+    coordinator.kill()
+    wait_until(lambda: job.process.poll() is not None, "the job ends", 20.0)
+    first = RunFolder(job.run.folder.resolve())
+    assert job.last_line().endswith("go on from its last checkpoint with `shadowsync resume runs/small`")
+    settings: Changed = {
+        "data": {"epochs": 8},
+        "trainer": {"count": 1},
+        "sync": {"algorithm": "none"},
+    }
+    again = cluster(going_on(settings, first)).start()
+    assert again.wait(120.0) == 0, again.coordinator.text()
+    report = again.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.restored_examples + report.examples.distinct == 8 * EXAMPLES

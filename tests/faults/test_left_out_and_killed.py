@@ -1,0 +1,49 @@
+"""A trainer is killed while batches are left out: each is trained or left out once, and the books add up."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.unruly_model import NAME
+
+EPOCHS = 4
+UNRULY = {"name": NAME, "options": {"kind": "rows", "one_in": 5}, "bottom": None, "top": None}
+
+
+def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., Cluster]) -> None:
+    own = cluster(
+        {
+            "run": {"node_timeout_seconds": 3.0},
+            "data": {"epochs": EPOCHS},
+            "model": UNRULY,
+            "trainer": {"credit": 16, "max_bad_batches": 10_000},
+        }
+    ).start()
+
+    def busy() -> bool:
+        by_trainer = own.run.query("SELECT count(*) FROM left_out GROUP BY trainer")
+        return len(by_trainer) == 2 and all(count >= 5 for (count,) in by_trainer)
+
+    wait_until(busy, "both trainers have left out some")
+    victim = own.nodes["trainer"][1]
+    victim.signal(signal.SIGSTOP)
+    victim.signal(signal.SIGKILL)
+    assert own.wait() == 5, own.coordinator.text()
+    report, run = own.run.report, own.run
+    assert report.ledger.adds_up, report.ledger.identities
+    assert "left out by the trainers = left out in the ledger" in {i.name for i in report.ledger.identities}
+    counted = report.examples
+    assert counted.returned > 0
+    assert counted.distinct + counted.dropped == EPOCHS * EXAMPLES
+    assert counted.read == counted.trained + counted.dropped + counted.returned
+    # Some of what came back is bad, and was left out by the other.
+    again = "SELECT count(*) FROM returned r JOIN left_out l USING (epoch, span, number)"
+    ((bad,),) = run.query(again)
+    assert bad > 0
+    assert set(report.ledger.shard_applied.values()) == {run.batches()}
+    assert report.bad_batches is not None
+    assert report.bad_batches.examples == counted.dropped

@@ -1,0 +1,43 @@
+"""A trainer dies in the progressive part: what it had scored is lost, and the report says how much."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from shadowsync.tests.faults.conftest import FEW_NODES
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+
+PART = 0.9
+
+
+def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., Cluster]) -> None:
+    own = cluster(
+        FEW_NODES
+        | {
+            "run": {"node_timeout_seconds": 2.0},
+            "data": {"shuffle_window": 0, "split": {"progressive": PART}},
+            # So small that enough is left to train when one is killed.
+            "trainer": {"count": 2, "batch": 16},
+        }
+    ).start()
+
+    def both_have_scored() -> bool:
+        counts = own.run.query("SELECT count(*) FROM batches WHERE span > 0 GROUP BY trainer")
+        return len(counts) == 2 and all(count >= 5 for (count,) in counts)
+
+    wait_until(both_have_scored, "both trainers have trained batches of the part")
+    own.nodes["trainer"][1].signal(signal.SIGKILL)
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    part = report.train.progressive
+    assert part is not None
+    assert part.trained == round(EXAMPLES * PART)
+    (dead,) = (event.node for event in report.events if event.node.startswith("trainer"))
+    # The first span is what comes before the part.
+    ((lost,),) = own.run.query(f"SELECT sum(examples) FROM batches WHERE trainer = '{dead}' AND span > 0")
+    assert 0 < part.examples == part.trained - lost < part.trained
+    text = (own.run.folder / "report.md").read_text(encoding="utf-8")
+    assert f"on {part.examples:,} of {part.trained:,} examples of the progressive part" in text

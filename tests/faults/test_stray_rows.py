@@ -1,0 +1,19 @@
+"""A batch with a row that its table does not have: a clear error, and nothing of it reaches a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shadowsync.tests.support.cluster import Cluster
+
+
+def test_a_row_out_of_range_stops_the_job_and_is_named(cluster: Callable[..., Cluster]) -> None:
+    few: dict[str, dict[str, object]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
+    own = cluster(few, faults={"reader": "stray row"}).start()
+    assert own.wait() == 4, own.coordinator.text()
+    assert any("a row was changed on its way" in line["text"] for line in own.run.log("reader-0"))
+    line = own.coordinator.text().strip().splitlines()[-1]
+    assert "reader-0 delivered batch (0, " in line
+    assert "a row of table 3 is not one of its 2000" in line
+    assert "use one version of shadowsync" in line
+    assert "Traceback" not in own.coordinator.text()

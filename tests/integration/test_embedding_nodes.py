@@ -1,0 +1,66 @@
+"""Whole jobs whose embedding nodes have several threads, rows of bfloat16, lazy Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
+from shadowsync.tests.support.runs import RunFolder, Settings
+
+NONE = {"algorithm": "none"}
+
+
+def run(cluster: Callable[..., Cluster], changes: Settings) -> RunFolder:
+    own = cluster(changes).start()
+    assert own.wait(90.0) == 0, own.coordinator.text()
+    return RunFolder(own.run.folder.resolve())
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"storage": "bfloat16", "optimizer": "adam"}], ids=["float32", "bfloat16, adam"]
+)
+def test_threads_change_no_bit_of_a_deterministic_job(
+    cluster: Callable[..., Cluster], settings: dict[str, Any]
+) -> None:
+    def with_threads(threads: int, seed: int = 1) -> RunFolder:
+        embedding = {**settings, "threads": threads}
+        return run(
+            cluster,
+            deterministic({"sync": NONE, "embedding": embedding}, seed, f"threads-{threads}-{seed}"),
+        )
+
+    one, two, other = with_threads(1), with_threads(2), with_threads(2, seed=2)
+    assert was_trained(one)
+    assert one.batches() == two.batches() == STEPS
+    assert digests(one) == digests(two)
+    # The control: equal bytes are no matter of course.
+    assert not set(digests(one).values()) & set(digests(other).values())
+
+
+def test_bfloat16_with_lazy_adam_learns_what_float32_learns(cluster: Callable[..., Cluster]) -> None:
+    def quality(name: str, **settings: Any) -> float:
+        changes = {"embedding": {"optimizer": "adam", "lr": 0.002, "threads": 2, **settings}, "sync": NONE}
+        result = run(cluster, deterministic(changes, 1, name))
+        folder, manifest = open_checkpoint(result.folder, verify=True)
+        saved = SavedTables(folder, manifest)
+        steps = saved.read_state("C1", 0, saved.rows("C1"))["adam_steps"]
+        # The most frequent row of the table is in nearly every batch.
+        assert 0.9 * STEPS < steps.max() <= STEPS
+        assert (saved.read("C1", 0, saved.rows("C1")).view(np.uint32) & 0xFFFF).any() == (
+            settings.get("storage") != "bfloat16"
+        )
+        assert result.report.eval is not None
+        assert result.report.eval.ne is not None
+        return result.report.eval.ne
+
+    wide = quality("wide")
+    narrow = quality("narrow", storage="bfloat16")
+    # The control: rows that hardly move.
+    still = quality("still", lr=1e-9)
+    assert abs(narrow - wide) < 0.1 * abs(still - wide)

@@ -1,0 +1,83 @@
+"""The job files of examples/, each on the data that it is for."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.config.load import load_job
+from shadowsync.pipeline.report.model import Report
+from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.runs import RunFolder
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def _file(name: str) -> Path:
+    """A file that SHADOWSYNC_DATA has."""
+    folder = os.environ.get("SHADOWSYNC_DATA")
+    if not folder or not (Path(folder) / name).exists():
+        pytest.skip(f"SHADOWSYNC_DATA names no folder with {name}")
+    return Path(folder) / name
+
+
+def _rows(path: Path) -> int:
+    with gzip.open(path, "rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
+def _run(starter: Starter, folder: Path, name: str, *settings: str) -> Report:
+    """Runs an example as a user would; gives its report."""
+    options = [text for setting in (f"run.directory={folder}/runs", *settings) for text in ("--set", setting)]
+    process = starter.spawn("run", str(EXAMPLES / f"{name}.toml"), *options)
+    assert process.wait(100.0) == 0, process.text()
+    report = RunFolder(folder / "runs" / name).report
+    assert report.ledger.adds_up
+    counted = report.examples
+    assert counted.trained == counted.distinct == counted.read
+    assert counted.bad_rows == counted.dropped == 0
+    return report
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.toml")))
+def test_every_example_is_a_job_file_that_says_how_to_run_it(name: str) -> None:
+    path = EXAMPLES / f"{name}.toml"
+    assert load_job(path).run.name == name
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# ")
+    assert name == "demo" or f"shadowsync run examples/{name}.toml --set data.path=" in text
+
+
+@pytest.mark.data
+def test_criteo(starter: Starter, tmp_path: Path) -> None:
+    path = _file("criteo_first10k.tsv.gz")
+    report = _run(starter, tmp_path, "criteo", f"data.path={path}", "model.table_rows=2000")
+    assert report.eval is not None
+    assert report.examples.trained + report.eval.examples == _rows(path)
+    # A tenth, give or take four standard errors of 30 rows.
+    assert abs(report.eval.examples - _rows(path) / 10) < 120
+
+
+@pytest.mark.data
+def test_movielens(starter: Starter, tmp_path: Path) -> None:
+    path = _file("ml-100k.inter.gz")
+    report = _run(starter, tmp_path, "movielens", f"data.path={path}", "trainer.batch=64")
+    assert report.examples.trained == _rows(path) - 1
+    # Each batch is scored before its step: better than the mean although nothing is seen twice.
+    assert report.train.ne_progressive is not None
+    assert report.train.ne_progressive < 0.95
+
+
+@pytest.mark.data
+def test_adult(starter: Starter, tmp_path: Path) -> None:
+    train, test = _file("adult.data.gz"), _file("adult.test.gz")
+    report = _run(starter, tmp_path, "adult", f"data.path={train}", f"data.eval_path={test}")
+    assert report.examples.trained == load_job(EXAMPLES / "adult.toml").data.epochs * _rows(train)
+    assert report.eval is not None
+    assert report.eval.examples == _rows(test)
+    assert report.eval.ne is not None
+    assert report.eval.ne < 0.65
+    assert report.eval.auc is not None
+    assert report.eval.auc > 0.88

@@ -1,0 +1,144 @@
+"""What `shadowsync export` writes scores as the saved model does, in a process without shadowsync."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+from shadowsync.nodes.offline_eval import batches_of, spans_of
+from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.runs import Settings, small_job, write_job
+from shadowsync.tests.support.serve_export import ROWS
+
+SERVER = Path(__file__).parents[1] / "support" / "serve_export.py"
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
+
+
+@pytest.fixture(scope="module")
+def logits(saved_run: Path, click_log: Path) -> NDArray[np.float32]:
+    """Of the held-out file, by the saved model itself."""
+    model = SavedModel.open(saved_run)
+    spans = spans_of(model, [str(click_log / "eval-*.parquet")])
+    return np.concatenate([model.logits(b) for b in batches_of(model, spans, BadRows(0))])[:ROWS]
+
+
+def _serve(folder: Path, log: Path, out: Path, *more: str) -> NDArray[np.float32]:
+    # Isolated: not even the folder of this test is on its path.
+    command = [sys.executable, "-I", str(SERVER), str(folder), str(log), str(out), *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    values: NDArray[np.float32] = np.load(out)
+    return values
+
+
+@pytest.mark.parametrize(("form", "tables"), [("torch-export", "parquet"), ("onnx", "safetensors")])
+def test_the_export_scores_the_same(
+    starter: Starter,
+    saved_run: Path,
+    click_log: Path,
+    tmp_path: Path,
+    logits: NDArray[np.float32],
+    form: str,
+    tables: str,
+) -> None:
+    if form == "onnx" and not HAS_ONNX:
+        pytest.skip("needs onnxscript and onnxruntime")
+    folder = tmp_path / "export"
+    process = starter.fork(
+        "export", str(saved_run), "--format", form, "--tables", tables, "--out", str(folder)
+    )
+    assert process.wait() == 0, process.text()
+    (log,) = click_log.glob("eval-*.parquet")
+    served = _serve(folder, log, tmp_path / "served.npy")
+    np.testing.assert_allclose(served, logits, rtol=1e-5, atol=1e-5)
+    shuffled = _serve(folder, log, tmp_path / "shuffled.npy", "1")
+    assert np.abs(shuffled - logits).max() > 0.1, "the control"
+    again = starter.fork("export", str(saved_run), "--out", str(folder))
+    assert again.wait() == 8
+    assert "is there already" in again.text()
+
+
+COLUMNS = {
+    "clicked": "label",
+    "price": {"kind": "dense", "shift": 50.0, "scale": 10.0},
+    "age": {"kind": "dense", "transform": "none", "shift": 40.0, "scale": 4.0},
+    "person": {"kind": "categorical", "source": "user"},
+    "tags": {"kind": "multi_hot", "pooling": "mean", "max_ids": 3},
+    "words": {"kind": "multi_hot", "delimiter": " "},
+}
+
+
+def write_log(path: Path) -> Path:
+    """Rows with missing numbers and ids, empty bags, empty ids within bags, and bags that are too long."""
+    rng = np.random.default_rng(1)
+    bags = ["", "a||b", "||", "a|b", "c|d|e|a|b", "a|a", "NA", "a|NA|c", None]
+    count = 4000
+    columns = {
+        "clicked": rng.integers(0, 2, count),
+        "price": [None if at % 3 == 0 else float(at % 100) for at in range(count)],
+        "age": [None if at % 4 == 0 else float(at % 80) for at in range(count)],
+        "user": [None if at % 11 == 0 else f"u{at % 50}" for at in range(count)],
+        "tags": [bags[at % len(bags)] for at in range(count)],
+        "words": [("one two  three", "", "four")[at % 3] for at in range(count)],
+    }
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_every_kind_of_input_is_as_the_manifest_says(starter: Starter, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.parquet")
+    data = {"format": "parquet", "path": str(log), "eval_path": None, "columns": COLUMNS}
+    changes: Settings = {
+        "data": data | {"missing": ["", "NA"]},
+        "embedding": {"lr": 0.2, "nodes": 1},
+        "trainer": {"count": 1, "batch": 64},
+    }
+    job = write_job(tmp_path / "job.toml", small_job(tmp_path, tmp_path / "runs"), changes)
+    process = starter.fork("run", str(job))
+    assert process.wait() == 0, process.text()
+    run = tmp_path / "runs" / "small"
+    process = starter.fork("export", str(run), "--out", str(tmp_path / "export"))
+    assert process.wait() == 0, process.text()
+    model = SavedModel.open(run)
+    batches = batches_of(model, spans_of(model, [str(log)]), BadRows(0))
+    expected = np.concatenate([model.logits(batch) for batch in batches])[:ROWS]
+    served = _serve(tmp_path / "export", log, tmp_path / "served.npy")
+    np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
+    shuffled = _serve(tmp_path / "export", log, tmp_path / "shuffled.npy", "1")
+    assert np.abs(shuffled - expected).max() > 0.01, "the control"
+
+
+@pytest.mark.parametrize("harm", ["truncated", "altered", "manifest", "missing"])
+def test_a_harmed_checkpoint_is_told_and_nothing_is_written(
+    starter: Starter, saved_run: Path, tmp_path: Path, harm: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(saved_run / "checkpoint", run / "checkpoint")
+    victim = next((run / "checkpoint").glob("dense-*.safetensors"))
+    data = victim.read_bytes()
+    if harm == "truncated":
+        victim.write_bytes(data[:-100])
+    elif harm == "altered":
+        victim.write_bytes(data[:-100] + bytes(100))
+    elif harm == "manifest":
+        manifest = run / "checkpoint" / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"seed": 1', '"seed": 2'))
+    else:
+        victim.unlink()
+    process = starter.fork("export", str(run), "--out", str(tmp_path / "export"))
+    assert process.wait() == 3, process.text()
+    (line,) = process.text().strip().splitlines()
+    words = {"truncated": "bytes", "altered": "altered", "manifest": "altered", "missing": "missing"}
+    assert words[harm] in line
+    assert str(run) in line
+    assert [path.name for path in tmp_path.iterdir() if "export" in path.name and path.is_dir()] == []

@@ -1,0 +1,50 @@
+"""Health and `--advertise auto` of a whole job's processes, each with a place of its own to answer at."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from shadowsync.nodes.health import VARIABLE, ask_health
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import wait_until
+
+ANYWHERE = ("--bind", "0.0.0.0", "--advertise", "auto")
+
+
+def test_nodes_that_listen_everywhere_are_found_and_tell_how_they_are(
+    cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    own = cluster({"data": {"epochs": 10_000}})
+    places = {}
+
+    def answering(name: str) -> None:
+        places[name] = tmp_path / f"{name}.sock"
+        own.environment = {VARIABLE: str(places[name])}
+
+    answering("coordinator")
+    own.start_coordinator("--bind", "0.0.0.0", "--advertise", "127.0.0.1")
+    for role, count in own.job.expected.items():
+        for index in range(count):
+            answering(f"{role}-{index}")
+            own.join(role, *ANYWHERE)
+    own.wait_for_batches(30)
+    for name, path in places.items():
+        found = ask_health(path, 10.0)
+        assert found.healthy, (name, found)
+        assert found.text.startswith(f"{name.partition('-')[0]}: ")
+    told = ask_health(places["coordinator"], 10.0).figures
+    assert told["there"] == told["expected"]
+    assert told["trained"] > 0
+
+    (trainer, *_) = own.nodes["trainer"]
+    trainer.signal(signal.SIGSTOP)
+    assert not ask_health(places["trainer-0"], 0.5).healthy
+    trainer.signal(signal.SIGCONT)
+    wait_until(lambda: ask_health(places["trainer-0"], 10.0).healthy, "the trainer answers again")
+
+    own.coordinator.signal(signal.SIGTERM)
+    assert own.wait(30.0) == 130, own.coordinator.text()
+    assert not ask_health(places["trainer-0"], 1.0).healthy
+    assert [path for path in places.values() if path.exists()] == []

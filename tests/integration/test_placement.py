@@ -1,0 +1,120 @@
+"""Whole jobs over several embedding nodes: who keeps what, who said so, and what a run that goes on keeps."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.pipeline.report.placement import PlanRecord, read_plan
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.deterministic import deterministic, digests
+from shadowsync.tests.support.resumed import check_trained_once, going_on
+from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
+
+ClusterMaker = Callable[..., Cluster]
+UNEQUAL: dict[str, dict[str, Any]] = {
+    "tables": {"C1": {"rows": 40_000}, "C2": {"rows": 3, "optimizer": "adagrad"}},
+    "embedding": {"nodes": 3},
+    "sync": {"algorithm": "none", "nodes": 0},
+}
+
+
+def plan_of(run: RunFolder) -> PlanRecord:
+    """What the run's folder says of its tables."""
+    record = read_plan(run.folder)
+    assert record is not None
+    return record
+
+
+def places(record: PlanRecord) -> dict[str, list[tuple[int, int, str]]]:
+    """Which rows each node was given, by table."""
+    return {t.name: [(p.start, p.stop, p.node) for p in t.pieces] for t in record.tables}
+
+
+def test_the_nodes_keep_and_do_what_the_plan_says(cluster: ClusterMaker) -> None:
+    own = cluster(UNEQUAL).start()
+    assert own.wait() == 0, own.coordinator.text()
+    record, report = plan_of(own.run), own.run.report
+    assert record.how == "measured"
+    assert record.sampled_examples > 5000
+    folder, manifest = open_checkpoint(own.run.folder, verify=True)
+    saved = SavedTables(folder, manifest)
+    for name, pieces in places(record).items():
+        assert [(start, stop, f"embedding-{node}") for start, stop, node in saved.places(name)] == pieces
+    placement = report.placement
+    assert placement is not None
+    assert [node.model_dump(exclude={"looked_up_rows", "cpu_seconds"}) for node in placement.nodes] == [
+        node.model_dump() for node in record.nodes
+    ]
+    # Each example has a row of each of the 26 tables, and the last model was scored on nothing more.
+    looked_up = [node.looked_up_rows or 0 for node in placement.nodes]
+    assert sum(looked_up) >= 26 * EXAMPLES
+    assert min(looked_up) > 0.5 * sum(looked_up) / 3
+    assert all((node.cpu_seconds or 0) > 0 for node in placement.nodes)
+    assert "## Tables: by measured cost" in (own.run.folder / "report.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("role", ["embedding", "trainer"])
+def test_a_plan_that_came_changed_stops_the_job(cluster: ClusterMaker, role: str) -> None:
+    own = cluster(UNEQUAL, faults={role: "tampered plan"})
+    own.start_coordinator()
+    own.join(role)
+    assert own.wait() != 0
+    text = own.coordinator.text()
+    assert f"{role}-0: the plan of the tables that the coordinator sent cannot be used: rows " in text
+    assert "are on no node; use one version of shadowsync on all nodes" in text
+
+
+@pytest.mark.parametrize(("role", "what"), [("embedding", "it has"), ("trainer", "its plan is")])
+def test_a_node_with_another_plan_stops_the_job(cluster: ClusterMaker, role: str, what: str) -> None:
+    own = cluster({**UNEQUAL, "trainer": {"count": 1}}, faults={role: "other plan"})
+    own.start()
+    assert own.wait() != 0
+    assert re.search(rf"{role}-\d splits the tables differently: {what} ", own.coordinator.text())
+    assert own.run.batches() == 0
+
+
+def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMaker) -> None:
+    settings = {**UNEQUAL, "data": {"epochs": 4}}
+    own = cluster(settings).start()
+    own.wait_for_batches(150)
+    own.coordinator.signal(signal.SIGINT)
+    assert own.wait(30.0) == 130, own.coordinator.text()
+    first = RunFolder(own.run.folder.resolve())
+    by_rows = {"embedding": {"nodes": 3, "placement": "rows"}}
+    kept = _finished(cluster, going_on(settings, first, by_rows))
+    assert plan_of(kept).how == "kept"
+    assert places(plan_of(kept)) == places(plan_of(first))
+    check_trained_once([first, kept], 4, EXAMPLES)
+    anew = {"embedding": {"nodes": 2}, "data": {"epochs": 5}}
+    other = _finished(cluster, going_on(settings, kept, anew))
+    assert plan_of(other).how == "measured"
+    assert len(plan_of(other).nodes) == 2
+    check_trained_once([first, kept, other], 5, EXAMPLES)
+    # The control: by rows alone it would have been another split.
+    rows = _finished(cluster, {**settings, **by_rows, "data": {"epochs": 1}})
+    assert places(plan_of(rows)) != places(plan_of(first))
+
+
+def _finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
+    own = cluster(settings).start()
+    assert own.wait(120.0) == 0, own.coordinator.text()
+    assert own.run.report.ledger.adds_up
+    return RunFolder(own.run.folder.resolve())
+
+
+def test_deterministic_runs_have_one_plan_and_no_clock_in_it(cluster: ClusterMaker) -> None:
+    settings: Settings = {
+        "sync": {"algorithm": "none"},
+        "embedding": {"nodes": 2},
+        "tables": UNEQUAL["tables"],
+    }
+    runs = [_finished(cluster, deterministic(settings, 1, name)) for name in ("first", "second")]
+    assert plan_of(runs[0]).how == "counted"
+    assert plan_of(runs[0]) == plan_of(runs[1])
+    assert digests(runs[0]) == digests(runs[1])

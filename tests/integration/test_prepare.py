@@ -1,0 +1,129 @@
+"""From `shadowsync prepare` to a report, as a user would; killed in between; and with a wrong folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import shadowsync
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.deterministic import deterministic, digests
+from shadowsync.tests.support.page_blocks import blocks_of, run_block
+from shadowsync.tests.support.prepared import csv_lines
+from shadowsync.tests.support.processes import Starter, wait_until
+from shadowsync.tests.support.runs import JobMaker, RunFolder, write_job
+
+ROOT = Path(shadowsync.__file__).resolve().parent
+PAGE = ROOT / "docs" / "preparing.md"
+NONE = {"sync": {"algorithm": "none"}}
+
+
+def _run(cluster: Callable[..., Cluster], name: str, folder: str = "") -> RunFolder:
+    changes = deterministic(NONE, 1, name)
+    data = {**changes.get("data", {}), **({"prepared": folder} if folder else {})}
+    own = cluster({**changes, "data": data}).start()
+    assert own.wait(90.0) == 0, own.coordinator.text()
+    return RunFolder(own.run.folder.resolve())
+
+
+def test_the_same_run_to_the_bit(
+    cluster: Callable[..., Cluster], starter: Starter, job_file: JobMaker, tmp_path: Path
+) -> None:
+    """A deterministic job on the folder ends with the bytes that the job on the source ends with."""
+    made = starter.spawn("prepare", str(job_file(deterministic(NONE, 1, "made"))), "--out", "prepared")
+    assert made.wait(60.0) == 0, made.text()
+    assert re.search(r"train: 20,000 rows, label rate 2\d\.\d\d%", made.text())
+    source = _run(cluster, "source")
+    prepared = _run(cluster, "prepared-run", str(tmp_path / "prepared"))
+    assert digests(source) == digests(prepared)
+    assert source.report.eval is not None
+    assert prepared.report.eval is not None
+    assert source.report.eval.ne == prepared.report.eval.ne
+    assert prepared.report.eval.teacher_ne == source.report.eval.teacher_ne is not None
+    assert prepared.report.examples == source.report.examples
+
+
+def _big_csv(folder: Path) -> Path:
+    """Text of some 40 pieces, and a job on it."""
+    (folder / "all.csv").write_text(csv_lines(60_000, 1, 1000))
+    columns = {
+        "y": "label",
+        "price": "dense",
+        "user": "categorical",
+        "tags": {"kind": "multi_hot", "delimiter": "|"},
+        "at": "timestamp",
+        "w": "weight",
+    }
+    data = {"format": "csv", "path": "all.csv", "columns": columns, "span_bytes": 1 << 16}
+    return write_job(folder / "job.toml", {"data": data, "model": {"table_rows": 300}}, {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, number: signal.Signals) -> None:
+    job, out = _big_csv(tmp_path), tmp_path / "out"
+    done = starter.spawn("prepare", str(job), "--out", "whole", "--quiet")
+    assert done.wait(60.0) == 0, done.text()
+    killed = starter.spawn("prepare", str(job), "--out", "out")
+    wait_until(lambda: (out / "train-00002.parquet").exists(), "three parts are there")
+    killed.signal(number)
+    code = killed.wait(30.0)
+    assert code == (-9 if number == signal.SIGKILL else 130), killed.text()
+    parts = {path.name for path in out.glob("train-*.parquet")}
+    assert len(parts) < len(list((tmp_path / "whole").glob("train-*.parquet")))
+    assert not (out / "manifest.json").exists()
+    if number == signal.SIGINT:
+        assert "the same command goes on where it stopped" in killed.text()
+        assert "Traceback" not in killed.text()
+    unfinished = starter.fork("run", str(job), "--set", f"data.prepared={out}")
+    assert unfinished.wait(30.0) == 3
+    assert "has no manifest.json" in unfinished.text()
+    again = starter.spawn("prepare", str(job), "--out", "out")
+    assert again.wait(60.0) == 0, again.text()
+    assert re.search(r"of them by an earlier call", again.text())
+    for path in (tmp_path / "whole").iterdir():
+        assert (out / path.name).read_bytes() == path.read_bytes(), path.name
+    assert len(os.listdir(out)) == len(os.listdir(tmp_path / "whole"))
+
+
+def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
+    job = _big_csv(tmp_path)
+    assert starter.fork("prepare", str(job), "--out", "out", "--quiet").wait(60.0) == 0
+    prepared = ("--set", f"data.prepared={tmp_path / 'out'}", "--set", "run.name=wrong")
+    other = starter.fork("run", str(job), *prepared, "--set", "model.table_rows=301")
+    assert other.wait(30.0) == 2
+    assert "table user has 301 rows, the folder's has 300 rows" in other.text()
+    assert not (tmp_path / "runs" / "wrong").exists(), "no node was started"
+    again = starter.fork("prepare", str(job), "--out", "out", "--set", "model.table_rows=301")
+    assert again.wait(30.0) == 3
+    assert "is of another order: the rows of the tables differ" in again.text()
+    part = tmp_path / "out" / "train-00001.parquet"
+    part.write_bytes(part.read_bytes()[:-1])
+    short = starter.fork("run", str(job), *prepared)
+    assert short.wait(60.0) == 3, short.text()
+    assert re.search(r"train-00001\.parquet: has \d+ bytes, its manifest says \d+", short.text())
+    verified = starter.fork("prepare", str(job), "--out", "out", "--verify")
+    assert verified.wait(30.0) == 3
+    assert starter.fork("prepare", str(job), "--out", "out", "--force").wait(60.0) == 0
+    assert starter.fork("prepare", str(job), "--out", "out", "--verify").wait(30.0) == 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs beside it")
+def test_every_block_of_the_page(tmp_path: Path) -> None:
+    """docs/preparing.md, in order, in an empty folder, as a reader would."""
+    said = []
+    for block in blocks_of(PAGE):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+            continue
+        done = run_block(block, tmp_path, 120.0)
+        assert done.returncode == 0, block.text + done.stdout + done.stderr
+        said.append(done.stdout)
+    assert "train: 20,000 rows" in said[1]
+    assert "every checksum is right" in said[1]
+    assert (tmp_path / "clicks-prepared" / "profile.md").exists()
+    assert said[-1].strip() == "20000 rows, 185 rows of the users' table"

@@ -1,0 +1,166 @@
+"""`shadowsync.run` and `shadowsync.load` as a user's program calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.processes import THREADS, wait_until
+from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, RunFolder
+
+Script = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """Of a user's program."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")} | THREADS
+
+
+@pytest.fixture
+def script(tmp_path: Path, environment: dict[str, str]) -> Script:
+    """Runs a program to its end; gives what it wrote to its `result`."""
+
+    def run(text: str, *arguments: str) -> dict[str, Any]:
+        file = tmp_path / "script.py"
+        file.write_text(textwrap.dedent(text), encoding="utf-8")
+        command = [sys.executable, "-W", "error", str(file), *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        result: dict[str, Any] = json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
+        return result
+
+    return run
+
+
+def test_a_job_from_a_script(script: Script, job_file: JobMaker) -> None:
+    """On the main thread; what the script had for signals is there again; the model can be loaded."""
+    path = job_file({"trainer": {"count": 1}})
+    found = script(
+        """
+        import json, signal, sys
+        import shadowsync
+        assert "torch" not in sys.modules
+        own = lambda number, frame: None
+        signal.signal(signal.SIGTERM, own)
+        seen = []
+        report = shadowsync.run(sys.argv[1], overrides=["run.name=mine"], progress=seen.append)
+        assert signal.getsignal(signal.SIGTERM) is own
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        model = shadowsync.load(report.folder)
+        print(json.dumps({
+            "run": report.run, "trained": report.examples.trained, "eval": report.eval.examples,
+            "model": model.manifest.model, "tables": len(model.tables), "seen": len(seen),
+        }))
+        """,
+        str(path),
+    )
+    assert found["run"] == "mine"
+    assert found["trained"] == EXAMPLES
+    assert found["eval"] == EVAL_EXAMPLES
+    assert found["model"] == "the center (easgd)"
+    assert found["tables"] == 26
+
+
+def test_a_job_from_a_notebook_and_one_that_its_callback_stops(script: Script, job_file: JobMaker) -> None:
+    """A loop is running on the main thread. The callback's own error comes out when the job has ended."""
+    path = job_file({"data": {"epochs": 100_000}})
+    found = script(
+        """
+        import asyncio, json, sys, tomllib
+        import shadowsync
+
+        class Enough(Exception):
+            pass
+
+        def progress(status):
+            if status["progress"]["trained"]:
+                raise Enough
+
+        async def cell():
+            with open(sys.argv[1], "rb") as file:
+                job = tomllib.load(file)
+            try:
+                shadowsync.run(job, progress=progress)
+            except Enough:
+                return "enough"
+
+        print(json.dumps({"ended": asyncio.run(cell())}))
+        """,
+        str(path),
+    )
+    assert found["ended"] == "enough"
+    report = RunFolder(path.parent / "runs" / "latest").report
+    assert report.outcome == "interrupted"
+    assert report.ledger.adds_up
+
+
+def test_a_job_in_a_thread_that_fails(script: Script, job_file: JobMaker, tmp_path: Path) -> None:
+    path = job_file({"data": {"path": str(tmp_path / "none-*.parquet")}})
+    found = script(
+        """
+        import json, sys, threading
+        import shadowsync
+        caught = []
+
+        def work(job, **more):
+            try:
+                shadowsync.run(job, **more)
+            except shadowsync.ShadowSyncError as error:
+                caught.append([type(error).__name__, str(error), int(error.exit_code)])
+
+        for given in ({"overrides": ["trainer.wrokers=2"]}, {}):
+            thread = threading.Thread(target=work, args=[sys.argv[1]], kwargs=given)
+            thread.start()
+            thread.join()
+        print(json.dumps({"caught": caught}))
+        """,
+        str(path),
+    )
+    (first, first_text, first_code), (second, second_text, second_code) = found["caught"]
+    assert (first, first_code) == ("JobFileError", ExitCode.USAGE)
+    assert "did you mean 'workers'" in first_text
+    assert (second, second_code) == ("RunFailed", ExitCode.DATA)
+    assert "none-*.parquet" in second_text
+
+
+def test_an_interrupt_of_a_script(environment: dict[str, str], job_file: JobMaker, tmp_path: Path) -> None:
+    """Ctrl-C ends the job with a checkpoint and a report, which the error has."""
+    path = job_file({"data": {"epochs": 100_000}})
+    text = """
+import sys, shadowsync
+try:
+    shadowsync.run(sys.argv[1])
+except shadowsync.RunFailed as error:
+    print(int(error.exit_code), error.report.outcome, error.report.folder)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", text, str(path)],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        run = RunFolder(tmp_path / "runs" / "latest")
+        wait_until(lambda: run.batches() >= 20 or process.poll() is not None, "it trains")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+    code, outcome, folder = out.split()
+    assert (int(code), outcome) == (ExitCode.INTERRUPTED, "interrupted")
+    assert (Path(folder) / "checkpoint" / "manifest.json").exists()

@@ -1,0 +1,56 @@
+"""docs/quickstart.md: every block of it is run, in order, in an empty folder, as a reader would."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import shadowsync
+from shadowsync.pipeline.report.write import read_report
+from shadowsync.tests.support.page_blocks import blocks_of, run_block
+
+ROOT = Path(shadowsync.__file__).resolve().parent
+PAGE = ROOT / "docs" / "quickstart.md"
+
+if not PAGE.exists():
+    pytest.skip("an installed package has no docs beside it", allow_module_level=True)
+
+
+@pytest.mark.timeout(300)
+def test_every_block_of_the_page(tmp_path: Path) -> None:
+    blocks = blocks_of(PAGE)
+    kinds = [(block.language, block.file) for block in blocks]
+    assert kinds == [
+        *[("python", ""), ("toml", "job.toml"), ("bash", ""), ("bash", "")],
+        *[("python", ""), ("python", ""), ("bash", "")],
+    ]
+    said = []
+    for block in blocks:
+        if block.file:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+            continue
+        done = run_block(block, tmp_path, 120.0)
+        assert done.returncode == 0, block.text + done.stdout + done.stderr
+        said.append(done.stdout)
+    report = read_report(tmp_path / "runs" / "job" / "report.json")
+    assert report.eval is not None
+    assert report.eval.ne is not None
+    assert report.eval.ne < 0.95, "it learned what the page planted"
+    assert re.search(r"^ +auc +0\.\d+", said[2], re.M)
+    scores = pq.read_table(tmp_path / "scores.parquet")
+    assert len(scores) == 20_000
+    assert scores["probability"].null_count == 0
+    assert re.search(r"torch\.Size\(\[2, 8\]\) row of u1: \d+", said[3])
+    assert str(tmp_path / "runs" / "again") in said[4]
+    assert (tmp_path / "exported" / "manifest.json").exists()
+
+
+def test_a_block_that_fails_is_seen(tmp_path: Path) -> None:
+    """The control of the test above: neither a shell nor Python goes on after an error."""
+    for block in blocks_of(PAGE):
+        if block.language in ("python", "bash") and "shadowsync" in block.text:
+            broken = type(block)(block.language, "", block.text.replace("runs/", "nothing/"))
+            if broken.text != block.text:
+                assert run_block(broken, tmp_path, 60.0).returncode != 0

@@ -1,0 +1,159 @@
+"""A run that was stopped goes on from its checkpoint, and nothing is trained twice or left out."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
+from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.resumed import check_trained_once, going_on, same, tensors, trained_batches
+from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
+
+EPOCHS = 4
+LONG: Settings = {"data": {"epochs": EPOCHS}}
+ClusterMaker = Callable[..., Cluster]
+
+
+def folder_of(cluster: Cluster) -> RunFolder:
+    """The run's own folder: `latest` will point to the next one."""
+    return RunFolder(cluster.run.folder.resolve())
+
+
+def interrupted(cluster: ClusterMaker, settings: Settings, batches: int) -> RunFolder:
+    """A run that is interrupted when it has trained so many batches."""
+    own = cluster(settings).start()
+    own.wait_for_batches(batches)
+    own.coordinator.signal(signal.SIGINT)
+    assert own.wait(30.0) == 130, own.coordinator.text()
+    return folder_of(own)
+
+
+def finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
+    """A run that ends well."""
+    own = cluster(settings).start()
+    assert own.wait(120.0) == 0, own.coordinator.text()
+    run = folder_of(own)
+    assert run.report.ledger.adds_up, run.report.ledger.identities
+    return run
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "bmuf", "none"])
+def test_an_interrupted_run_goes_on(cluster: ClusterMaker, algorithm: str) -> None:
+    settings = {**LONG, "sync": {"algorithm": algorithm, "nodes": 1 if algorithm == "easgd" else 0}}
+    first = interrupted(cluster, settings, 300)
+    before = trained_batches(first)
+    second = finished(cluster, going_on(settings, first))
+    check_trained_once([first, second], EPOCHS, EXAMPLES)
+    report = second.report
+    assert report.resumed_from == first.folder.name
+    assert report.restored_examples == sum(before.values()) == first.report.examples.distinct
+    assert report.restored_examples + report.examples.distinct == EPOCHS * EXAMPLES
+    assert set(report.ledger.shard_applied.values()) == {len(before) + len(trained_batches(second))}
+    # It goes on where the first one was, and not from the start. (It may be better by an epoch's memory.)
+    begun, left = first.report.curves.ne[0][1], first.report.curves.ne[-1][1]
+    assert begun > left + 0.03
+    assert report.curves.ne[0][1] < left + (begun - left) / 3
+    # The first run is as it was.
+    assert trained_batches(first) == before
+
+
+def test_it_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker) -> None:
+    settings = {**LONG, "embedding": {"nodes": 2}}
+    first = interrupted(cluster, settings, 200)
+    changes = {
+        "trainer": {"count": 3},
+        "embedding": {"nodes": 1},
+        "sync": {"nodes": 2},
+        "data": {"readers": 2},
+    }
+    second = finished(cluster, going_on(settings, first, changes))
+    check_trained_once([first, second], EPOCHS, EXAMPLES)
+    third = finished(
+        cluster, going_on(settings, second, {"trainer": {"count": 1}, "data": {"epochs": EPOCHS + 1}})
+    )
+    check_trained_once([first, second, third], EPOCHS + 1, EXAMPLES)
+    assert third.report.restored_examples == EPOCHS * EXAMPLES
+
+
+def test_to_the_bit_with_one_trainer_in_order(cluster: ClusterMaker) -> None:
+    """An interrupt between two batches, and the run that goes on, are the uninterrupted run."""
+    settings: Settings = {
+        "run": {"deterministic": True},
+        "trainer": {"count": 1},
+        "data": {"epochs": 2},
+        "sync": {"algorithm": "none"},
+    }
+    whole = finished(cluster, settings)
+    first = interrupted(cluster, settings, 150)
+    second = finished(cluster, going_on(settings, first))
+    assert trained_batches(first)
+    check_trained_once([first, second], 2, EXAMPLES)
+    wanted, got = tensors(whole), tensors(second)
+    assert same(wanted, got)
+    # That says something only because the interrupted run had got elsewhere.
+    assert not same(wanted, tensors(first))
+
+
+def test_a_run_with_nothing_left_is_refused_before_any_node_starts(
+    cluster: ClusterMaker, starter: Starter, tmp_path: Path
+) -> None:
+    run = finished(cluster, {})
+    process = starter.fork("resume", str(run.folder))
+    assert process.wait(60.0) == 2, process.text()
+    assert "has trained all of its input" in process.text()
+    assert "data.epochs=2" in process.text()
+    assert [path.name for path in sorted((tmp_path / "runs").iterdir())] == ["latest", "small"]
+    again = starter.fork("resume", str(run.folder), "--set", "data.epochs=2", "--quiet")
+    assert again.wait(120.0) == 0, again.text()
+    check_trained_once([run, RunFolder(tmp_path / "runs" / "small-2")], 2, EXAMPLES)
+
+
+def test_another_job_or_input_is_told_with_what_differs(
+    cluster: ClusterMaker, starter: Starter, click_log: Path, tmp_path: Path
+) -> None:
+    run = interrupted(cluster, {"data": {"epochs": 10_000}}, 20)
+
+    def refused(*options: str) -> str:
+        process = starter.fork("resume", str(run.folder), *options)
+        assert process.wait(60.0) in (2, 3), process.text()
+        return process.text()
+
+    assert "trainer.batch is 64 and was 128" in refused("--set", "trainer.batch=64")
+    said = refused("--set", f"data.path={click_log}/train-000.parquet")
+    assert "train-001.parquet is not part of it any more" in said
+    path = next(run.folder.glob("checkpoint/embedding-0-*"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    assert "the file was altered" in refused()
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "its manifest says" in refused()
+    assert [path.name for path in sorted((tmp_path / "runs").iterdir())] == ["latest", "small"]
+    assert "no best checkpoint was kept" in refused("--from", "best")
+
+
+def test_a_run_goes_on_of_which_only_the_ends_of_spans_were_not_known(cluster: ClusterMaker) -> None:
+    settings: Settings = {"data": {"epochs": 1}, "sync": {"algorithm": "none", "nodes": 0}}
+    first = finished(cluster, settings)
+    # As if it had been interrupted when every batch was trained, and no reader had said that these are all.
+    folder, manifest = open_checkpoint(first.folder)
+    parts: dict[tuple[int, int], dict[int, int]] = {}
+    for (epoch, span, number), examples in trained_batches(first).items():
+        parts.setdefault((epoch, span), {})[number] = examples
+    partial = begin(first.folder)
+    files = [entry for entry in manifest.files if entry.role != ROLE]
+    for entry in files:
+        shutil.copyfile(folder / entry.name, partial / entry.name)
+    files += SavedLedger(SavedLedger.read(folder, manifest.files).seed, {}, parts).write(partial)
+    commit(partial, manifest.model_copy(update={"files": files}))
+    second = finished(cluster, going_on(settings, first))
+    report = second.report
+    assert (report.restored_examples, report.examples.distinct) == (EXAMPLES, 0)
+    assert open_checkpoint(second.folder, verify=True)[1].examples_trained == EXAMPLES
+    # It is the same model, to the bit.
+    now = tensors(second)
+    assert same(now, tensors(first)), now.keys()

@@ -1,0 +1,103 @@
+"""A checkpoint that is taken while training goes on is of one moment where it has to be, and whole."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+import torch
+from shadowsync.nodes.trainer_files import compose_model
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
+from shadowsync.pipeline.data.batch import BatchId, Float32Array
+from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.pipeline.errors import CheckpointError
+from shadowsync.pipeline.models.flat import FlatLayout
+from shadowsync.pipeline.models.registry import build_model
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.resumed import tensors
+from shadowsync.tests.support.runs import RunFolder
+
+MODELS = {
+    "easgd": ("center", "the center (easgd)", 2),
+    "ma": ("mean", "the mean of the replicas (ma)", 0),
+    "bmuf": ("global", "the global model (bmuf)", 0),
+    "none": ("replicas", "the replica of trainer-0 (none)", 0),
+}
+
+
+def left_by_a_killed_job(cluster: Callable[..., Cluster], algorithm: str, sync_nodes: int) -> Cluster:
+    """A job that is killed after some checkpoints were taken while it trained."""
+    own = cluster(
+        {
+            "run": {"node_timeout_seconds": 2.0},
+            "data": {"epochs": 10_000},
+            "embedding": {"nodes": 2},
+            "sync": {"algorithm": algorithm, "nodes": sync_nodes},
+            "checkpoint": {"every_examples": 1_000},
+        }
+    ).start()
+    written = "shadowsync.nodes.running_checkpoint"
+
+    def several() -> bool:
+        return len([line for line in own.run.log("coordinator") if line["logger"] == written]) >= 3
+
+    wait_until(several, "three checkpoints are written")
+    own.coordinator.signal(signal.SIGKILL)
+    for process in own.everyone():
+        process.wait(30.0)
+    return own
+
+
+def expected(origin: str, saved: Mapping[str, Float32Array]) -> Float32Array:
+    """The flat model that a checkpoint's other files make."""
+    if origin == "center":
+        return np.concatenate([saved["sync-0/center"], saved["sync-1/center"]])
+    if origin == "global":
+        return saved["algorithm/global"]
+    if origin == "replicas":
+        return saved["trainer-0/replica"]
+    both = saved["trainer-0/replica"].astype(np.float64) + saved["trainer-1/replica"]
+    return (both / 2).astype(np.float32)
+
+
+@pytest.mark.parametrize("algorithm", MODELS)
+def test_it_is_whole_and_its_model_is_that_of_its_files(
+    cluster: Callable[..., Cluster], algorithm: str
+) -> None:
+    origin, words, sync_nodes = MODELS[algorithm]
+    own = left_by_a_killed_job(cluster, algorithm, sync_nodes)
+    run = RunFolder(own.run.folder.resolve())
+    folder, manifest = open_checkpoint(run.folder, verify=True)
+    assert manifest.model == words
+    saved = tensors(run)
+    layout = FlatLayout(build_model(own.job))
+    flat = torch.from_numpy(expected(origin, saved))
+    for span, view in layout.views(flat):
+        np.testing.assert_array_equal(saved[f"dense/{span.name}"], view.numpy())
+    # Replicas that train by themselves are no model of both.
+    assert not np.array_equal(saved["trainer-0/replica"], saved["trainer-1/replica"])
+    # Every shard has what the ledger has: nothing that counts as trained is missing in any row.
+    ledger = SavedLedger.read(folder, manifest.files)
+    assert manifest.examples_trained == ledger.examples > 0
+    tables = SavedTables(folder, manifest)
+    for node in range(2):
+        applied = tables.applied(node)
+        for epoch, span, seed, start, stop in ledger.applied_ranges().tolist():
+            assert all(BatchId(epoch, span, number, seed) in applied for number in range(start, stop))
+        assert len(applied) >= ledger.batches
+
+
+def test_a_model_of_files_that_lack_a_part_is_refused(cluster: Callable[..., Cluster]) -> None:
+    own = left_by_a_killed_job(cluster, "easgd", 2)
+    folder, manifest = open_checkpoint(own.run.folder)
+    numel = FlatLayout(build_model(own.job)).numel
+    assert compose_model(folder, manifest.files, "center", numel).shape == (numel,)
+    one = [entry for entry in manifest.files if entry.role != "sync-1"]
+    with pytest.raises(CheckpointError, match=f"not {numel}"):
+        compose_model(folder, one, "center", numel)
+    with pytest.raises(CheckpointError, match="no replica"):
+        compose_model(folder, [], "mean", numel)

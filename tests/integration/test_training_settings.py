@@ -1,0 +1,207 @@
+"""Schedules, clipping, decay, precision, sample weights and models in whole jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from shadowsync.nodes.offline_eval import evaluate_run
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import Starter, wait_until
+from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder
+
+MakeCluster = Callable[..., Cluster]
+ALONE: dict[str, Any] = {"sync": {"algorithm": "none"}}
+LINEAR = """
+import torch
+from torch import nn
+
+class Linear(nn.Module):
+    '''The control: no two inputs meet.'''
+    def __init__(self, dense_features, embedding_dims):
+        super().__init__()
+        self.all = nn.Linear(dense_features + sum(embedding_dims), 1)
+    def forward(self, dense, embeddings):
+        return self.all(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
+"""
+
+
+def _run(cluster: MakeCluster, name: str, *, deterministic: bool = True, **changes: Any) -> RunFolder:
+    trainer = {"count": 1} | changes.pop("trainer", {})
+    settings = ALONE | {"run": {"deterministic": deterministic, "name": name}, "trainer": trainer} | changes
+    own = cluster(settings).start()
+    assert own.wait(90.0) == 0, own.coordinator.text()
+    return RunFolder(own.run.folder.resolve())
+
+
+def _replica(run: RunFolder) -> np.ndarray[Any, np.dtype[np.float32]]:
+    folder, manifest = open_checkpoint(run.folder)
+    entries = [entry for entry in manifest.files if entry.role == "trainer-0"]
+    return np.array(TensorReader(folder, entries).read("replica"))
+
+
+def _ne(run: RunFolder) -> float:
+    assert run.report.eval is not None
+    assert run.report.eval.ne is not None
+    return run.report.eval.ne
+
+
+RECIPE = {
+    "optimizer": "adamw",
+    "weight_decay": 0.01,
+    "clip_norm": 0.05,
+    "schedule": {"kind": "cosine", "warmup_examples": 4000, "decay_examples": EXAMPLES, "final": 0.1},
+}
+
+
+def test_a_recipe_repeats_to_the_bit_and_each_part_of_it_counts(cluster: MakeCluster) -> None:
+    first = _run(cluster, "first", trainer=RECIPE)
+    again = _run(cluster, "again", trainer=RECIPE)
+    assert np.array_equal(_replica(first), _replica(again))
+    for part in ("weight_decay", "clip_norm", "schedule"):
+        without = {key: value for key, value in RECIPE.items() if key != part}
+        other = _run(cluster, f"without-{part}", trainer=without)
+        assert not np.array_equal(_replica(first), _replica(other)), part
+    assert _ne(first) < 0.99
+
+
+def test_bfloat16_trains_as_float32_does(cluster: MakeCluster) -> None:
+    exact = _run(cluster, "exact")
+    near = _run(cluster, "near", trainer={"precision": "bfloat16"})
+    other = _run(cluster, "other", run={"deterministic": True, "name": "other", "seed": 2})
+    assert not np.array_equal(_replica(exact), _replica(near))
+    assert _replica(near).dtype == np.float32
+    spread = max(abs(_ne(exact) - _ne(other)), 0.002)
+    assert _ne(near) == pytest.approx(_ne(exact), abs=2 * spread)
+
+
+@pytest.fixture
+def crossed_log(tmp_path: Path) -> Path:
+    """12,000 examples whose label hangs on whether two of three ids are alike in parity, which no single id
+    tells. Those of one value of the third id weigh more, and have the rule turned round."""
+    generator = np.random.default_rng(7)
+    count = 12_000
+    ids = generator.integers(0, 20, (3, count))
+    turned = ids[2] == 3
+    score = np.where((ids[0] + ids[1] + turned) % 2 == 0, 1.5, -1.5)
+    labels = (generator.random(count) < 1 / (1 + np.exp(-score))).astype(np.int8)
+    weights = np.where(turned, 5.0, 1.0)
+    table = {"y": labels, "x": generator.normal(0, 1, count), "w": weights}
+    columns = {name: pa.array(values) for name, values in table.items()}
+    columns |= {f"id{at}": pa.array(own.astype(str)) for at, own in enumerate(ids)}
+    folder = tmp_path / "crossed"
+    folder.mkdir()
+    whole = pa.table(columns)
+    pq.write_table(whole.slice(0, 10_000), folder / "train.parquet")
+    pq.write_table(whole.slice(10_000), folder / "eval.parquet")
+    return folder
+
+
+def _crossed(log: Path, *, weight: str = "ignored") -> dict[str, Any]:
+    kinds = {"y": "label", "x": "dense", "w": weight, "id0": "categorical", "id1": "categorical"}
+    return {
+        "path": str(log / "train.parquet"),
+        "eval_path": str(log / "eval.parquet"),
+        "columns": kinds | {"id2": "categorical"},
+        "epochs": 4,
+        "shuffle_window": 0,
+        "dense_features": None,
+        "categorical_features": None,
+    }
+
+
+def test_models_with_tables_of_their_own_dimensions_beat_a_linear_one(
+    cluster: MakeCluster, crossed_log: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "linear.py").write_text(LINEAR, encoding="utf-8")
+    data = _crossed(crossed_log)
+    trainer = {"batch": 64, "optimizer": "adam", "lr": 0.01}
+    small = {"embedding_dim": 4, "table_rows": 64, "bottom": [16], "top": [32]}
+    embedding = {"lr": 0.1}
+
+    def score(name: str, model: dict[str, Any]) -> float:
+        run = _run(
+            cluster,
+            name,
+            deterministic=False,
+            data=data,
+            trainer=trainer,
+            model=small | model,
+            embedding=embedding,
+            **{"tables.id1": {"dim": 6}},
+        )
+        return _ne(run)
+
+    control = score("linear", {"name": "./linear.py:Linear"})
+    assert control > 0.97
+    for name, options in (("wide_deep", {}), ("dcn_v2", {"cross_layers": 2}), ("dlrm", {"project": True})):
+        assert score(name, {"name": name, "options": options}) < control - 0.05, name
+
+
+def test_sample_weights_are_in_the_loss_and_in_every_figure(cluster: MakeCluster, crossed_log: Path) -> None:
+    settings: dict[str, Any] = {
+        "model": {"name": "dcn_v2", "embedding_dim": 4, "table_rows": 64, "top": [32]},
+        "trainer": {"batch": 64, "optimizer": "adam", "lr": 0.01},
+    }
+    plain = _run(cluster, "plain", data=_crossed(crossed_log), **settings)
+    weighted = _run(cluster, "weighted", data=_crossed(crossed_log, weight="weight"), **settings)
+    assert not np.array_equal(_replica(plain), _replica(weighted))
+    assert plain.report.examples.distinct == weighted.report.examples.distinct == 40_000
+    assert weighted.report.ledger.adds_up
+    assert _ne(weighted) != _ne(plain)
+    progressive = plain.report.train.ne_progressive, weighted.report.train.ne_progressive
+    assert progressive[0] is not None
+    assert progressive[1] is not None
+    assert 0.5 < progressive[1] < 1.1
+    # Scored once more from the files, where no trainer is.
+    again = evaluate_run(weighted.folder, [str(crossed_log / "eval.parquet")])
+    assert again["ne"] == pytest.approx(_ne(weighted), abs=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "cuda:100"])
+def test_a_device_that_is_not_there(starter: Starter, job_file: JobMaker, device: str) -> None:
+    process = starter.fork("run", str(job_file({"trainer": {"device": device}})))
+    wait_until(lambda: process.poll() is not None, "it ends", 20.0)
+    assert process.code == 2, process.text()
+    (line,) = process.text().strip().splitlines()
+    assert f"trainer.device: '{device}' given; this machine has: cpu" in line
+    assert not (job_file().parent / "runs").exists(), "nothing was started"
+
+
+def test_each_trainer_may_have_a_device_of_its_own(cluster: MakeCluster) -> None:
+    """What the job file says is for those that are not told otherwise, and nobody has to agree on it."""
+    own = cluster({"trainer": {"device": "cuda:99"}})
+    own.start_coordinator()
+    for role in ("reader", "embedding", "sync"):
+        own.join(role)
+    refused = own.join("trainer")
+    assert refused.wait(20.0) == 2
+    assert "trainer.device: 'cuda:99' given" in refused.text()
+    own.nodes["trainer"].remove(refused)
+    own.join("trainer", "--device", "cpu")
+    own.join("trainer", "--set", "trainer.device=cpu")
+    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.run.report.examples.distinct == EXAMPLES
+
+
+@pytest.mark.parametrize("mode", ["shadow", "fixed"])
+def test_a_job_over_a_device_that_runs_ahead(cluster: MakeCluster, mode: str) -> None:
+    """One trainer launches steps ahead and has its copies late, the other is on the CPU; the books agree."""
+    sync = {"algorithm": "easgd", "mode": mode, "every": 5}
+    own = cluster({"sync": sync}, faults={"trainer": "fake device"}).start()
+    assert own.wait(90.0) == 0, own.coordinator.text()
+    report = own.run.report
+    assert own.run.logged("a step was launched ahead", ["trainer-0", "trainer-1"])
+    assert report.examples.distinct == report.examples.trained == EXAMPLES
+    assert report.ledger.adds_up
+    assert report.sync.rounds
+    assert report.eval is not None
+    assert report.eval.ne is not None
+    assert report.eval.ne < 0.99

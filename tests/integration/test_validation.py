@@ -1,0 +1,90 @@
+"""Validation while training: of a checkpoint that was saved, off the training path; the best one is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.nodes.offline_eval import evaluate_run
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker
+
+EVERY = 6_000
+
+
+@pytest.mark.timeout(300)
+def test_the_best_checkpoint_is_kept_and_training_ends_early(
+    cluster: Callable[..., Cluster], validation_file: str
+) -> None:
+    """Tables that learn by heart: after a few epochs held-out examples are scored ever worse."""
+    own = cluster(
+        {
+            "data": {"epochs": 10_000, "validation_path": validation_file},
+            "embedding": {"lr": 0.2},
+            "validation": {"every_examples": EVERY, "patience": 1},
+        }
+    ).start()
+    assert own.wait(180.0) == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.outcome.startswith("finished early: 1 validation was no improvement of ne")
+    assert report.ledger.adds_up, report.ledger.identities
+    counted, points = report.examples, report.curves.validation
+    assert counted.read == counted.trained + counted.in_flight
+    assert counted.trained == counted.distinct < 10_000 * EXAMPLES
+    assert report.checkpoints is not None
+    assert report.checkpoints.failed == 0
+    # The last one is the checkpoint of the end.
+    assert report.validation is not None
+    assert report.validation.count == len(points) == report.checkpoints.written + 1
+    assert [at for at, _ in points] == sorted({at for at, _ in points})
+    assert points[-1][0] == counted.distinct
+    # The best is the lowest, it is the one in best/, and it scores there what was said of it.
+    best_at, best = min(((int(at), value) for at, value in points), key=lambda point: point[1])
+    assert (report.validation.best_examples, report.validation.best) == (best_at, best)
+    assert not report.validation.best_is_last
+    _, manifest = open_checkpoint(own.run.folder, verify=True, which="best")
+    assert manifest.examples_trained == best_at
+    offline = evaluate_run(own.run.folder, [validation_file], "best")
+    assert offline["ne"] == pytest.approx(best, abs=1e-12)
+    assert offline["examples"] == EVAL_EXAMPLES
+    # Both are scored on the test part, and the last one is worse: that is what it was for.
+    assert report.eval is not None
+    assert report.eval_best is not None
+    assert f"the best by validation, after {best_at:,} examples" in report.eval_best.model
+    assert report.eval_best.ne == pytest.approx(best, abs=1e-12)
+    assert report.eval.ne is not None
+    assert report.eval.ne > best + 0.01
+    assert sorted(path.name for path in own.run.folder.glob("*best*")) == ["best"]
+
+
+def test_files_of_the_best_are_those_of_its_checkpoint(
+    cluster: Callable[..., Cluster], validation_file: str
+) -> None:
+    """By hard links, where there are some: the best one costs no second copy while it is the last, too."""
+    own = cluster(
+        {
+            "data": {"validation_path": validation_file},
+            "validation": {"every_examples": EVERY, "metric": "auc"},
+        }
+    ).start()
+    assert own.wait(120.0) == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.outcome == "finished"
+    assert report.validation is not None
+    assert report.validation.best == max(value for _, value in report.curves.validation)
+    if not report.validation.best_is_last:
+        pytest.skip("in this run the last checkpoint was not the best one")
+    for path in (own.run.folder / "checkpoint").iterdir():
+        assert os.path.samefile(path, own.run.folder / "best" / path.name)
+    assert report.eval_best is None
+
+
+def test_validation_without_data_is_refused(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
+    process = starter.fork("run", str(job_file({"validation": {"every_examples": 100}})))
+    assert process.wait(60.0) == 2, process.text()
+    assert "[validation] is set and the job has no data for it; give data.validation_path" in process.text()
+    assert not (tmp_path / "runs").exists()

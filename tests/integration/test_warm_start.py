@@ -1,0 +1,95 @@
+"""A run that starts from another one's checkpoint, also when tables were added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+
+ClusterMaker = Callable[..., Cluster]
+Settings = dict[str, dict[str, Any]]
+# Nodes that come when the job has been refused wait no longer than this.
+SOON = {"start_timeout_seconds": 15.0}
+OLD_TABLES = 20
+
+
+def job(tables: int, prefix: str = "C", **changes: dict[str, Any]) -> Settings:
+    """A job of the first so many categorical columns of the log, under names that begin with `prefix`."""
+    columns: dict[str, Any] = {"label": "label", **{f"I{n}": "dense" for n in range(1, 14)}}
+    for n in range(1, tables + 1):
+        columns[f"{prefix}{n}"] = {"kind": "categorical", "source": f"C{n}"}
+    return {"data": {"columns": columns}, "sync": {"algorithm": "none"}, **changes}
+
+
+def ended(cluster: ClusterMaker, settings: Settings, code: int = 0) -> Cluster:
+    own = cluster(settings).start()
+    assert own.wait(100.0) == code, own.coordinator.text()
+    return own
+
+
+def folder_of(own: Cluster) -> RunFolder:
+    return RunFolder(own.run.folder.resolve())
+
+
+@pytest.fixture
+def old(cluster: ClusterMaker) -> RunFolder:
+    """A run that has trained one epoch."""
+    return folder_of(ended(cluster, job(OLD_TABLES)))
+
+
+def test_it_begins_where_the_other_ended_and_says_what_is_fresh(
+    cluster: ClusterMaker, old: RunFolder
+) -> None:
+    warm = folder_of(ended(cluster, job(26, start={"checkpoint": str(old.folder)})))
+    scratch = folder_of(ended(cluster, job(26)))
+    first, control = (run.report.curves.ne[0][1] for run in (warm, scratch))
+    assert first < control - 0.05
+    report = warm.report
+    assert report.ledger.adds_up
+    # It is a run of its own: everything is trained again, and nothing was restored to the books.
+    assert report.examples.distinct == EXAMPLES
+    assert (report.resumed_from, report.restored_examples) == (None, 0)
+    told = [event.what for event in report.events]
+    assert any("tables that" in what and "C21, C22, C23, C24, C25, C26" in what for what in told), told
+    assert any("dense parameters that" in what and "top" in what for what in told), told
+    assert not [event.what for event in scratch.report.events]
+
+
+def test_tables_alone(cluster: ClusterMaker, old: RunFolder) -> None:
+    start = {"checkpoint": str(old.folder), "dense": "none"}
+    warm = folder_of(ended(cluster, job(OLD_TABLES, start=start)))
+    told = [event.what for event in warm.report.events]
+    assert any("dense parameters that" in what and "bottom" in what for what in told), told
+    assert not any("tables that" in what for what in told)
+
+
+def test_what_does_not_fit_is_refused_before_training(cluster: ClusterMaker, old: RunFolder) -> None:
+    start = {"checkpoint": str(old.folder)}
+    own = ended(
+        cluster, job(OLD_TABLES, start=start, run=SOON, model={"embedding_dim": 4, "bottom": [32]}), 3
+    )
+    assert "C1" in own.coordinator.text()
+    assert own.run.batches() == 0
+    own = ended(cluster, job(26, start=start | {"dense": "all"}, run=SOON), 3)
+    assert "another model" in own.coordinator.text()
+    other = {"embedding_dim": 8, "bottom": [24], "top": [24]}
+    own = ended(cluster, job(OLD_TABLES, "X", start=start, run=SOON, model=other), 3)
+    assert "another model: no weights and no table of it are of this job" in own.coordinator.text()
+    own = cluster(job(OLD_TABLES, start=start | {"which": "best"}))
+    assert own.start_coordinator().wait(30.0) == 3
+    assert "no best checkpoint was kept" in own.coordinator.text()
+
+
+def test_a_damaged_checkpoint_is_refused_before_any_node_starts(
+    cluster: ClusterMaker, old: RunFolder
+) -> None:
+    path = next(old.folder.glob("checkpoint/dense-*"))
+    whole = path.read_bytes()
+    for damaged, said in ((whole[:-4], "its manifest says"), (whole[:-4] + b"\1\2\3\4", "was altered")):
+        path.write_bytes(damaged)
+        own = cluster(job(OLD_TABLES, start={"checkpoint": str(old.folder)}))
+        assert own.start_coordinator().wait(30.0) == 3
+        assert said in own.coordinator.text()

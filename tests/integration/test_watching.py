@@ -1,0 +1,257 @@
+"""One job under everything that can watch it: metrics of every node, the page in a browser, `top`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from shadowsync.pipeline.wire.conversation import Refused
+from shadowsync.tests.support.browser import browser, find_browser
+from shadowsync.tests.support.processes import Starting, wait_until
+from shadowsync.tests.support.runs import Settings, small_job, write_job
+from shadowsync.tests.support.supervised import Supervised
+from shadowsync.watch.attach import conversation
+from shadowsync.watch.metric_names import BY_ROLE, EVERY
+from shadowsync.watch.status import Status, read_status
+
+ROLES = ["coordinator", "reader", "trainer", "trainer", "embedding", "sync"]
+# What only some jobs have.
+# Of a job with validation, and of one with a cache of rows.
+RARE = {
+    "shadowsync_job_validation_score",
+    "shadowsync_cache_hits_total",
+    "shadowsync_cache_misses_total",
+    "shadowsync_cache_spared_bytes_total",
+}
+PHONE, SCREEN = 390, 1280
+
+
+def free_ports(count: int) -> int:
+    """The first of so many that nobody has now."""
+    for first in range(21_000, 31_000, count):
+        sockets = []
+        try:
+            for port in range(first, first + count):
+                sockets.append(socket.create_server(("127.0.0.1", port)))
+        except OSError:
+            continue
+        else:
+            return first
+        finally:
+            for one in sockets:
+                one.close()
+    raise AssertionError("no free ports")
+
+
+class Watched(Supervised):
+    """A run that is watched.
+
+    Attributes:
+        first_port: of the nodes' metrics.
+    """
+
+    first_port: int = 0
+
+    @property
+    def note(self) -> dict[str, str]:
+        """What coordinator.json says."""
+        text = (self.run.folder / "coordinator.json").read_text(encoding="utf-8")
+        note: dict[str, str] = json.loads(text)
+        return note
+
+
+@pytest.fixture(scope="module")
+def watched(
+    starting: Starting, click_log: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Watched]:
+    """A job of minutes, which the last test of this file interrupts."""
+    folder = tmp_path_factory.mktemp("watched")
+    port = free_ports(len(ROLES))
+    more: Settings = {
+        "data": {"epochs": 500},
+        "watch": {"web": "0", "tensorboard": True, "metrics_port": port},
+    }
+    job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), more)
+    with starting(folder) as starter:
+        run = Watched(starter.spawn("run", str(job)), folder / "runs")
+        run.first_port = port
+        run.wait_for_batches(60)
+        yield run
+        end(run)
+
+
+def end(run: Watched) -> None:
+    """Interrupts it, if nobody did, and waits for the end."""
+    if run.process.poll() is None:
+        run.process.signal(signal.SIGINT)
+        assert run.process.wait(40.0) == 130
+
+
+def top(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "shadowsync.cli", "top", *arguments]
+
+
+def top_once(run: Watched) -> Status:
+    """What `top --once --json` says."""
+    command = top(str(run.run.folder), "--once", "--json")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return read_status(json.loads(done.stdout))
+
+
+def test_the_status_has_every_figure(watched: Watched) -> None:
+    statuses: list[Status] = []
+
+    def measured() -> bool:
+        statuses.append(top_once(watched))
+        return statuses[-1].speed.now is not None and statuses[-1].sync.divergence is not None
+
+    wait_until(measured, "all was measured", 40.0)
+    status = statuses[-1]
+    assert status.phase == "training"
+    assert status.progress.exact
+    assert status.progress.total == 500 * 20_000
+    assert [node.role for node in status.nodes] == sorted(ROLES)
+    assert all(node.alive and node.host and node.pid and node.memory_bytes for node in status.nodes)
+    trainers = [node for node in status.nodes if node.role == "trainer"]
+    assert all(t.examples_per_second and t.rounds and t.wait is not None for t in trainers)
+    pairs = {(edge.source, edge.target) for edge in status.edges if edge.up > 0 and edge.down > 0}
+    others = ("reader-0", "embedding-0", "sync-0")
+    assert pairs == {(trainer.name, other) for trainer in trainers for other in others}
+    for figure in (
+        *(
+            status.quality.ne,
+            status.quality.ne_recent,
+            status.sync.gap_mean,
+            status.sync.sent_bytes_per_second,
+        ),
+        *(status.embedding.lookups_per_second, status.embedding.pushes_per_second, status.speed.mean),
+        status.embedding.staleness_mean,
+    ):
+        assert figure is not None
+        assert figure > 0
+    assert {"ne", "divergence", "throughput/trainer-0", "gap/trainer-1"} <= set(status.curves)
+    # The trainers' own counts against the coordinator's: nearly the same, from two processes.
+    speeds = sum(t.examples_per_second or 0.0 for t in trainers)
+    assert status.speed.now == pytest.approx(speeds)
+
+
+def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
+    # What was not measured yet is not served.
+    wait_until(lambda: top_once(watched).sync.divergence is not None, "the replicas were compared", 40.0)
+    served: dict[str, set[str]] = {}
+    for place, role in enumerate(ROLES):
+        url = f"http://127.0.0.1:{watched.first_port + place}/metrics"
+        with urllib.request.urlopen(url, timeout=10.0) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        samples = [sample for family in families for sample in family.samples]
+        assert {sample.labels["role"] for sample in samples} == {role}
+        assert {sample.labels["run"] for sample in samples} == {"small"}
+        served.setdefault(role, set()).update(sample.name for sample in samples)
+    for role, names in served.items():
+        wanted = {metric.full_name for metric in BY_ROLE[role]} - RARE
+        links = {name for name in names if "_link_" in name}
+        assert names - links == wanted, role
+        assert bool(links) == (role == "trainer")
+    assert set().union(*served.values()) | RARE == set(EVERY)
+
+
+def test_a_question_that_is_none_is_refused_and_the_job_goes_on(watched: Watched) -> None:
+    async def ask(body: dict[str, object]) -> None:
+        async with conversation(watched.note["endpoint"]) as talk:
+            await talk.ask("status", body, timeout_seconds=5.0)
+
+    wrong: list[dict[str, object]] = [{"curves": 3}, {"curves": {"ne": [1]}}, {"incidents": "x"}]
+    for body in wrong:
+        with pytest.raises(Refused, match="status"):
+            asyncio.run(ask(body))
+    asyncio.run(ask({}))
+
+
+def test_top_on_a_terminal_leaves_it_clean(watched: Watched) -> None:
+    ours, theirs = pty.openpty()
+    text = b""
+    try:
+        command = top("--join", watched.note["endpoint"])
+        environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "40"}
+        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+        os.close(theirs)
+        while b"trainer-1" not in text or text.count(b"\x1b[2K") < 5:
+            text += os.read(ours, 1 << 16)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20.0) == 130
+        os.set_blocking(ours, False)
+        try:
+            while more := os.read(ours, 1 << 16):
+                text += more
+        except (BlockingIOError, OSError):
+            # A terminal whose other side is closed has no end of file.
+            pass
+    finally:
+        os.close(ours)
+    assert text.rindex(b"\x1b[?25h") > text.rindex(b"\x1b[?25l")
+    assert b"Traceback" not in text
+    last = text[text.rindex(b"\x1b[?25h") :]
+    assert last.count(b"\x1b[2K") > 10, "the table is erased"
+    assert re.search(rb"\x1b\[2Kshadowsync top: interrupted\s*$", last), last
+
+
+@pytest.mark.skipif(find_browser() is None, reason="there is no Chromium here")
+def test_the_page_in_a_browser_to_the_end(watched: Watched, tmp_path: Path) -> None:
+    page = top_once(watched).page
+
+    async def look() -> None:
+        async with browser(tmp_path / "profile") as tab:
+            await tab.look(page, width=SCREEN)
+            await tab.until("document.body.dataset.ready === 'yes'")
+            await tab.until("document.querySelectorAll('.uplot').length === 4", 30.0)
+            await tab.until("document.querySelectorAll('#topology .rate').length >= 6")
+            assert await tab.value("document.querySelectorAll('#topology rect').length") == len(ROLES)
+            assert await tab.value("document.getElementById('phase').textContent") == "training"
+            assert "small" in await tab.value("document.title")
+            before = await tab.value("document.getElementById('done').textContent")
+            await tab.until(f"document.getElementById('done').textContent !== {json.dumps(before)}")
+            await tab.size(PHONE, 844)
+            await tab.until("document.documentElement.scrollWidth <= innerWidth")
+            await tab.picture(tmp_path / "phone.png")
+            watched.process.signal(signal.SIGINT)
+            await tab.until("document.getElementById('phase').textContent === 'ended'", 40.0)
+            assert "interrupted" in await tab.value("document.getElementById('notice').textContent")
+            assert await asyncio.to_thread(watched.process.wait, 40.0) == 130
+            # Nobody serves it any more, and it stands.
+            assert await tab.value("document.querySelectorAll('.uplot').length") == 4
+            await tab.size(SCREEN, 900)
+            await tab.picture(tmp_path / "ended.png")
+            assert tab.complaints == []
+            assert {url.split("/")[2] for url in tab.requests} == {page.split("/")[2]}, (
+                "nothing from elsewhere"
+            )
+
+    asyncio.run(look())
+    for name in ("phone.png", "ended.png"):
+        assert (tmp_path / name).stat().st_size > 20_000
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(page, timeout=5.0)
+    assert len(list((watched.run.folder / "tensorboard").iterdir())) == 1
+
+
+def test_top_of_a_job_that_has_ended_says_so(watched: Watched) -> None:
+    end(watched)
+    command = top(str(watched.run.folder))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4
+    assert "no coordinator answered" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,125 @@
+"""Embedding nodes without the wire between, and what plain torch embeddings make of the same tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.data.batch import Float32Array, Int32Array
+from shadowsync.pipeline.embedding.lookup import LookupPlan
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.routing import ShardRouter
+from shadowsync.pipeline.embedding.rows import row_values
+from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.embedding.vectors import Vectors
+from torch import nn
+
+SEED = 5
+
+
+@dataclass(frozen=True)
+class DrawnRows:
+    """The rows of one batch, as `ShardRouter.requests` takes them."""
+
+    rows: Int32Array
+    bag_rows: Int32Array
+    bag_lengths: Int32Array
+
+
+def draw_rows(tables: Sequence[TableSettings], batch: int, seed: int, longest: int = 4) -> DrawnRows:
+    """Rows with repeats, bags of 0 to `longest` of them."""
+    draw = np.random.default_rng(seed)
+    bagged = [table for table in tables if table.pooling]
+    # Half of each table at most, so that rows repeat within a batch.
+    single = [
+        draw.integers(0, max(1, table.rows // 2), batch) * 2 % table.rows
+        for table in tables
+        if not table.pooling
+    ]
+    lengths = draw.integers(0, longest + 1, (len(bagged), batch))
+    bags = [draw.integers(0, t.rows, n.sum()) for t, n in zip(bagged, lengths, strict=True)]
+    return DrawnRows(
+        np.array(single, np.int32).reshape(len(single), batch),
+        np.concatenate([np.zeros(0), *bags]).astype(np.int32),
+        lengths.astype(np.int32),
+    )
+
+
+class EmbeddingCluster:
+    """The stores of all nodes, and a router."""
+
+    def __init__(self, tables: Sequence[TableSettings], nodes: int, *, distinct: bool = False) -> None:
+        self.plan = TablePlan.make(tables, nodes)
+        self.router = ShardRouter(self.plan, distinct=distinct)
+        self.stores = [ShardStore(self.plan, n, seed=SEED, memory_fraction=0.8) for n in range(nodes)]
+
+    def ask(self, drawn: DrawnRows) -> tuple[list[LookupPlan], list[Float32Array]]:
+        """The requests for a batch, and the nodes' answers."""
+        requests = self.router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths)
+        answers = [np.empty(request.floats, np.float32) for request in requests]
+        for request, answer in zip(requests, answers, strict=True):
+            self.stores[request.node].lookup(request.rows, answer, request.counts, request.bag_lengths)
+        return requests, answers
+
+    def forward(self, drawn: DrawnRows) -> tuple[list[LookupPlan], Vectors]:
+        """The requests for a batch, and its embeddings."""
+        requests, answers = self.ask(drawn)
+        return requests, self.router.assemble(requests, answers)
+
+    def push(self, requests: list[LookupPlan], gradients: Sequence[Float32Array]) -> None:
+        """Applies the gradients at their nodes."""
+        for request, gradient in zip(requests, gradients, strict=True):
+            assert gradient.flags.c_contiguous
+            self.stores[request.node].apply(
+                request.rows, gradient, request.counts, bag_lengths=request.bag_lengths
+            )
+
+    def table(self, number: int) -> Float32Array:
+        """All rows of a table, gathered from its pieces."""
+        settings = self.plan.tables[number]
+        result = np.full((settings.rows, settings.dim), np.nan, np.float32)
+        for store in self.stores:
+            for piece, arrays in store.pieces():
+                if piece.table == number:
+                    result[piece.start : piece.stop] = arrays["weights"]
+        return result
+
+
+class PlainTables:
+    """The same tables as torch modules, float64, stepped by plain SGD."""
+
+    def __init__(self, tables: Sequence[TableSettings]) -> None:
+        self._tables = tables
+        self.modules: list[nn.Embedding | nn.EmbeddingBag] = []
+        for number, table in enumerate(tables):
+            module: nn.Embedding | nn.EmbeddingBag = (
+                nn.EmbeddingBag(table.rows, table.dim, mode=table.pooling)
+                if table.pooling
+                else nn.Embedding(table.rows, table.dim)
+            ).double()
+            values = row_values(SEED, number, np.arange(table.rows), table.dim, table.init_scale)
+            module.weight.data.copy_(torch.from_numpy(values))
+            self.modules.append(module)
+
+    def embeddings(self, drawn: DrawnRows) -> list[torch.Tensor]:
+        """For each table float64 [B, dim]."""
+        single, bags, at, results = iter(drawn.rows), iter(drawn.bag_lengths), 0, []
+        for table, module in zip(self._tables, self.modules, strict=True):
+            if not table.pooling:
+                results.append(module(torch.from_numpy(next(single)).long()))
+                continue
+            lengths = next(bags).astype(np.int64)
+            own = torch.from_numpy(drawn.bag_rows[at : at + lengths.sum()]).long()
+            results.append(module(own, torch.from_numpy(np.cumsum(lengths) - lengths)))
+            at += int(lengths.sum())
+        return results
+
+    def step(self) -> None:
+        """`w -= lr * g` for every row, each table at its rate; then the gradients are forgotten."""
+        for table, module in zip(self._tables, self.modules, strict=True):
+            if module.weight.grad is not None:
+                module.weight.data -= table.lr * module.weight.grad
+                module.weight.grad = None

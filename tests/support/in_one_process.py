@@ -1,0 +1,92 @@
+"""A reader's sender, an embedding node's service and a worker, with sockets, as threads of one process."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import zmq
+from shadowsync.nodes.reader_feed import AHEAD_BATCHES, Fed
+from shadowsync.nodes.reader_sender import Sender
+from shadowsync.nodes.role import MemberInfo
+from shadowsync.nodes.service import Service
+from shadowsync.nodes.shard_service import ShardService
+from shadowsync.nodes.trained import Trained
+from shadowsync.nodes.worker import Worker
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.batch import Batch, BatchId
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.wire.sockets import Listener
+from shadowsync.tests.support.shared import build_shared
+
+from .processes import wait_until
+
+TOKEN = "t"
+
+
+class Training:
+    """Trains the same examples again and again under new ids.
+
+    Args:
+        trained: called on the worker's thread with each batch; it is confirmed after that.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], job: Job, trained: Callable[[Trained], None]
+    ) -> None:
+        self._failures: list[BaseException] = []
+        self._source: queue.Queue[Fed] = queue.Queue(AHEAD_BATCHES)
+        self._heard = trained
+        self._given = self.trained = 0
+        doors = [Listener(context, "tcp://127.0.0.1:0") for _ in range(2)]
+        members = [
+            MemberInfo(f"{role}-0", role, 0, role, door.endpoint)
+            for role, door in zip(("reader", "embedding"), doors, strict=True)
+        ]
+        store = ShardStore(TablePlan.make(job.tables, 1), 0, seed=5, memory_fraction=0.8)
+        fail = self._failures.append
+        self.sender = Sender(doors[0], self._source, job.data.retain_bytes, lambda _: None, fail)
+        self.worker = Worker(0, build_shared(job), context, members, TOKEN, self._on_trained, None, fail)
+        self.threads: list[Service] = [self.sender, ShardService(doors[1], store, fail), self.worker]
+        random = np.random.default_rng(1)
+        count = job.trainer.batch
+        self._arrays = (
+            (random.random(count) < 0.3).astype(np.float32),
+            random.standard_normal((count, job.data.dense_width)).astype(np.float32),
+            np.stack([random.integers(0, rows, count, dtype=np.int32) for rows in job.table_rows]),
+        )
+
+    def train(self, batches: int) -> None:
+        """Trains so many more, and waits until the reader keeps none of them."""
+        for _ in range(batches):
+            self._source.put((0, Batch(BatchId(0, 0, self._given, 1), *self._arrays)), timeout=60.0)
+            self.sender.waker.wake()
+            self._given += 1
+        wait_until(self._at_rest, f"{self._given} batches are trained and forgotten")
+        assert not self._failures, self._failures
+
+    def _at_rest(self) -> bool:
+        done = self.trained == self._given and self.sender.state.kept_bytes == 0
+        return done or bool(self._failures)
+
+    def _on_trained(self, record: Trained) -> None:
+        self._heard(record)
+        self.worker.confirm(record.reader, record.sequence)
+        self.trained += 1
+
+
+@contextmanager
+def training_in_one_process(job: Job, trained: Callable[[Trained], None]) -> Iterator[Training]:
+    """A `Training` whose threads run, and end with the block."""
+    with ExitStack() as stack:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        stack.callback(context.term)
+        training = Training(context, job, trained)
+        for thread in training.threads:
+            thread.start()
+            stack.callback(thread.join, 10.0)
+            stack.callback(thread.stop)
+        yield training

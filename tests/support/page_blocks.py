@@ -1,0 +1,46 @@
+"""The fenced blocks of a page of the documents, and how a reader would run them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCE = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language, the file that it is, if it says so, and its text."""
+
+    language: str
+    file: str
+    text: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """All fenced blocks, in order; fails if there is a fence that is none of them."""
+    text = page.read_text("utf-8")
+    blocks = [Block(*found) for found in FENCE.findall(text)]
+    assert text.count("```") == 2 * len(blocks)
+    return blocks
+
+
+def run_block(block: Block, folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs a block of Python or of a shell in `folder`, with the commands of this environment on the path."""
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    command = [sys.executable, "-W", "error", "-"] if block.language == "python" else ["bash", "-e", "-s"]
+    return subprocess.run(
+        command,
+        input=block.text,
+        cwd=folder,
+        env=environment | {"PATH": tools},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+    )

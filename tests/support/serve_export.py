@@ -1,0 +1,127 @@
+"""Scores the first ROWS of a log with what `shadowsync export` wrote, as who has no shadowsync would.
+
+`python serve_export.py EXPORT LOG OUT.npy [SEED]`: all that it knows of the model stands in its manifest.
+With a SEED the rows of each table are shuffled first.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+ALL = 2**64 - 1
+ROWS = 1000
+
+
+def mix(x: int) -> int:
+    """As the manifest's hash rule has it."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & ALL
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & ALL
+    return x ^ (x >> 31)
+
+
+def row_of(value: str | int | None, seed: int, column: int, rows: int) -> int:
+    """The row of an id."""
+    data = b"" if value is None else value.to_bytes(8, "little") if isinstance(value, int) else value.encode()
+    golden = 0x9E3779B97F4A7C15
+    h = mix(mix(seed ^ ((column + 1) * golden & ALL)) ^ (len(data) * golden & ALL))
+    for at in range(0, len(data), 8):
+        h = mix(h ^ int.from_bytes(data[at : at + 8], "little"))
+    return ((h >> 32) * rows) >> 32
+
+
+def read_table(folder: Path, table: dict[str, Any]) -> NDArray[np.float32]:
+    """float32 [rows, dim], from Parquet or safetensors."""
+    file = folder / table["file"]
+    if file.suffix == ".parquet":
+        read = pq.read_table(file)
+        assert read["row"].to_pylist() == list(range(table["rows"]))
+        flat = read["vector"].combine_chunks().flatten().to_numpy()
+        return flat.reshape(table["rows"], table["dim"])  # type: ignore[no-any-return]
+    from safetensors.numpy import load_file
+
+    return load_file(file)[table["name"]]
+
+
+def run_dense(folder: Path, dense: dict[str, Any], inputs: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The logits of the dense part."""
+    if dense["format"] == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(folder / dense["file"])
+        names = [entry["name"] for entry in dense["inputs"]]
+        return session.run([dense["output"]["name"]], dict(zip(names, inputs, strict=True)))[0]  # type: ignore[no-any-return]
+    import torch
+
+    module = torch.export.load(folder / dense["file"]).module()
+    tensors = [torch.from_numpy(values) for values in inputs]
+    with torch.no_grad():
+        return module(tensors[0], tensors[1:]).numpy()  # type: ignore[no-any-return]
+
+
+def is_missing(value: Any, data: dict[str, Any]) -> bool:
+    """As the manifest's missing rule has it."""
+    parsing = data["columns_of"]
+    text = value.strip() if isinstance(value, str) and parsing["strip"] else value
+    return text is None or text in parsing["missing"]
+
+
+def dense_input(
+    values: list[float | None], entry: dict[str, Any], data: dict[str, Any]
+) -> NDArray[np.float32]:
+    """One column of the dense input, by the manifest's dense rule."""
+    x = np.array([0.0 if is_missing(value, data) else value for value in values], np.float64)
+    y: NDArray[np.float64] = (x - entry["shift"]) / entry["scale"]
+    assert entry["transform"] in ("log", "none")
+    y = np.copysign(np.log1p(np.abs(y)), y) if entry["transform"] == "log" else y
+    y[[is_missing(value, data) for value in values]] = data["missing_number"]
+    return y.astype(np.float32)
+
+
+def bag_of(value: str | None, table: dict[str, Any], data: dict[str, Any]) -> list[str]:
+    """The ids of a bag, by the manifest's bag rule."""
+    ids = [] if is_missing(value, data) else str(value).split(table["delimiter"])
+    return [one for one in ids if not is_missing(one, data)][: table["max_ids"]]
+
+
+def vector_of(
+    value: Any, table: dict[str, Any], manifest: dict[str, Any], weights: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """What the dense part gets of one field."""
+    seed, column = int(manifest["hash"]["seed"], 16), int(table["hash_column"], 16)
+    data = manifest["data"]
+    if table["pooling"] == "none":
+        own = None if is_missing(value, data) else value
+        return weights[row_of(own, seed, column, table["rows"])]  # type: ignore[no-any-return]
+    bag = weights[[row_of(one, seed, column, table["rows"]) for one in bag_of(value, table, data)]]
+    count = len(bag) if table["pooling"] == "mean" and len(bag) else 1
+    pooled: NDArray[np.float32] = bag.sum(axis=0, dtype=np.float32) / np.float32(count)
+    return pooled
+
+
+def main(export: str, log: str, out: str, shuffle: str = "") -> None:
+    """See above."""
+    folder = Path(export)
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    rows = pq.read_table(log).slice(0, ROWS).to_pydict()
+    data = manifest["data"]
+    numbers = [dense_input(rows[entry["source"]], entry, data) for entry in data["dense_inputs"]]
+    inputs: list[NDArray[np.float32]] = [np.ascontiguousarray(np.stack(numbers, axis=1))]
+    for table in manifest["tables"]:
+        values = read_table(folder, table)
+        if shuffle:
+            values = np.random.default_rng(int(shuffle)).permutation(values)
+        vectors = [vector_of(value, table, manifest, values) for value in rows[table["source"]]]
+        inputs.append(np.stack(vectors))
+    np.save(out, run_dense(folder, manifest["dense"], inputs))
+    assert not any(name.startswith("shadowsync") for name in sys.modules)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,13 @@
+"""What the workers of a trainer share, in a process by itself, without a coordinator that plans."""
+
+from __future__ import annotations
+
+from shadowsync.nodes.replica import Shared
+from shadowsync.nodes.replica_memory import ReplicaMemory
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.embedding.plan import TablePlan
+
+
+def build_shared(job: Job, memory: ReplicaMemory | None = None) -> Shared:
+    """Its tables are split by their rows."""
+    return Shared.build(job, TablePlan.make(job.tables, job.embedding.nodes), memory)

@@ -1,0 +1,12 @@
+"""`shadowsync profile` for less time than the command allows: SECONDS JOB"""
+
+from __future__ import annotations
+
+import sys
+
+from shadowsync.commands.profile import run_profile
+from shadowsync.pipeline.config.load import load_job
+
+if __name__ == "__main__":
+    seconds, job_file = sys.argv[1:]
+    run_profile(load_job(job_file, ()), float(seconds), quiet=True)

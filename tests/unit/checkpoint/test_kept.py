@@ -1,0 +1,122 @@
+"""The best checkpoint keeps its files when the next one takes the place of the last."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shadowsync.pipeline.checkpoint.files import write_tensors
+from shadowsync.pipeline.checkpoint.kept import BestNote, adopt_best, drop, pin, promote
+from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
+from shadowsync.pipeline.checkpoint.reader import read_tensors
+from shadowsync.pipeline.errors import CheckpointError, ResourceError
+
+NOTE = BestNote("ne", 0.75, 123, "input")
+
+
+def save(run: Path, value: float) -> Path:
+    """A checkpoint full of `value`."""
+    partial = begin(run)
+    files = write_tensors(partial, "dense", {"t": np.full(50, value, np.float32)}, {})
+    manifest = CheckpointManifest(
+        created_at="", run="r", job={}, job_digest="", model="m", examples_trained=int(value), files=files,
+        plan={}, ledger={},
+    )  # fmt: skip
+    return commit(partial, manifest)
+
+
+def value_of(run: Path, which: str) -> float:
+    folder, manifest = open_checkpoint(run, verify=True, which="best" if which == "best" else "last")
+    return float(read_tensors(folder, manifest.files, "t")[0])
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_the_best_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    if not links:
+
+        def link(source: Path, target: Path) -> None:
+            raise OSError(errno.EPERM, f"no links from {source} to {target}")
+
+        monkeypatch.setattr(os, "link", link)
+    with pytest.raises(CheckpointError, match="no best checkpoint was kept"):
+        open_checkpoint(tmp_path, which="best") if save(tmp_path, 1.0) else None
+    promote(pin(save(tmp_path, 2.0)), NOTE)
+    assert (
+        os.path.samefile(tmp_path / "checkpoint" / "manifest.json", tmp_path / "best" / "manifest.json")
+        is links
+    )
+    save(tmp_path, 3.0)
+    assert (value_of(tmp_path, "last"), value_of(tmp_path, "best")) == (3.0, 2.0)
+    # One that is not the best is dropped, and its checkpoint is still whole.
+    drop(pin(tmp_path / "checkpoint"))
+    assert (value_of(tmp_path, "last"), value_of(tmp_path, "best")) == (3.0, 2.0)
+    promote(pin(tmp_path / "checkpoint"), NOTE)
+    assert value_of(tmp_path, "best") == 3.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+
+
+def test_what_an_earlier_one_left_is_replaced(tmp_path: Path) -> None:
+    pin(save(tmp_path, 1.0))
+    candidate = pin(save(tmp_path, 2.0))
+    promote(candidate, NOTE)
+    assert value_of(tmp_path, "best") == 2.0
+
+
+def test_a_run_that_goes_on_begins_with_the_best_of_the_one_before(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    promote(pin(save(old, 1.0)), NOTE)
+    new.mkdir()
+    assert adopt_best(old, new, "auc", "input") is None
+    # Nor on other data: the values cannot be compared.
+    assert adopt_best(old, new, "ne", "other") is None
+    assert list(new.iterdir()) == []
+    assert adopt_best(old, new, "ne", "input") == NOTE
+    assert value_of(new, "best") == 1.0
+    promote(pin(save(new, 2.0)), BestNote("ne", 0.5, 456, "input"))
+    assert (value_of(new, "best"), value_of(old, "best")) == (2.0, 1.0)
+    (old / "best" / "validation.json").write_text("{")
+    assert adopt_best(old, tmp_path, "ne", "input") is None
+
+
+def test_a_full_volume_without_links_leaves_no_part_of_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, copy = save(tmp_path, 1.0), shutil.copyfile
+    copied: list[Path] = []
+
+    def link(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, f"no links from {source} to {target}")
+
+    def full(source: Path, target: Path) -> None:
+        if copied:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        copied.append(copy(source, target))
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(ResourceError, match="no space left"):
+        pin(checkpoint)
+    # The control: a file was there already.
+    assert copied == [tmp_path / "best.candidate" / "dense-00000.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_copy_is_synced_before_the_old_best_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, f"no links from {source} to {target}")
+
+    synced, fsync = set(), os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    checkpoint = save(tmp_path, 1.0)
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "fsync", noted)
+    candidate = pin(checkpoint)
+    assert {path.stat().st_ino for path in candidate.iterdir()} <= synced

@@ -1,0 +1,201 @@
+"""The input in a job file: its columns, its parts, and what does not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.load import load_job
+from shadowsync.pipeline.config.split_section import seconds_of
+
+Load = Callable[..., Job]
+
+CSV = """
+[data]
+format = "csv"
+path = "log.csv"
+"""
+COLUMNS = """
+[data.columns]
+y = { kind = "label", threshold = 3 }
+age = "dense"
+user = "categorical"
+tags = { kind = "multi_hot", pooling = "mean" }
+at = "timestamp"
+hour = { kind = "dense", source = "at", transform = "time" }
+skip = "ignored"
+"""
+
+
+def _job(load: Load, *changes: str, columns: str = COLUMNS) -> Job:
+    return load(CSV + columns, *changes)
+
+
+@pytest.fixture
+def load(write_job: Callable[[str], Path]) -> Load:
+    """The job of a whole text, with overrides."""
+
+    def load(text: str, *overrides: str) -> Job:
+        return load_job(write_job(text), overrides)
+
+    return load
+
+
+def test_columns_become_tables_and_numbers(load: Load) -> None:
+    job = _job(load)
+    assert [tuple(column) for column in job.data.table_columns] == [("user", ""), ("tags", "mean")]
+    assert job.data.dense_width == 2
+    assert [table.name for table in job.tables] == ["user", "tags"]
+    assert job.model_inputs == (2, [16, 16])
+    assert job.data.columns["age"].transform == "log"
+    # The resolved job file says the same.
+    assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+def test_without_columns_they_are_criteos(load: Load) -> None:
+    text = '[data]\nformat = "parquet"\npath = "x"\n'
+    job = load(text, "data.dense_features=2", "data.categorical_features=3")
+    assert [tuple(column) for column in job.data.table_columns] == [("C1", ""), ("C2", ""), ("C3", "")]
+    assert job.data.dense_width == 2
+
+
+def test_an_override_adds_to_a_column_in_short(load: Load) -> None:
+    job = _job(load, "data.columns.age.shift=38", "data.columns.new=categorical")
+    assert (job.data.columns["age"].kind, job.data.columns["age"].shift) == ("dense", 38.0)
+    assert job.data.table_columns[-1].name == "new"
+
+
+def test_rows_in_the_order_of_time_are_not_shuffled_unless_asked(load: Load) -> None:
+    assert _job(load).data.shuffle_window == 65_536
+    timed = _job(load, "data.order=time").data
+    assert (timed.shuffle_window, timed.spans_shuffled) == (0, False)
+    asked = _job(load, "data.order=time", "data.shuffle_window=100").data
+    assert (asked.shuffle_window, asked.spans_shuffled) == (100, False)
+    assert _job(load).data.spans_shuffled
+    assert Job.model_validate_json(_job(load, "data.order=time").model_dump_json()).data.shuffle_window == 0
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/day-*.csv", "http://host/a.csv.gz", "memory://a.csv"])
+def test_urls_are_left_as_they_are(load: Load, url: str) -> None:
+    job = _job(load, f"data.path={url}", f"data.validation_path={url}", "data.eval_path=here.csv")
+    assert job.data.path == job.data.validation_path == [url]
+    assert job.data.eval_path[0].endswith("/here.csv")
+    assert job.data.eval_path[0].startswith("/")
+
+
+Y = '[data.columns]\ny = "label"\n'
+X = Y + 'x = "categorical"\n'
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("", '[data.columns]: is missing; data.format = "csv" needs it'),
+        (X + 'z = "label"\n', 'data.columns: columns y and z are labels; give exactly one of kind "label"'),
+        ('[data.columns]\nx = "categorical"\n', "data.columns: no column is a label; give exactly one"),
+        (X + 't = "timestamp"\nu = "timestamp"\n', "data.columns: t and u are of kind 'timestamp'; give one"),
+        (X + 't = "weight"\nu = "weight"\n', "data.columns: t and u are of kind 'weight'; give one at most"),
+        (Y, 'data.columns: no column is "categorical" or "multi_hot"; give one at least'),
+        (X + 'z = "numeric"\n', "data.columns.z.kind: 'numeric' given; input should be 'label', 'dense', "),
+        (
+            X + 'z = { kind = "dense", shfit = 1 }\n',
+            "data.columns.z.shfit: unknown key; did you mean 'shift'?",
+        ),
+        (X + "z = { scale = 2 }\n", "data.columns.z.kind: is missing; give it a value"),
+        (
+            X + 'z = { kind = "dense", pooling = "mean" }\n',
+            'data.columns.z.pooling: given; it is for kind "multi_hot", this is "dense"',
+        ),
+        (
+            '[data.columns]\nx = "categorical"\ny = { kind = "label", threshold = 1, positive = ["a"] }\n',
+            "data.columns.y: threshold and positive given; a label has one rule",
+        ),
+        (
+            '[data.columns]\nx = "categorical"\ny = { kind = "label", negative = ["a"] }\n',
+            "data.columns.y.negative: given without positive; give both, or positive alone",
+        ),
+        (
+            '[data.columns]\nx = "categorical"\ny = { kind = "label", positive = ["a", 1] }\n',
+            "data.columns.y: positive and negative mix texts and numbers; give texts or numbers",
+        ),
+    ],
+)
+def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -> None:
+    assert refusal(CSV + columns).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("data.format=criteo_tsv",), 'data.columns: given; data.format = "criteo_tsv" has its own'),
+        (
+            ("data.header=false", "data.columns.hour.source=att"),
+            "data.columns.hour.source: 'att' is no column; did you mean 'at'?",
+        ),
+        (("data.quote=''", 'data.delimiter="xx"'), "data.delimiter: 'xx' given"),
+        (('data.delimiter="\\""',), "data.quote: '\"' is the delimiter too; give another"),
+        (("data.order=time", "data.readers=2"), 'data.readers: 2 given; data.order = "time" needs 1'),
+        (
+            ("data.order=time", "data.columns.at=ignored"),
+            'data.order: "time" given; it needs a column of kind',
+        ),
+        (("data.split.test=0.1",), 'data.split.by: "" given; name a way, "fraction" or "time"'),
+        (
+            ("data.split.by=fraction",),
+            'data.split.by: "fraction" given without parts; give validation or test',
+        ),
+        (("data.split.by=time", "data.split.test=0.1"), 'data.split.by: "time" given; it needs data.order'),
+        (
+            ("data.split.by=fraction", "data.split.test=0.1", "data.order=time"),
+            'data.split.by: "fraction" given; data.order = "time" needs "time"',
+        ),
+        (
+            ("data.split.by=fraction", "data.split.test=0.1", "data.eval_path=x"),
+            "data.eval_path: given, and data.split.test too; give one of them",
+        ),
+        (
+            ("data.split.by=fraction", "data.split.test=0.5", "data.split.validation=0.5"),
+            "data.split: validation 0.5 and test 0.5 leave nothing to train on",
+        ),
+        (
+            ("data.split.by=fraction", "data.split.test_from=3"),
+            "data.split: validation_from and test_from need by",
+        ),
+        (
+            ("data.order=time", "data.split.by=time", "data.split.test_from=soon"),
+            "data.split: 'soon' is no time; write 2026-03-31T12:00 or a number",
+        ),
+        (
+            (
+                "data.order=time",
+                "data.split.by=time",
+                "data.split.test_from=3",
+                "data.split.validation_from=4",
+            ),
+            "data.split: validation_from is after test_from",
+        ),
+        (("data.split.progressive=0.2",), "data.split.progressive: given; it needs data.epochs = 1, and"),
+        (
+            ("data.split.progressive=0.2", "data.order=time", "data.epochs=2"),
+            "data.split.progressive: given; it needs data.epochs = 1, and",
+        ),
+    ],
+)
+def test_refused_parts(refusal: Callable[..., str], changes: tuple[str, ...], said: str) -> None:
+    assert refusal(CSV + COLUMNS, *changes).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("moment", "seconds"),
+    [
+        ("1970-01-02", 86_400.0),
+        ("1970-01-01T01:00", 3600.0),
+        ("1970-01-01T01:00+01:00", 0.0),
+        (7, 7.0),
+        (7.5, 7.5),
+    ],
+)
+def test_moments(moment: str | float, seconds: float) -> None:
+    assert seconds_of(moment) == seconds

@@ -1,0 +1,59 @@
+"""docs/job-file.md is what the schema says, and says something of every key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.config import reference
+from shadowsync.pipeline.config.job import Job
+
+
+def _rows(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("| `")]
+
+
+def test_every_key_and_section_has_a_description() -> None:
+    assert reference.undescribed() == []
+
+
+def test_the_page_is_current() -> None:
+    if not reference.PAGE.exists():
+        pytest.skip("an installed package has no docs beside it")
+    again = "python -m shadowsync.pipeline.config.reference --write"
+    assert reference.PAGE.read_text("utf-8") == reference.page(), f"run {again}"
+
+
+def test_every_section_and_key_is_on_the_page() -> None:
+    text = reference.page()
+    for name, field in Job.model_fields.items():
+        section = field.alias or name
+        assert f"`[{section}]`" in text or f"`[{section}.NAME]`" in text, section
+    assert len(_rows(text)) > 80
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `seed` | integer, at least 0, less than 2,147,483,648 | `1` |",
+        '| `algorithm` | text | `"easgd"` |',
+        '| `mode` | `"shadow"` or `"fixed"` | `"shadow"` |',
+        "| `path` | list of text, at least 1 of them | required |",
+        "| `link_bytes_per_second` | number, more than 0 | none |",
+        "| `deterministic` | true or false | `false` |",
+        "| `rows` | integer, at least 1, less than 2,147,483,648 | none |",
+    ],
+)
+def test_types_limits_and_defaults(row: str) -> None:
+    assert any(line.startswith(row) for line in _rows(reference.page())), row
+
+
+def test_write_and_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reference, "PAGE", tmp_path / "page.md")
+    assert reference.main([]) == 0
+    printed = capsys.readouterr().out
+    assert reference.main(["--write"]) == 0
+    assert (tmp_path / "page.md").read_text("utf-8") == printed == reference.page()
+    assert reference.main(["--help"]) == 2

@@ -1,0 +1,92 @@
+"""What a job file says of its tables."""
+
+from __future__ import annotations
+
+import pytest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.load import load_resolved, validate_job
+from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.errors import JobFileError
+
+BASE = {
+    "data": {"format": "parquet", "path": ["x"], "categorical_features": 3, "dense_features": 2},
+    "model": {"embedding_dim": 8, "table_rows": [10, 20, 30]},
+    "embedding": {"optimizer": "sgd", "lr": 0.5, "init_scale": 0.1},
+}
+
+
+def job_of(**tables: object) -> Job:
+    return validate_job({**BASE, "tables": tables}, where="job.toml")
+
+
+def test_without_sections_all_tables_are_what_the_job_says_of_all() -> None:
+    wanted = [TableSettings(f"C{n}", 10 * n, 8, "", "sgd", 0.5, 0.1) for n in (1, 2, 3)]
+    assert list(job_of().tables) == wanted
+    assert job_of().table_rows == (10, 20, 30)
+    assert job_of().model_inputs == (2, [8, 8, 8])
+
+
+def test_a_section_changes_its_table_and_no_other() -> None:
+    whole = {
+        "rows": 99,
+        "dim": 4,
+        "optimizer": "adam",
+        "lr": 0.01,
+        "init_scale": 2.0,
+        "storage": "bfloat16",
+    }
+    job = job_of(C2=whole, C3={"dim": 5})
+    assert job.tables[1] == TableSettings("C2", 99, 4, "", "adam", 0.01, 2.0, "bfloat16")
+    assert job.tables[2] == TableSettings("C3", 30, 5, "", "sgd", 0.5, 0.1)
+    assert job.tables[0] == job_of().tables[0]
+    assert job.table_rows == (10, 99, 30)
+    assert job.model_inputs == (2, [8, 4, 5])
+
+
+def test_tables_follow_the_columns_of_a_schema() -> None:
+    columns = {
+        "y": "label",
+        "tags": {"kind": "multi_hot", "pooling": "mean"},
+        "age": "dense",
+        "user": "categorical",
+    }
+    data = {"format": "csv", "path": ["x"], "columns": columns}
+    job = validate_job({"data": data, "tables": {"tags": {"dim": 3}}}, where="job.toml")
+    assert [(t.name, t.pooling, t.dim) for t in job.tables] == [("tags", "mean", 3), ("user", "", 16)]
+    assert job.model_inputs == (1, [3, 16])
+
+
+def test_the_sections_are_written_as_they_are_read(tmp_path_factory: pytest.TempPathFactory) -> None:
+    job = job_of(C2={"dim": 4})
+    assert job.model_dump(mode="json")["tables"]["C2"]["dim"] == 4
+    file = tmp_path_factory.mktemp("job") / "job.json"
+    file.write_text(job.model_dump_json(), encoding="utf-8")
+    assert load_resolved(file) == job
+    assert load_resolved(file).digest == job.digest != job_of().digest
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ({"C22": {}}, "tables.C22: no table of that name; did you mean 'C2'?"),
+        ({"user": {}}, "tables.user: no table of that name; the tables are C1, C2, C3"),
+        ({"C1": {"dims": 3}}, "tables.C1.dims: unknown key; did you mean 'dim'?"),
+        ({"C1": {"dim": 0}}, "tables.C1.dim: 0 given; input should be greater than or equal to 1"),
+        ({"C1": {"rows": 2**31}}, "tables.C1.rows: 2147483648 given; input should be less than"),
+        ({"C1": {"lr": 0.0}}, "tables.C1.lr: 0.0 given; input should be greater than 0"),
+        (
+            {"C1": {"optimizer": "adamw"}},
+            "tables.C1.optimizer: 'adamw' given; input should be 'sgd', 'rowwise",
+        ),
+        ({"C1": 3}, "tables.C1: 3 given; it is a section, write [tables.C1] and its keys below"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_key(tables: dict[str, object], why: str) -> None:
+    with pytest.raises(JobFileError) as refused:
+        job_of(**tables)
+    assert str(refused.value).startswith(f"job.toml: {why}")
+
+
+def test_the_schema_has_the_name_of_the_file_only() -> None:
+    with pytest.raises(JobFileError, match="table_sections: unknown key"):
+        validate_job({**BASE, "table_sections": {}}, where="job.toml")

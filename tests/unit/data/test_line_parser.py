@@ -1,0 +1,93 @@
+"""Delimited lines against Python's own parser of them, and the lines that have no fields."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shadowsync.pipeline.data.hashing import PADDING_BYTES
+from shadowsync.pipeline.data.line_parser import LineParser, Parsed
+from shadowsync.pipeline.data.sources import LineBlock
+
+NAMES = ["a", "b", "c"]
+
+
+def _block(text: bytes) -> LineBlock:
+    return LineBlock(np.frombuffer(text + bytes(PADDING_BYTES), np.uint8), len(text))
+
+
+def _parse(text: bytes, delimiter: str = ",", quote: str = '"') -> Parsed:
+    return LineParser(NAMES, NAMES, delimiter, quote).parse(_block(text))
+
+
+def _rows(parsed: Parsed) -> list[tuple[str, ...]]:
+    return list(zip(*(column.to_pylist() for column in parsed.columns.values()), strict=True))
+
+
+FIELD = st.text(st.sampled_from('ab,"; é\t'), max_size=6)
+
+
+@given(st.lists(st.tuples(FIELD, FIELD, FIELD), min_size=1, max_size=8), st.sampled_from(["\n", "\r\n"]))
+def test_what_python_writes_is_read_as_it_was(rows: list[tuple[str, ...]], end: str) -> None:
+    file = io.StringIO()
+    csv.writer(file, lineterminator=end).writerows(rows)
+    parsed = _parse(file.getvalue().encode())
+    assert not parsed.bad
+    assert _rows(parsed) == rows
+    assert parsed.lines.tolist() == list(range(len(rows)))
+
+
+@given(st.lists(st.text(st.sampled_from('a,"\r'), max_size=9), max_size=8), st.integers(0, 8))
+def test_a_line_is_read_alike_whatever_is_around_it(lines: list[str], cut: int) -> None:
+    """A quote that is not closed must not swallow the lines after it."""
+    first, second = lines[:cut], lines[cut:]
+
+    def read(part: list[str]) -> tuple[list[tuple[str, ...]], list[str]]:
+        text = "".join(f"{line}\n" for line in part).encode()
+        parsed = _parse(text)
+        return _rows(parsed), [parsed.bad[line] for line in sorted(parsed.bad)]
+
+    whole, one, two = read(lines), read(first), read(second)
+    assert whole == (one[0] + two[0], one[1] + two[1])
+
+
+def test_bad_lines_are_told_with_their_place() -> None:
+    text = b'1,2,3\r\n\r\n4,5\n"6,7,8\n9,"x,y",z\n1,2\r,3\n"a""b",,\n1,2,3,4\n"q"r,2,3\n'
+    parsed = _parse(text)
+    assert _rows(parsed) == [("1", "2", "3"), ("9", "x,y", "z"), ('a"b', "", "")]
+    assert parsed.lines.tolist() == [0, 4, 6]
+    quotes = "quotes that do not match, or a line break inside quotes"
+    assert parsed.bad == {
+        2: "2 columns, not 3",
+        3: quotes,
+        5: "a carriage return inside the line",
+        7: "4 columns, not 3",
+        8: quotes,
+    }
+
+
+def test_without_quotes_a_quote_is_a_character() -> None:
+    assert _rows(_parse(b'1,"2,3\n', quote="")) == [("1", '"2', "3")]
+    assert _rows(_parse(b"1;'2;x';3\n", delimiter=";", quote="'")) == [("1", "2;x", "3")]
+
+
+def test_only_wanted_columns_are_given() -> None:
+    parsed = LineParser(NAMES, ["c", "a"], "\t", '"').parse(_block(b"1\t2\t3\n"))
+    assert {name: column.to_pylist() for name, column in parsed.columns.items()} == {"c": ["3"], "a": ["1"]}
+
+
+@pytest.mark.parametrize("text", [b"\n", b"\r\n\n", b'"\n'])
+def test_no_row(text: bytes) -> None:
+    assert _rows(_parse(text)) == []
+
+
+def test_headers() -> None:
+    parser = LineParser(NAMES, NAMES, ",", '"')
+    assert parser.split_line(b'a,"b,c",1') == ["a", "b,c", "1"]
+    assert parser.split_line("\ufeffa,b".encode()) == ["a", "b"]
+    with pytest.raises(ValueError, match=r"quotes that do not match"):
+        parser.split_line(b'a,"b')

@@ -1,0 +1,128 @@
+"""A request shared out over lanes: the same bytes however many there are, and each row by one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from shadowsync.pipeline.data.batch import Float32Array
+from shadowsync.pipeline.embedding import shard_work as shard_work_module
+from shadowsync.pipeline.embedding.bank import RowBank
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.routing import ShardRouter
+from shadowsync.pipeline.embedding.shard_work import ShardWork
+from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.embedding_cluster import draw_rows
+from shadowsync.tests.support.tables import make_table
+
+BATCH, PUSHES = 200, 6
+TABLES = (
+    make_table("one", 300, 16, optimizer="rowwise_adagrad"),
+    make_table("two", 70, 16, optimizer="rowwise_adagrad"),
+    make_table("bags", 400, 16, pooling="sum", optimizer="rowwise_adagrad"),
+    make_table("narrow", 300, 5, optimizer="adam", storage="bfloat16"),
+    make_table("more", 90, 5, pooling="mean", optimizer="adam", storage="bfloat16"),
+)
+PLAN = TablePlan.make(TABLES, 1)
+Run = Callable[[ShardWork, int], None]
+
+
+def in_turn(work: ShardWork, lanes: int) -> None:
+    for lane in range(lanes):
+        work.run(lane, lanes)
+    work.finish()
+
+
+def backwards(work: ShardWork, lanes: int) -> None:
+    for lane in reversed(range(lanes)):
+        work.run(lane, lanes)
+    work.finish()
+
+
+def trained(lanes: int, run: Run = in_turn) -> dict[str, NDArray[Any]]:
+    """What the answers and the store are after some batches, by name."""
+    store, router = ShardStore(PLAN, 0, seed=5, memory_fraction=0.8), ShardRouter(PLAN)
+    draw, result = np.random.default_rng(3), dict[str, NDArray[Any]]()
+    for number in range(PUSHES):
+        drawn = draw_rows(TABLES, BATCH, number, longest=9)
+        (asked,) = router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths)
+        parts: Sequence[Any] = (asked.counts, asked.bag_lengths)
+        out = np.full(asked.floats, np.nan, np.float32)
+        run(store.lookup_work(asked.rows, out, *parts), lanes)
+        result[f"answer {number}"] = out
+        gradients: Float32Array = draw.standard_normal(asked.floats).astype(np.float32)
+        counts, lengths = parts
+        run(store.push_work(asked.rows, gradients, counts, 0.5, lengths, batch_id(number)), lanes)
+    for piece, arrays in store.pieces():
+        for name, values in arrays.items():
+            result[f"{piece.table}.{name}"] = np.array(values)
+    return result
+
+
+def differing(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> set[str]:
+    assert one.keys() == other.keys()
+    return {name for name in one if one[name].tobytes() != other[name].tobytes()}
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 4, 7])
+def test_lanes_change_no_bit(lanes: int) -> None:
+    alone = trained(1)
+    assert not any(np.isnan(values).any() for values in alone.values())
+    assert differing(alone, trained(lanes)) == set()
+    assert differing(alone, trained(lanes, backwards)) == set()
+
+
+def test_a_sum_that_goes_by_the_number_of_rows_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: the mean of squares by a matrix product, which rounds a row by where it stands."""
+
+    def product(_: str, values: Float32Array, __: Float32Array) -> Float32Array:
+        ones = torch.ones(values.shape[1])
+        return np.asarray(torch.mv(torch.from_numpy(values).square(), ones).numpy())
+
+    monkeypatch.setattr(np, "einsum", product)
+    assert any("adagrad_sums" in name for name in differing(trained(1), trained(3)))
+
+
+def test_each_row_is_used_by_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: dict[tuple[int, int], set[int]] = {}
+    current = 0
+    lookup, apply = RowBank.lookup, RowBank.apply
+
+    def note(bank: RowBank, rows: NDArray[np.int32]) -> None:
+        for row in rows.tolist():
+            used.setdefault((id(bank), row), set()).add(current)
+
+    def noted_lookup(bank: RowBank, rows: Any, out: Any, own: Any = None) -> None:
+        note(bank, rows if own is None else rows[own])
+        lookup(bank, rows, out, own)
+
+    def noted_apply(bank: RowBank, rows: Any, *others: Any) -> None:
+        note(bank, rows)
+        apply(bank, rows, *others)
+
+    def run(work: ShardWork, lanes: int) -> None:
+        nonlocal current
+        for current in range(lanes):
+            work.run(current, lanes)
+        work.finish()
+
+    monkeypatch.setattr(RowBank, "lookup", noted_lookup)
+    monkeypatch.setattr(RowBank, "apply", noted_apply)
+    trained(3, run)
+    assert {lane for lanes in used.values() for lane in lanes} == {0, 1, 2}
+    assert all(lanes == {row % 3} for (_, row), lanes in used.items())
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 5, 8])
+def test_the_lanes_share_out_every_place_once(lanes: int) -> None:
+    rows = np.random.default_rng(1).integers(0, 2**31 - 1, 500).astype(np.int32)
+    own = [shard_work_module._own(rows, lane, lanes) for lane in range(lanes)]
+    np.testing.assert_array_equal(np.sort(np.concatenate(own)), np.arange(500))
+    for lane, places in enumerate(own):
+        assert (rows[places] % lanes == lane).all()
+        assert (np.diff(places) > 0).all()

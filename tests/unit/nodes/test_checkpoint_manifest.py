@@ -1,0 +1,44 @@
+"""The input that a checkpoint states, and what of it differs later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from shadowsync.nodes.checkpoint_manifest import describe_input, input_differences
+from shadowsync.pipeline.data.span import Span
+
+
+@pytest.fixture
+def spans(tmp_path: Path) -> list[Span]:
+    """Two files, the first in two spans."""
+    paths = [tmp_path / name for name in ("a.tsv", "b.tsv")]
+    for path in paths:
+        path.write_bytes(b"x" * 100)
+    a, b = map(str, paths)
+    return [Span(0, a, "bytes", 0, 50), Span(1, a, "bytes", 50, 100), Span(2, b, "bytes", 0, 100)]
+
+
+def test_the_same_input_is_the_same_also_from_json(spans: list[Span]) -> None:
+    described = describe_input(spans)
+    assert input_differences(json.loads(json.dumps(described)), describe_input(spans)) == []
+
+
+def test_what_differs_is_named(spans: list[Span], tmp_path: Path) -> None:
+    saved = describe_input(spans)
+    a, b = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    assert input_differences(saved, describe_input(spans[:2])) == [f"{b} is not part of it any more"]
+    assert input_differences(describe_input(spans[:2]), saved) == [f"{b} is new"]
+    b.write_bytes(b"x" * 101)
+    assert input_differences(saved, describe_input(spans)) == [f"{b} has 101 bytes and had 100"]
+    b.write_bytes(b"x" * 100)
+    whole = [Span(0, str(a), "bytes", 0, 100), Span(1, str(b), "bytes", 0, 100)]
+    assert input_differences(saved, describe_input(whole)) == [f"{a} is cut into 1 spans and was into 2"]
+    moved = [spans[2], *spans[:2]]
+    assert input_differences(saved, describe_input(moved)) == ["the spans are cut otherwise"]
+
+
+def test_a_file_elsewhere_has_no_size_here() -> None:
+    described = describe_input([Span(0, "s3://bucket/x", "stream", 0, 9)])
+    assert described["files"]["s3://bucket/x"] == {"spans": 1, "stop": 9, "bytes": None}

@@ -1,0 +1,88 @@
+"""The last checkpoint of a job: what is left of one that fails, and how long nodes have for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from shadowsync.nodes.closing import HURRY_SECONDS, Closing
+from shadowsync.nodes.coordinator import Coordinator
+from shadowsync.nodes.membership_state import Member
+from shadowsync.nodes.model_words import CENTER, REPLICAS, ModelFacts
+from shadowsync.nodes.outcome import Outcome
+from shadowsync.nodes.running_checkpoint import PART_SECONDS
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
+from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
+
+
+def closing(c: FakeCoordinator, *, hurry: bool = False) -> Closing:
+    outcome = Outcome(trainers={"trainer-0": {}})
+    model = ModelFacts(REPLICAS, "none", ELEMENTS, needs_peers=False)
+    return Closing(cast(Coordinator, c), outcome, model, hurry=hurry)
+
+
+def test_of_one_that_fails_nothing_is_left_and_the_one_before_stays(tmp_path: Path) -> None:
+    async def body() -> None:
+        c = FakeCoordinator(tmp_path, [member("trainer", 0), member("embedding", 0)])
+        await closing(c).checkpoint()
+        kept = open_checkpoint(tmp_path, verify=True)
+
+        def full(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+            answer = c.written(node, verb, body)
+            if node.info.role == "embedding":
+                raise ResourceError("cannot be written (No space left on device)")
+            return answer
+
+        c.answer = full
+        with pytest.raises(ClusterError, match="No space left") as raised:
+            await closing(c).checkpoint()
+        assert raised.value.exit_code == ExitCode.RESOURCES
+        assert open_checkpoint(tmp_path, verify=True) == kept
+
+    asyncio.run(body())
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize(("hurry", "seconds"), [(False, PART_SECONDS), (True, HURRY_SECONDS)])
+def test_nodes_have_as_long_as_while_training_but_for_a_hurry(
+    tmp_path: Path, hurry: bool, seconds: float
+) -> None:
+    async def body() -> None:
+        c = FakeCoordinator(tmp_path, [member("trainer", 0), member("embedding", 0)])
+        await closing(c, hurry=hurry).checkpoint()
+        assert [(name, limit) for name, _, _, limit in c.asked] == [
+            ("trainer-0", seconds),
+            ("embedding-0", seconds),
+        ]
+
+    asyncio.run(body())
+
+
+def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_center(tmp_path: Path) -> None:
+    """And where the center is not finite itself, which all of them say, a replica is saved."""
+
+    async def body(refused: str) -> tuple[str, list[str], Outcome]:
+        folder = tmp_path / refused
+        folder.mkdir()
+        c = FakeCoordinator(folder, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
+
+        def answer(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+            if body["dense"] and body["model"] == CENTER and refused in ("both", node.info.name):
+                raise JobFileError("it has numbers that are not finite")
+            return c.written(node, verb, body)
+
+        c.answer = answer
+        outcome = Outcome(trainers={"trainer-0": {}, "trainer-1": {}})
+        model = ModelFacts(CENTER, "easgd", ELEMENTS, needs_peers=False)
+        await Closing(cast(Coordinator, c), outcome, model).checkpoint()
+        asked = [body["model"] for _, _, body, _ in c.asked if body["dense"]]
+        return model.saved_by, asked, outcome
+
+    saver, asked, outcome = asyncio.run(body("trainer-0"))
+    assert (saver, asked, outcome.notes) == ("trainer-1", [CENTER, CENTER], [])
+    saver, asked, outcome = asyncio.run(body("both"))
+    assert (saver, asked) == ("trainer-0", [CENTER, CENTER, REPLICAS])
+    assert any("is lost; the model is trainer-0's replica" in note for note in outcome.notes)

@@ -1,0 +1,56 @@
+"""When a job that is through is no success."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from shadowsync.nodes.conductor import Conductor
+from shadowsync.nodes.coordinator import Coordinator
+from shadowsync.nodes.ledger_state import LedgerState
+from shadowsync.nodes.ledger_store import LedgerStore
+from shadowsync.nodes.model_words import REPLICAS, ModelFacts
+from shadowsync.nodes.placement import Placement
+from shadowsync.nodes.settings import NodeSettings
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.batches import batch_id
+
+
+@pytest.mark.parametrize("trained", [0, 1])
+def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
+    tmp_path: Path, trained: int
+) -> None:
+    """Where a reader keeps one batch at a time, the trainers are through with all before it says so."""
+
+    async def body() -> None:
+        job = Job.model_validate(
+            {"data": {"format": "criteo_tsv", "path": ["nowhere.tsv"]}, "run": {"seed": 1}}
+        )
+        ledger = LedgerState([Span(0, "nowhere.tsv", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
+        store = LedgerStore(tmp_path / "ledger.sqlite")
+        c = Coordinator(NodeSettings(job=job), tmp_path, ledger, store, Placement.by_rows(job))
+        try:
+            ledger.grant("reader-0")
+            for number in range(trained):
+                ledger.acknowledge("trainer-0", batch_id(number), 10)
+            for number in range(trained, 3):
+                left_out = ledger.leave_out("trainer-0", batch_id(number), 10, "its loss is not finite")
+                c.bad_batches.add(left_out, ledger.path_of)
+            ledger.span_read(0, 0, batches=3, examples=30, bad_rows=0)
+            conductor = Conductor(c, [], [])
+            conductor._model = ModelFacts(REPLICAS, "none", 1, needs_peers=False)
+            await asyncio.wait_for(conductor._train(), 20.0)
+            assert c.stop.done() is not bool(trained)
+            if not trained:
+                stop = c.stop.result()
+                assert stop.exit_code is ExitCode.USAGE
+                assert stop.text.startswith("nothing was trained: of every batch, 3 over all trainers")
+                assert "nowhere.tsv" in stop.text
+        finally:
+            await c.close()
+            store.close()
+
+    asyncio.run(body())

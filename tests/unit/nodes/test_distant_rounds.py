@@ -1,0 +1,156 @@
+"""Rounds at a fixed rate across the line between a trainer and its worker processes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from shadowsync.nodes.distant_rounds import DistantGate, DistantRounds, RoundNotes
+from shadowsync.nodes.fixed_rate import GatedRounds
+from shadowsync.nodes.replica import Shared
+from shadowsync.nodes.round_gate import RoundGate
+from shadowsync.nodes.rounds import RoundCounter
+from shadowsync.tests.support.processes import wait_until
+
+EVERY = 3
+
+
+class Line:
+    """The trainer's end of the line, as `ProcessWorker` plays it: one note after the other, at the gate."""
+
+    def __init__(self, gate: RoundGate, index: int) -> None:
+        self.verbs: list[str] = []
+        self._rounds = GatedRounds(index, gate)
+        self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.distant = DistantGate(EVERY, lambda verb, _: self._notes.put(verb))
+        self._thread = threading.Thread(target=self._play, daemon=True)
+        self._thread.start()
+
+    def step(self) -> threading.Thread:
+        """One step of the worker, on a thread of its own, which has ended when the worker may go on."""
+
+        def body() -> None:
+            self.distant.before_step()
+            self.distant.after_iteration()
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        return thread
+
+    def end(self) -> None:
+        """The line ends."""
+        self._notes.put("end")
+        self._thread.join(10.0)
+
+    def _play(self) -> None:
+        while (verb := self._notes.get()) != "end":
+            self.verbs.append(verb)
+            if verb == "starve":
+                self._rounds.nothing_to_train()
+                continue
+            self._rounds.before_step() if verb == "work" else self._rounds.arrive()
+            self.distant.let_pass()
+
+
+def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
+    gate = RoundGate(1, EVERY, lambda: None)
+    line = Line(gate, 0)
+    for _ in range(EVERY - 1):
+        line.step().join(10.0)
+    assert not gate.enter(wanted=False)
+    third = line.step()
+    wait_until(lambda: gate.someone_waits, "the worker is at the gate", 10.0)
+    assert third.is_alive()
+    assert gate.enter(wanted=False)
+    assert third.is_alive()
+    gate.leave()
+    third.join(10.0)
+    assert not third.is_alive()
+    # What does not change its place at the gate is not told.
+    assert line.verbs == ["work", "arrive"]
+    line.end()
+
+
+def test_a_worker_without_input_does_not_hold_a_round_up_and_comes_back_after_it() -> None:
+    gate = RoundGate(1, EVERY, lambda: None)
+    line = Line(gate, 0)
+    line.step().join(10.0)
+    assert not gate.enter(wanted=True)
+    for _ in range(3):
+        line.distant.nothing_to_train()
+    wait_until(lambda: gate.enter(wanted=True), "the worker counts as starved", 10.0)
+    back = line.step()
+    wait_until(lambda: line.verbs[-1] == "work", "the worker asks", 10.0)
+    assert back.is_alive()
+    gate.leave()
+    back.join(10.0)
+    assert not back.is_alive()
+    assert line.verbs == ["work", "starve", "work"]
+    line.end()
+
+
+def test_an_open_gate_lets_pass() -> None:
+    gate = RoundGate(2, EVERY, lambda: None)
+    line = Line(gate, 0)
+    gate.open()
+    for _ in range(2 * EVERY):
+        line.step().join(10.0)
+    assert line.verbs == ["work", "arrive", "arrive"]
+    line.end()
+
+
+def test_a_worker_whose_process_ends_is_not_kept_at_the_gate() -> None:
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    # Nobody answers.
+    gate = DistantGate(1, lambda verb, _: told.put(verb))
+
+    def steps() -> None:
+        for _ in range(3):
+            gate.before_step()
+            gate.after_iteration()
+
+    worker = threading.Thread(target=steps, daemon=True)
+    worker.start()
+    assert told.get(timeout=10.0) == "work"
+    assert worker.is_alive()
+    gate.open()
+    worker.join(10.0)
+    assert not worker.is_alive()
+    assert [told.get_nowait() for _ in range(3)] == ["arrive"] * 3
+
+
+def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_them() -> None:
+    iterations = [0]
+    shared = cast(Shared, SimpleNamespace(total_iterations=lambda: iterations[0]))
+    counter = RoundCounter(lambda: iterations[0])
+    rounds = DistantRounds(counter)
+    told: list[dict[str, Any]] = []
+    notes = RoundNotes(shared, lambda _, body: told.append(body))
+    for now, started in ((10, 8), (30, 25)):
+        iterations[0] = now
+        notes.completed(started, 0.5, 0.1)
+    notes.incomplete()
+    # They arrive when the workers are further on already.
+    iterations[0] = 37
+    for body in told:
+        rounds.round(body)
+    counts = counter.metrics()
+    assert (counts["rounds"], counts["incomplete_rounds"]) == (2, 1)
+    assert (counts["gap_sum"], counts["gap_max"], counts["gap_open"]) == (30, 20, 7)
+    assert counts["synced_iterations"] == 25
+    assert counts["round_seconds"] == 1.0
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
+def test_a_lost_sync_node_is_told_whether_the_process_is_there_or_not(early: bool) -> None:
+    rounds = DistantRounds(RoundCounter(lambda: 0))
+    told: list[tuple[str, dict[str, Any]]] = []
+    if early:
+        rounds.lose("token")
+    rounds.bind(lambda verb, body: told.append((verb, body)))
+    if not early:
+        rounds.lose("token")
+    assert told == [("lose_sync", {"token": "token"})]

@@ -1,0 +1,253 @@
+"""An embedding node: checkpoints while it serves, and going on from one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+from shadowsync.nodes import embedding as embedding_module
+from shadowsync.nodes.embedding import EmbeddingRole
+from shadowsync.nodes.role import NodeContext
+from shadowsync.nodes.shard_part import ShardPart
+from shadowsync.pipeline.checkpoint.files import FileEntry
+from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
+from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.batch import BatchId, Int32Array
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.pipeline.errors import ResourceError
+from shadowsync.pipeline.wire.messages import Lookup, Push, Pushed, Vectors
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.saved_shards import manifest_of_files
+
+Context = zmq.Context[zmq.Socket[bytes]]
+ENOUGH_SECONDS = 30.0
+ROWS, DIM = 400, 4
+EVERY_ROW: Int32Array = np.arange(ROWS, dtype=np.int32)
+
+
+def job_of(nodes: int = 1, **start: Any) -> Job:
+    """One table, plain SGD at a rate of 1, so that a push of ones makes every float 1 less."""
+    return Job.model_validate(
+        {
+            "data": {"format": "parquet", "path": ["x"], "dense_features": 1, "categorical_features": 1},
+            "model": {"table_rows": ROWS, "embedding_dim": DIM},
+            "embedding": {"optimizer": "sgd", "lr": 1.0, "nodes": nodes},
+            "start": start,
+        }
+    )
+
+
+class Node:
+    """A role on a loop of its own, with a worker's connection."""
+
+    def __init__(
+        self, role: EmbeddingRole, connection: Connection, call: Callable[..., Any], facts: dict[str, Any]
+    ) -> None:
+        self.role, self.connection, self._call, self.facts = role, connection, call, facts
+
+    def handle(self, verb: str, **body: Any) -> Any:
+        """What the coordinator asks; a future of the answer's body."""
+        return self._call(self.role.handle(verb, body))
+
+    def ask(self, message: Message) -> Message:
+        """What a worker asks."""
+        self.connection.send(message)
+        assert self.connection.socket.poll(int(ENOUGH_SECONDS * 1000)), "nothing came"
+        answer = self.connection.receive()
+        assert answer is not None
+        return answer
+
+    def push(self, batch: BatchId, rows: Int32Array = EVERY_ROW) -> Message:
+        """A push of ones."""
+        return self.ask(Push(1, batch, 0, rows, np.ones(len(rows) * DIM, np.float32)))
+
+    def look_up(self, rows: Int32Array = EVERY_ROW) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The rows as they are now."""
+        answer = self.ask(Lookup(1, rows))
+        assert isinstance(answer, Vectors)
+        return answer.values.reshape(-1, DIM).copy()
+
+
+@contextmanager
+def running(context: Context, job: Job, failures: list[BaseException], index: int = 0) -> Iterator[Node]:
+    """The role of embedding-`index`, prepared; `facts` is what it said of itself."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def call(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop)
+
+    role = EmbeddingRole(job)
+    endpoint = role.listen(context, "tcp://127.0.0.1:0")
+    # It tells the coordinator nothing by itself.
+    coordinator: Any = None
+    plan = TablePlan.make(job.tables, job.embedding.nodes)
+    name = f"embedding-{index}"
+    here = NodeContext(job, name, index, "t", "", context, coordinator, plan, failures.append)
+    connection = Connection(context, endpoint, "t/0")
+    try:
+        facts = call(role.prepare(here)).result(ENOUGH_SECONDS)
+        yield Node(role, connection, call, facts)
+    finally:
+        connection.close()
+        call(role.close()).result(ENOUGH_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(ENOUGH_SECONDS)
+        loop.close()
+
+
+def saved_in(folder: Path, answer: dict[str, Any]) -> SavedTables:
+    return SavedTables(folder, manifest_of_files([FileEntry(**entry) for entry in answer["files"]]))
+
+
+def test_rows_and_applied_batches_of_a_running_checkpoint_belong_together(
+    context: Context, failures: list[BaseException], tmp_path: Path
+) -> None:
+    with running(context, job_of(), failures) as node:
+        firsts = node.look_up()
+        taken, number = [], 0
+        for at in range(4):
+            folder = tmp_path / str(at)
+            folder.mkdir()
+            answer = node.handle("checkpoint", directory=str(folder), running=True)
+            # Pushes go on while it is copied and written.
+            for _ in range(50):
+                assert node.push(batch_id(number)) == Pushed(1, repeated=False)
+                number += 1
+            taken.append(saved_in(folder, answer.result(ENOUGH_SECONDS)))
+            assert answer.result()["applied_batches"] == len(taken[-1].applied(0))
+        for saved in taken:
+            applied = len(saved.applied(0))
+            np.testing.assert_allclose(saved.read("C1", 0, ROWS), firsts - applied, atol=1e-3)
+        counts = [len(saved.applied(0)) for saved in taken]
+        # The control: they are of different moments, and none of the last one.
+        assert counts == sorted(set(counts))
+        assert counts[-1] < number
+
+
+def test_only_the_copy_is_made_on_the_thread_that_serves(
+    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, writers, go_on = ShardPart.write, [], threading.Event()
+
+    def held(part: ShardPart, directory: Path) -> list[FileEntry]:
+        writers.append(threading.current_thread().name)
+        assert go_on.wait(ENOUGH_SECONDS)
+        return write(part, directory)
+
+    monkeypatch.setattr(ShardPart, "write", held)
+    with running(context, job_of(), failures) as node:
+        before = node.look_up()
+        answer = node.handle("checkpoint", directory=str(tmp_path), running=True)
+        # It serves while the files are not written.
+        node.push(batch_id(0))
+        np.testing.assert_allclose(node.look_up(), before - 1, atol=1e-5)
+        assert not answer.done()
+        go_on.set()
+        saved = saved_in(tmp_path, answer.result(ENOUGH_SECONDS))
+        assert len(saved.applied(0)) in (0, 1)
+        np.testing.assert_allclose(saved.read("C1", 0, ROWS), before - len(saved.applied(0)), atol=1e-5)
+        # At the end of a job nothing is to be served, and no memory for a copy is needed.
+        node.handle("checkpoint", directory=str(tmp_path)).result(ENOUGH_SECONDS)
+    assert writers[0] != "shard"
+    assert writers[1] == "shard"
+
+
+def test_without_memory_for_a_copy_a_running_checkpoint_is_refused(
+    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(context, job_of(), failures) as node:
+        node.push(batch_id(0))
+        # 0.8 of it (embedding.memory_fraction) are a byte less than the rows and the applied set take.
+        needed = ROWS * DIM * 4 + 5 * 8
+        assert node.facts["checkpoint_bytes"] == ROWS * DIM * 4
+        available = int(needed / 0.8) - 1
+        monkeypatch.setattr(embedding_module, "available_memory_bytes", lambda: available)
+        said = rf"a copy of the rows .* {needed:,} bytes, and 0.8 of the {available:,} bytes"
+        with pytest.raises(ResourceError, match=said):
+            node.handle("checkpoint", directory=str(tmp_path), running=True).result(ENOUGH_SECONDS)
+        assert list(tmp_path.iterdir()) == []
+        # At the end of a job nobody looks anything up, and it is written in place.
+        at_the_end = node.handle("checkpoint", directory=str(tmp_path)).result(ENOUGH_SECONDS)
+        monkeypatch.setattr(embedding_module, "available_memory_bytes", lambda: available + 2)
+        copied = node.handle("checkpoint", directory=str(tmp_path), running=True).result(ENOUGH_SECONDS)
+        for answer in (at_the_end, copied):
+            np.testing.assert_array_equal(saved_in(tmp_path, answer).read("C1", 0, ROWS), node.look_up())
+
+
+def save(context: Context, failures: list[BaseException], run: Path, nodes: int = 1) -> np.ndarray[Any, Any]:
+    """A checkpoint of batches 0, 1 and 2, of which the ledger has 0 and 1; gives all rows."""
+    partial = begin(run)
+    files, tables = [], []
+    for index in range(nodes):
+        with running(context, job_of(nodes), failures, index) as node:
+            here: Int32Array = np.arange(ROWS // nodes, dtype=np.int32)
+            for number in range(3):
+                node.push(batch_id(number), here)
+            answer = node.handle("checkpoint", directory=str(partial)).result(ENOUGH_SECONDS)
+            files += [FileEntry(**entry) for entry in answer["files"]]
+            tables.append(node.look_up(here))
+    files += SavedLedger(1, {}, {(0, 0): {0: 5, 1: 5}}).write(partial)
+    commit(partial, manifest_of_files(files))
+    return np.concatenate(tables)
+
+
+def test_a_resumed_node_does_not_apply_again_what_it_had_applied(
+    context: Context, failures: list[BaseException], tmp_path: Path
+) -> None:
+    rows = save(context, failures, tmp_path)
+    with running(context, job_of(checkpoint=str(tmp_path), resume=True), failures) as node:
+        np.testing.assert_array_equal(node.look_up(), rows)
+        # Batch 2 is in no ledger: it is trained again, and changes nothing.
+        for number in range(3):
+            assert node.push(batch_id(number)) == Pushed(1, repeated=True)
+        np.testing.assert_array_equal(node.look_up(), rows)
+        assert node.push(batch_id(3)) == Pushed(1, repeated=False)
+        np.testing.assert_allclose(node.look_up(), rows - 1, atol=1e-5)
+        metrics = node.role.metrics()
+        assert (metrics["restored_batches"], metrics["applied_batches"]) == (3, 4)
+        assert node.facts["restored_batches"] == 3
+        assert node.facts["start_digest"] == open_checkpoint(tmp_path)[1].digest
+
+
+def test_a_warm_start_takes_the_rows_and_trains_every_batch(
+    context: Context, failures: list[BaseException], tmp_path: Path
+) -> None:
+    rows = save(context, failures, tmp_path)
+    with running(context, job_of(checkpoint=str(tmp_path)), failures) as node:
+        np.testing.assert_array_equal(node.look_up(), rows)
+        assert node.push(batch_id(0)) == Pushed(1, repeated=False)
+        np.testing.assert_allclose(node.look_up(), rows - 1, atol=1e-5)
+
+
+def test_other_nodes_than_saved_go_by_the_ledger(
+    context: Context, failures: list[BaseException], tmp_path: Path
+) -> None:
+    rows = save(context, failures, tmp_path, nodes=2)
+    assert open_checkpoint(tmp_path)[1].files
+    with running(context, job_of(checkpoint=str(tmp_path), resume=True), failures) as node:
+        np.testing.assert_array_equal(node.look_up(), rows)
+        answers = [node.push(batch_id(number)) for number in range(3)]
+    assert answers == [Pushed(1, repeated=repeated) for repeated in (True, True, False)]
+
+
+def test_a_table_that_is_not_saved_is_told(
+    context: Context, failures: list[BaseException], tmp_path: Path
+) -> None:
+    save(context, failures, tmp_path)
+    tree = job_of(checkpoint=str(tmp_path)).model_dump()
+    tree["data"]["categorical_features"] = 2
+    with running(context, Job.model_validate(tree), failures) as node:
+        assert node.facts["fresh_tables"] == ["C2"]

@@ -1,0 +1,155 @@
+"""Health: a node answers itself, so what is stopped, gone, or no node at all is told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
+from shadowsync.nodes.health import Health, ask_health, health_path, serve_health
+from shadowsync.nodes.health_words import coordinator_health, node_health
+from shadowsync.pipeline.errors import ClusterError
+from shadowsync.tests.support.processes import wait_until
+
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from shadowsync.nodes.health import Health, serve_health
+asyncio.run(serve_health(Path(sys.argv[1]), lambda: Health(True, "trainer: well", {"trained": 3})))
+"""
+WELL = Health(True, "trainer: well", {"trained": 3})
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A process that answers at a path."""
+    path = tmp_path / "h.sock"
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(path)]) as process:
+        try:
+            wait_until(path.exists, "the node answers")
+            yield process, path
+        finally:
+            process.kill()
+
+
+def test_a_node_answers_for_itself(node: tuple[subprocess.Popen[bytes], Path]) -> None:
+    process, path = node
+    assert ask_health(path, 5.0) == WELL
+    process.send_signal(signal.SIGSTOP)
+    stopped = ask_health(path, 0.2)
+    assert not stopped.healthy
+    assert "stands still" in stopped.text
+    process.send_signal(signal.SIGCONT)
+    assert ask_health(path, 5.0) == WELL
+    process.kill()
+    process.wait()
+    assert path.exists()
+    gone = ask_health(path, 5.0)
+    assert not gone.healthy
+    assert "no node answers" in gone.text
+
+
+def test_the_command_says_it_with_its_exit_code(
+    node: tuple[subprocess.Popen[bytes], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, path = node
+    monkeypatch.setenv("SHADOWSYNC_HEALTH", str(path))
+    found = CliRunner().invoke(main, ["health"])
+    assert (found.exit_code, found.output) == (0, "trainer: well\n")
+    assert '"trained": 3' in CliRunner().invoke(main, ["health", "--json"]).output
+    assert CliRunner().invoke(main, ["health", str(tmp_path / "other")]).exit_code == 1
+    monkeypatch.delenv("SHADOWSYNC_HEALTH")
+    assert CliRunner().invoke(main, ["health"]).exit_code == 2
+
+
+def test_a_second_node_does_not_take_the_first_ones_place(
+    node: tuple[subprocess.Popen[bytes], Path],
+) -> None:
+    _, path = node
+    with pytest.raises(ClusterError, match="another node answers there"):
+        asyncio.run(serve_health(path, lambda: Health(False, "")))
+    assert ask_health(path, 5.0) == WELL
+
+
+def test_what_a_killed_node_left_is_replaced_and_at_the_end_removed(tmp_path: Path) -> None:
+    path = tmp_path / "h.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+    async def serve() -> Health:
+        serving = asyncio.create_task(serve_health(path, lambda: WELL))
+        found = Health(False, "")
+        while not found.healthy:
+            found = await asyncio.to_thread(ask_health, path, 5.0)
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        return found
+
+    assert asyncio.run(serve()) == WELL
+    assert not path.exists()
+
+
+def test_a_path_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="no socket can be made there"):
+        asyncio.run(serve_health(tmp_path / "absent" / "h.sock", lambda: WELL))
+
+
+@pytest.mark.parametrize("answer", [b"", b"what?\n", b'{"healthy": true}\n', b"[]\n"])
+def test_what_is_no_node_is_not_healthy(tmp_path: Path, answer: bytes) -> None:
+    path = tmp_path / "h.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            link, _ = listener.accept()
+            with link:
+                link.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        found = ask_health(path, 5.0)
+        thread.join()
+    assert not found.healthy
+    assert "no node" in found.text
+
+
+def test_only_one_of_a_supervisors_processes_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHADOWSYNC_HEALTH", "/tmp/h.sock")
+    assert health_path(supervised=True) is None
+    assert health_path(supervised=False) == Path("/tmp/h.sock")
+    monkeypatch.setenv("SHADOWSYNC_HEALTH", "")
+    assert health_path(supervised=False) is None
+
+
+@pytest.mark.parametrize(
+    ("joined", "ready", "silence", "healthy"),
+    [
+        (False, False, 0.1, False),
+        (True, False, 99.0, True),
+        (True, True, 0.1, True),
+        (True, True, 15.1, False),
+    ],
+)
+def test_a_node_is_well_while_it_hears_its_coordinator(
+    joined: bool, ready: bool, silence: float, healthy: bool
+) -> None:
+    found = node_health("sync", joined=joined, ready=ready, silence_seconds=silence, limit_seconds=15.0)
+    assert found.healthy is healthy
+    assert found.text.startswith("sync: ")
+
+
+def test_a_coordinator_tells_who_is_there() -> None:
+    found = coordinator_health("training", 1234, {"trainer": 3, "sync": 0}, {"trainer": 2, "sync": 0})
+    assert found.text == "coordinator: training, 1,234 examples trained, 2 of 3 trainer"
+    assert found.figures["trained"] == 1234

@@ -1,0 +1,170 @@
+"""What is kept while a job trains: the best checkpoint, whatever fails or is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from shadowsync.nodes import keeper as keeper_module
+from shadowsync.nodes.coordinator import Coordinator
+from shadowsync.nodes.keeper import Keeper
+from shadowsync.nodes.model_words import REPLICAS, ModelFacts
+from shadowsync.nodes.scoring import CheckpointScore
+from shadowsync.pipeline.checkpoint.kept import BestNote, promote
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.errors import ResourceError
+from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
+
+SPANS = [Span(0, "held-out", "bytes", 0, 100)]
+# The probability of the label, of each checkpoint in turn.
+GOOD, BETTER = 0.6, 0.9
+
+
+def score(probability: float) -> CheckpointScore:
+    """Of two examples, one of each label."""
+    sums = QualitySums()
+    logit = np.log(probability / (1 - probability))
+    sums.add(np.array([logit, -logit], np.float32), np.array([1, 0], np.float32))
+    return CheckpointScore("m", 10, 0, sums)
+
+
+def keeper_of(c: FakeCoordinator) -> Keeper:
+    model = ModelFacts(REPLICAS, "none", ELEMENTS, needs_peers=False)
+    return Keeper(cast(Coordinator, c), model, SPANS)
+
+
+def job(folder: Path) -> FakeCoordinator:
+    members = [member("trainer", 0), member("embedding", 0)]
+    validation = {"every_examples": 10, "metric": "logloss"}
+    return FakeCoordinator(folder, members, validation=validation)
+
+
+@pytest.fixture
+def scores(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointScore]:
+    """Of the next checkpoints."""
+    coming = [score(GOOD), score(BETTER)]
+
+    async def next_score(_: Path, spans: list[Span]) -> CheckpointScore:
+        assert spans == SPANS
+        return coming.pop(0)
+
+    monkeypatch.setattr(keeper_module, "score_checkpoint", next_score)
+    return coming
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Looks as often as `Keeper.run` does."""
+    while not condition():  # noqa: ASYNC110 - what changes is plain counts
+        await asyncio.sleep(0.01)
+
+
+async def started(c: FakeCoordinator, keeper: Keeper) -> asyncio.Task[None]:
+    """The keeper, which has looked at what is trained already."""
+    running = asyncio.ensure_future(keeper.run())
+    await until(lambda: c.looks > 0)
+    return running
+
+
+async def validated(c: FakeCoordinator, keeper: Keeper, number: int) -> None:
+    """Trains the batch of this number, and waits until a checkpoint with it is validated, or cannot be."""
+    tried = len(keeper.state.points) + keeper.state.failed
+    c.ledger.acknowledge("trainer-0", batch_id(number), 10)
+    await until(lambda: len(keeper.state.points) + keeper.state.failed > tried)
+
+
+async def ended(running: asyncio.Task[None]) -> None:
+    """Cancels it."""
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert running.cancelled()
+
+
+def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[CheckpointScore]
+) -> None:
+    async def body() -> None:
+        c = job(tmp_path)
+        keeper = keeper_of(c)
+        running = await started(c, keeper)
+        await validated(c, keeper, 1)
+        best = keeper.state.best
+
+        def full(candidate: Path, note: BestNote) -> Path:
+            raise ResourceError(f"{candidate.name} of {note.examples} cannot be written")
+
+        monkeypatch.setattr(keeper_module, "promote", full)
+        await validated(c, keeper, 2)
+        assert keeper.state.best is best
+        assert keeper.state.failed == 1
+        assert [text for _, text in c.events] == [
+            "a validation failed: best.candidate of 10 cannot be written"
+        ]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await keeper.cancel()
+
+    asyncio.run(asyncio.wait_for(body(), 10.0))
+    assert scores == []
+    assert open_checkpoint(tmp_path, verify=True, which="best")[1].examples_trained == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+
+
+def test_cancelled_while_it_keeps_the_best_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[CheckpointScore]
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(candidate: Path, note: BestNote) -> Path:
+        begun.set()
+        assert go_on.wait(30.0)
+        assert candidate.is_dir()
+        return promote(candidate, note)
+
+    async def body() -> None:
+        c = job(tmp_path)
+        keeper = keeper_of(c)
+        monkeypatch.setattr(keeper_module, "promote", slow)
+        running = await started(c, keeper)
+        c.ledger.acknowledge("trainer-0", batch_id(1), 10)
+        await asyncio.to_thread(begun.wait, 30.0)
+        await ended(running)
+        ending = asyncio.ensure_future(keeper.cancel())
+        await asyncio.wait({ending}, timeout=0.05)
+        assert not ending.done()
+        go_on.set()
+        await ending
+
+    asyncio.run(asyncio.wait_for(body(), 10.0))
+    assert len(scores) == 1
+    assert open_checkpoint(tmp_path, verify=True, which="best")[1].examples_trained == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+
+
+def test_training_goes_on_where_an_event_cannot_be_stored(tmp_path: Path) -> None:
+    async def body() -> None:
+        c = job(tmp_path)
+        keeper = keeper_of(c)
+
+        def full(node: str, what: str) -> None:
+            raise ResourceError(f"the ledger cannot be written, {node}: {what}")
+
+        def refuse(*asked: object) -> dict[str, object]:
+            raise ResourceError(f"no space for {len(asked)}")
+
+        c.event, c.answer = full, refuse  # type: ignore[method-assign]
+        running = await started(c, keeper)
+        for number in (1, 2):
+            c.ledger.acknowledge("trainer-0", batch_id(number), 10)
+            await until(lambda count=number: keeper.failed >= count or running.done())  # type: ignore[misc]
+        await ended(running)
+        assert keeper.failed == 2
+
+    asyncio.run(asyncio.wait_for(body(), 10.0))

@@ -1,0 +1,26 @@
+"""What a run that goes on says of what it took over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from shadowsync.nodes.restored_run import RestoredRun
+from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
+from shadowsync.pipeline.data.batch import BatchId
+
+LEDGER = SavedLedger(1, {(0, 0): SavedSpan(3, 20, 0)}, {(0, 1): {0: 10}}, {(0, 0): {1: 10}, (0, 1): {2: 10}})
+
+
+@pytest.mark.parametrize(("early", "again"), [([(0, 1), (1, 2), (1, 3), (1, 4)], 2), ([(0, 1), (1, 2)], 0)])
+def test_what_was_left_out_is_not_trained_again(early: list[tuple[int, int]], again: int) -> None:
+    """A shard may have a batch of which a trainer that died had pushed, and which another one left out."""
+    batches = [BatchId(0, span, number, 1) for span, number in early]
+    applied = {"embedding-0": frozenset(batches), "embedding-1": frozenset(batches[:1])}
+    manifest = cast("Any", SimpleNamespace(run="before", model="the center"))
+    run = RestoredRun(Path("run"), manifest, LEDGER, applied, 0, None)
+    said = f"{again} more that some shards had applied are trained again"
+    assert (said in run.event()) is bool(again)
+    assert ("trained again" in run.event()) is bool(again)

@@ -1,0 +1,175 @@
+"""A checkpoint while training goes on: who writes what, and what is left of one that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from shadowsync.nodes import checkpoint_room, running_checkpoint
+from shadowsync.nodes.checkpoint_room import RESERVE_BYTES
+from shadowsync.nodes.coordinator import Coordinator
+from shadowsync.nodes.membership_state import Member
+from shadowsync.nodes.model_words import GLOBAL, REPLICAS, ModelFacts
+from shadowsync.nodes.running_checkpoint import RunningCheckpoint
+from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint
+from shadowsync.pipeline.errors import ClusterError, ResourceError
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
+
+
+def taker(c: FakeCoordinator, origin: str = REPLICAS, *, peers: bool = False) -> RunningCheckpoint:
+    return RunningCheckpoint(cast(Coordinator, c), ModelFacts(origin, "none", ELEMENTS, peers))
+
+
+def job(folder: Path, **facts: Any) -> FakeCoordinator:
+    members = [member("trainer", 0), member("trainer", 1), member("embedding", 0, **facts)]
+    return FakeCoordinator(folder, members)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def partial_files(folder: Path) -> list[Path]:
+    return list(folder.glob("checkpoint.partial-*/*"))
+
+
+def test_cancelled_while_it_is_put_in_place_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(partial: Path, manifest: CheckpointManifest) -> Path:
+        begun.set()
+        assert go_on.wait(30.0)
+        return commit(partial, manifest)
+
+    async def body() -> None:
+        c = job(tmp_path)
+        keeps = taker(c)
+        await keeps.take()
+        monkeypatch.setattr(running_checkpoint, "commit", slow)
+        c.ledger.acknowledge("trainer-0", batch_id(1), 10)
+        task = asyncio.ensure_future(keeps.take())
+        await asyncio.to_thread(begun.wait, 30.0)
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.05)
+        # Nothing of it is removed while it is put in its place.
+        assert not task.done()
+        assert len(partial_files(tmp_path)) == 4
+        go_on.set()
+        await asyncio.wait({task})
+        assert task.cancelled()
+        assert keeps.written == 2
+
+    run(body())
+    assert open_checkpoint(tmp_path, verify=True)[1].examples_trained == 20
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
+    async def body() -> None:
+        c = job(tmp_path)
+        keeps = taker(c)
+        await keeps.take()
+        kept = open_checkpoint(tmp_path, verify=True)
+
+        def refuse(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+            answer = c.written(node, verb, body)
+            if node.info.name == "trainer-1":
+                raise ClusterError("no")
+            return answer
+
+        c.answer = refuse
+        with pytest.raises(ClusterError, match="no"):
+            await keeps.take()
+        assert open_checkpoint(tmp_path, verify=True) == kept
+        assert keeps.written == 1
+
+    run(body())
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Path) -> None:
+    def savers(c: FakeCoordinator) -> list[str]:
+        return [name for name, verb, body, _ in c.asked if verb == "checkpoint" and body.get("dense")]
+
+    async def body() -> None:
+        for peers, saver in ((True, "trainer-1"), (False, "trainer-0")):
+            c = job(tmp_path)
+            c.group.lose(0)
+            await taker(c, GLOBAL, peers=peers).take()
+            assert savers(c) == [saver]
+            # The other writes its replica all the same.
+            assert [name for name, *_ in c.asked].count("trainer-0") == 1
+            assert [name for name, *_ in c.asked].count("trainer-1") == 1
+
+    run(body())
+
+
+def test_the_first_one_is_not_tried_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = 1 << 30
+    needed = part + 3 * 4 * ELEMENTS + RESERVE_BYTES
+    free = [needed - 1]
+    usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=free[0]))
+    monkeypatch.setattr(checkpoint_room, "shutil", usage)
+
+    async def body() -> None:
+        c = job(tmp_path, checkpoint_bytes=part)
+        with pytest.raises(ResourceError, match=f"{needed - 1:,} bytes are free"):
+            await taker(c).take()
+        assert c.asked == []
+        assert names(tmp_path) == []
+        free[0] += 1
+        await taker(c).take()
+
+    run(body())
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
+    pause = [0.9]
+
+    async def body() -> None:
+        c = job(tmp_path)
+        c.answer = lambda *asked: c.written(*asked) | {"pause_seconds": pause[0]}
+        c.members.all = [member("trainer", 0), member("embedding", 0)]
+        keeps = taker(c)
+        await keeps.take()
+        assert c.events == []
+        pause[0] = 1.5
+        for _ in range(2):
+            await keeps.take()
+        said = "pushes and lookups waited 1.5 s for a copy for a checkpoint"
+        assert sorted(c.events) == [("embedding-0", said), ("trainer-0", said)]
+
+    run(body())
+
+
+def test_its_books_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
+    async def body() -> None:
+        c = job(tmp_path)
+
+        def trains(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+            if node.info.role == "embedding":
+                c.ledger.acknowledge("trainer-0", batch_id(1), 10)
+            return c.written(node, verb, body)
+
+        c.answer = trains
+        manifest = await taker(c).take()
+        assert manifest.examples_trained == manifest.ledger["distinct_examples"] == 10
+        # The control: more is trained by now.
+        assert c.ledger.totals.distinct_examples == 20
+
+    run(body())

@@ -1,0 +1,107 @@
+"""A shard with several banks, between a worker's lines and the service: one message each way all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+import zmq
+from shadowsync.nodes.reader_line import ReaderLine
+from shadowsync.nodes.row_coding import RowCoding
+from shadowsync.nodes.shard_line import ShardLines
+from shadowsync.nodes.shard_service import ShardService
+from shadowsync.nodes.slot import Slot
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.routing import ShardRouter
+from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
+from shadowsync.pipeline.wire.messages import Delivery, Failure, Push
+from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.embedding_cluster import draw_rows
+from shadowsync.tests.support.tables import make_table
+
+Context = zmq.Context[zmq.Socket[bytes]]
+TABLES = (
+    make_table("one", 20, 4, lr=0.5),
+    make_table("bags", 30, 6, pooling="mean", lr=0.5),
+    make_table("fast", 10, 4, lr=2.0),
+)
+PLAN = TablePlan.make(TABLES, 1)
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def shard(
+    request: pytest.FixtureRequest, context: Context, failures: list[BaseException]
+) -> Iterator[tuple[ShardService, Connection, LinkCodecs]]:
+    """A service with three banks, a worker's connection to it, and the codecs of both."""
+    codec = str(request.param)
+    codecs = LinkCodecs(make_codec(codec), make_codec(codec))
+    listener = Listener(context, "tcp://127.0.0.1:0")
+    service = ShardService(
+        listener, ShardStore(PLAN, 0, seed=5, memory_fraction=0.8), failures.append, codecs
+    )
+    service.start()
+    connection = Connection(context, listener.endpoint, "t/0")
+    yield service, connection, codecs
+    connection.close()
+    service.stop()
+    assert service.join(10.0)
+
+
+def answered(lines: ShardLines) -> Slot | None:
+    connection = lines.connections[0]
+    assert connection.socket.poll(10_000), "nothing came"
+    message = connection.receive()
+    assert message is not None
+    return lines.receive(0, message, 0.0)
+
+
+@pytest.mark.parametrize("lr_scale", [1.0, 0.25])
+def test_a_batch_is_looked_up_and_pushed_whole(
+    shard: tuple[ShardService, Connection, LinkCodecs], lr_scale: float
+) -> None:
+    service, connection, codecs = shard
+    lines, router = ShardLines([connection], ["embedding-0"], codecs), ShardRouter(PLAN)
+    drawn = draw_rows(TABLES, 15, 1)
+    slot = Slot(
+        ReaderLine("reader-0", connection, 4),
+        Delivery(1, 0, batch_id(0), np.zeros(15, np.float32), np.zeros((15, 1), np.float32), drawn.rows),
+    )
+    lines.look_up(slot, router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths), 0.0)
+    assert answered(lines) is None
+    before = {piece.table: arrays["weights"].copy() for piece, arrays in service.store.pieces()}
+    vectors = router.assemble(slot.requests, slot.answers)
+    embeddings = vectors.embeddings
+    assert [tuple(embedding.shape) for embedding in embeddings] == [(15, 4), (15, 6), (15, 4)]
+    np.testing.assert_allclose(embeddings[2].detach(), before[2][drawn.rows[1]], rtol=1 / 256)
+    slot.lr_scale = lr_scale
+    # Gradients of 1 for each row of the batch, so those of the means' vectors are the lengths of the bags.
+    lengths = torch.from_numpy(drawn.bag_lengths[0])[:, None]
+    total = embeddings[0].sum() + (embeddings[1] * lengths).sum() + embeddings[2].sum()
+    total.backward()  # type: ignore[no-untyped-call]
+    lines.push(slot, vectors.gradients(), 0.0)
+    assert answered(lines) is slot
+    rows = {0: drawn.rows[0], 1: drawn.bag_rows, 2: drawn.rows[1]}
+    for piece, arrays in service.store.pieces():
+        table = TABLES[piece.table]
+        counts = np.bincount(rows[piece.table], minlength=table.rows)[:, None]
+        wanted = before[piece.table] - table.lr * lr_scale * counts
+        np.testing.assert_allclose(arrays["weights"], wanted, rtol=0, atol=1e-5)
+
+
+def test_a_push_whose_counts_do_not_fit_is_refused(
+    shard: tuple[ShardService, Connection, LinkCodecs],
+) -> None:
+    service, connection, codecs = shard
+    rows = np.zeros(3, np.int32)
+    floats = np.ones(4 + 6 + 4, np.float32)
+    for counts in ((), (1, 1), (1, 1, 2), (2, 2, -1)):
+        connection.send(RowCoding(codecs).outgoing(Push(7, batch_id(0), 0, rows, floats, 1.0, counts)))
+        assert connection.socket.poll(10_000), "nothing came"
+        answer = connection.receive()
+        assert isinstance(answer, Failure)
+        assert "counts of rows" in answer.what
+    assert len(service.applied) == 0

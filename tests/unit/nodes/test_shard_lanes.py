@@ -1,0 +1,306 @@
+"""The lanes of an embedding node: in order, at once, bounded, and what happens when one fails."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import zmq
+from shadowsync.nodes.listening_service import POLL_MILLISECONDS
+from shadowsync.nodes.shard_lanes import UNDER_WAY_LIMIT, ShardLanes
+from shadowsync.nodes.shard_service import ShardService
+from shadowsync.pipeline.embedding.bank import RowBank
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.shard_work import ShardWork
+from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.wire import frames
+from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
+from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.tables import make_tables
+
+Context = zmq.Context[zmq.Socket[bytes]]
+ROWS, DIM, ENOUGH_SECONDS = 40, 4, 20.0
+
+
+class Noted:
+    """Work that notes who did what, and waits in `run` for what it is given."""
+
+    def __init__(self, name: int, notes: list[tuple[int, int]], wait: Callable[[], Any] = lambda: None):
+        self._name, self._notes, self._wait = name, notes, wait
+        self.finished_by: list[str] = []
+
+    def run(self, lane: int, _: int) -> None:
+        self._wait()
+        self._notes.append((lane, self._name))
+
+    def finish(self) -> None:
+        self.finished_by.append(threading.current_thread().name)
+
+    @property
+    def as_work(self) -> ShardWork:
+        return cast(ShardWork, self)
+
+
+def unwanted(error: BaseException) -> None:
+    pytest.fail(f"a lane failed: {error}")
+
+
+def late() -> Callable[[], bool]:
+    """Whether what is to be done at once is not done after ENOUGH_SECONDS, which fails the test."""
+    until = time.monotonic() + ENOUGH_SECONDS
+
+    def is_late() -> bool:
+        if time.monotonic() > until:
+            pytest.fail(f"the lanes are not at rest after {ENOUGH_SECONDS} s")
+        return False
+
+    return is_late
+
+
+def test_each_lane_does_all_work_in_the_order_it_was_put_and_one_finishes_it() -> None:
+    woken = threading.Event()
+    lanes = ShardLanes(3, woken.set, unwanted)
+    lanes.start()
+    notes: list[tuple[int, int]] = []
+    done: list[int] = []
+    works = [Noted(number, notes) for number in range(12)]
+    for number, work in enumerate(works):
+        lanes.put(work.as_work, lambda number=number: done.append(number))  # type: ignore[misc]
+    lanes.settle(late())
+    lanes.close()
+    assert woken.is_set()
+    assert sorted(done) == list(range(12))
+    for lane in range(3):
+        assert [name for who, name in notes if who == lane] == list(range(12))
+    assert all(len(work.finished_by) == 1 for work in works)
+    assert lanes.busy_seconds > 0
+
+
+def test_nothing_is_done_before_the_last_lane_is() -> None:
+    go_on, notes = threading.Event(), list[tuple[int, int]]()
+
+    class OneIsSlow(Noted):
+        def run(self, lane: int, lanes: int) -> None:
+            if lane == 2:
+                go_on.wait(ENOUGH_SECONDS)
+            super().run(lane, lanes)
+
+    lanes = ShardLanes(3, lambda: None, unwanted)
+    lanes.start()
+    work, done = OneIsSlow(7, notes), list[int]()
+    lanes.put(work.as_work, lambda: done.append(7))
+    wait_until(lambda: len(notes) == 2, "two of three lanes are done")
+    lanes.collect()
+    assert not done
+    assert not work.finished_by
+    go_on.set()
+    lanes.settle(late())
+    lanes.close()
+    assert (done, work.finished_by) == ([7], ["lane-2"])
+
+
+def test_lanes_work_at_once() -> None:
+    # Neither gets on before the other has come.
+    both = threading.Barrier(2)
+    lanes = ShardLanes(2, lambda: None, unwanted)
+    lanes.start()
+    done: list[int] = []
+    lanes.put(Noted(0, [], lambda: both.wait(ENOUGH_SECONDS)).as_work, lambda: done.append(0))
+    lanes.settle(late())
+    lanes.close()
+    assert done == [0]
+
+
+def test_no_more_is_taken_than_is_done() -> None:
+    go_on = threading.Event()
+    lanes = ShardLanes(2, lambda: None, unwanted)
+    lanes.start()
+    for number in range(UNDER_WAY_LIMIT):
+        assert not lanes.full
+        lanes.put(Noted(number, [], lambda: go_on.wait(ENOUGH_SECONDS)).as_work, lambda: None)
+    assert lanes.full
+    go_on.set()
+    lanes.settle(late())
+    assert not lanes.full
+    lanes.close()
+
+
+def test_a_lane_that_raises_fails_the_node_and_settling_ends_with_it() -> None:
+    failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    lanes = ShardLanes(2, lambda: None, failures.put)
+    lanes.start()
+
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    lanes.put(Noted(0, [], broken).as_work, lambda: pytest.fail("it is not done"))
+    assert str(failures.get(timeout=ENOUGH_SECONDS)) == "broken"
+    stopping = threading.Event()
+    threading.Timer(0.05, stopping.set).start()
+    lanes.settle(stopping.is_set)
+    lanes.close()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Pushes wait for it in their lanes."""
+    go_on = threading.Event()
+    apply = RowBank.apply
+
+    def waiting(bank: RowBank, *others: Any) -> None:
+        assert go_on.wait(ENOUGH_SECONDS)
+        apply(bank, *others)
+
+    monkeypatch.setattr(RowBank, "apply", waiting)
+    return go_on
+
+
+def make_service(
+    context: Context, failed: Callable[[BaseException], None]
+) -> tuple[ShardService, Connection]:
+    listener = Listener(context, "tcp://127.0.0.1:0")
+    store = ShardStore(TablePlan.make(make_tables([ROWS], DIM, lr=1.0), 1), 0, seed=5, memory_fraction=0.8)
+    service = ShardService(listener, store, failed, threads=2)
+    service.start()
+    return service, Connection(context, listener.endpoint, "t/0")
+
+
+def push(number: int) -> Push:
+    rows = np.arange(ROWS, dtype=np.int32)
+    return Push(number, batch_id(number), 0, rows, np.ones(ROWS * DIM, np.float32))
+
+
+def test_a_flood_waits_in_the_socket_and_a_command_finds_the_lanes_at_rest(
+    context: Context, failures: list[BaseException], held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[float] = []
+    collect = ShardLanes.collect
+
+    def noted(lanes: ShardLanes) -> None:
+        turns.append(time.monotonic())
+        collect(lanes)
+
+    monkeypatch.setattr(ShardLanes, "collect", noted)
+    service, connection = make_service(context, failures.append)
+    first = next(iter(service.store.pieces()))[1]["weights"]
+    before = np.array(first)
+    many = 3 * UNDER_WAY_LIMIT
+    for number in range(many):
+        connection.send(push(number))
+    wait_until(lambda: service.metrics()["applied_batches"] == UNDER_WAY_LIMIT, "the lanes are full")
+    # It takes no more, and does not spin: it turns at most once in POLL_MILLISECONDS.
+    turned = len(turns)
+    wait_until(lambda: len(turns) >= turned + 3, "it turns")
+    assert turns[turned + 2] - turns[turned] > POLL_MILLISECONDS / 1000
+    assert service.metrics()["applied_batches"] == UNDER_WAY_LIMIT
+    seen: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
+    service.call(lambda: seen.put((len(service.applied), float((before - first[:])[0, 0]))))
+    held.set()
+    applied, moved = seen.get(timeout=ENOUGH_SECONDS)
+    # What is noted as applied is what the rows have, at whatever point that is.
+    assert moved == pytest.approx(applied, abs=1e-3)
+    answers = []
+    for _ in range(many):
+        assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
+        answers.append(connection.receive())
+    assert {answer.request for answer in answers if isinstance(answer, Pushed)} == set(range(many))
+    connection.close()
+    service.stop()
+    assert service.join(10.0)
+
+
+def test_a_lookup_sees_the_pushes_that_came_before_it_and_none_after(
+    context: Context, failures: list[BaseException], held: threading.Event
+) -> None:
+    service, connection = make_service(context, failures.append)
+    rows = np.arange(ROWS, dtype=np.int32)
+    connection.send(Lookup(0, rows))
+    connection.send(push(1))
+    connection.send(Lookup(2, rows))
+    connection.send(push(1))
+    connection.send(push(3))
+    connection.send(Lookup(4, rows))
+    held.set()
+    values, repeated = {}, []
+    for _ in range(6):
+        assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
+        answer = connection.receive()
+        if isinstance(answer, Vectors):
+            values[answer.request] = (answer.version, answer.values.copy())
+        else:
+            assert isinstance(answer, Pushed)
+            repeated.append((answer.request, answer.repeated))
+    assert [values[number][0] for number in (0, 2, 4)] == [0, 1, 2]
+    for number, count in ((2, 1), (4, 2)):
+        np.testing.assert_allclose(values[0][1] - values[number][1], count, atol=1e-5)
+    assert sorted(repeated) == [(1, False), (1, True), (3, False)]
+    connection.close()
+    service.stop()
+    assert service.join(10.0)
+
+
+def test_a_lane_that_fails_fails_the_service(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("broken rows")
+
+    monkeypatch.setattr(RowBank, "apply", broken)
+    service, connection = make_service(context, failed.put)
+    connection.send(push(0))
+    assert str(failed.get(timeout=ENOUGH_SECONDS)) == "broken rows"
+    connection.close()
+    service.stop()
+    assert service.join(10.0)
+
+
+def test_no_command_runs_on_rows_that_lanes_are_at_when_the_service_stops(
+    context: Context, failures: list[BaseException], held: threading.Event
+) -> None:
+    service, connection = make_service(context, failures.append)
+    connection.send(push(0))
+    wait_until(lambda: service.metrics()["applied_batches"] == 1, "it is in the lanes")
+    settling, ran = threading.Event(), list[int]()
+    settle = service.settle
+
+    def noted() -> None:
+        settling.set()
+        settle()
+
+    service.settle = noted  # type: ignore[method-assign]
+    service.call(lambda: ran.append(len(service.applied)))
+    assert settling.wait(ENOUGH_SECONDS)
+    service.stop()
+    wait_until(lambda: service.listener.socket.closed or bool(ran), "it ends")
+    held.set()
+    assert service.join(10.0)
+    assert not ran
+    connection.close()
+
+
+def test_an_answer_that_is_too_large_to_send_is_refused_and_its_buffer_used_again(
+    context: Context, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, connection = make_service(context, failures.append)
+    monkeypatch.setattr(frames, "MAX_TENSOR_BYTES", ROWS * DIM * 4 - 1)
+    for number in range(3):
+        connection.send(Lookup(number, np.arange(ROWS, dtype=np.int32)))
+        assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
+        answer = connection.receive()
+        assert isinstance(answer, Failure)
+        assert (answer.request, "may be sent" in answer.what) == (number, True)
+    connection.send(Lookup(9, np.arange(ROWS - 1, dtype=np.int32)))
+    assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
+    assert isinstance(connection.receive(), Vectors)
+    assert service._pool.allocated_bytes == 4096 * 4
+    assert not failures
+    connection.close()
+    service.stop()
+    assert service.join(10.0)

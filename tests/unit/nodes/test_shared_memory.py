@@ -1,0 +1,462 @@
+"""A worker's requests and an embedding node, with memory that both see: the same, for fewer bytes sent."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zmq
+from shadowsync.nodes.shard_line import RESEND_SECONDS, ShardLines, ShardRefused
+from shadowsync.nodes.shard_service import ShardService
+from shadowsync.nodes.shared_rows import SharedRows
+from shadowsync.nodes.slot import Slot
+from shadowsync.pipeline.data.batch import Float32Array
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.routing import ShardRouter
+from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
+from shadowsync.pipeline.wire.messages import (
+    Attach,
+    Attached,
+    CodedVectors,
+    Failure,
+    Lookup,
+    Push,
+    Pushed,
+    Vectors,
+)
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.segment import HEAD_BYTES, OwnSegment, boot_of_this_machine
+from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.outbox import Outbox
+from shadowsync.tests.support.tables import make_tables
+from shadowsync.tests.unit.nodes.test_shard_line import plan, slot, vectors
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
+Context = zmq.Context[zmq.Socket[bytes]]
+ROWS, DIM, LR, BLOCKS, BATCH = 400, 8, 0.5, 8, 64
+PLAN = TablePlan.make(make_tables([ROWS, ROWS], DIM, lr=LR), 1)
+Start = Callable[..., tuple[ShardService, Connection]]
+
+
+@pytest.fixture(params=[1, 3], ids=["one thread", "three lanes"])
+def start(request: pytest.FixtureRequest, context: Context, failures: list[BaseException]) -> Iterator[Start]:
+    """Starts an embedding node, and connects to it; they end with the test."""
+    made: list[tuple[ShardService, Connection]] = []
+
+    def one(codecs: LinkCodecs | None = None, *, shares: bool = True) -> tuple[ShardService, Connection]:
+        listener = Listener(context, "tcp://127.0.0.1:0")
+        store = ShardStore(PLAN, 0, seed=5, memory_fraction=0.8)
+        fail, threads = failures.append, request.param
+        service = ShardService(listener, store, fail, codecs, threads=threads, shares=shares)
+        service.start()
+        made.append((service, Connection(context, listener.endpoint, "t/0")))
+        return made[-1]
+
+    yield one
+    for service, connection in made:
+        connection.close()
+        service.stop()
+        assert service.join(10.0)
+
+
+def counts(service: ShardService) -> dict[str, Any]:
+    """The counts when the thread is done with what it was asked so far."""
+    done = threading.Event()
+    service.call(done.set)
+    assert done.wait(10.0)
+    return service.metrics()
+
+
+def take(lines: ShardLines) -> Message:
+    """The next answer, handed to the lines."""
+    (connection,) = lines.connections
+    assert connection.socket.poll(10_000), "nothing came"
+    message = connection.receive()
+    assert message is not None
+    lines.receive(0, message, 0.0)
+    return message
+
+
+def train(lines: ShardLines, batches: int) -> Float32Array:
+    """A few batches, their gradients written where they are sent from; gives the last vectors."""
+    router = ShardRouter(PLAN)
+    random = np.random.default_rng(3)
+    for number in range(batches):
+        one = slot(number)
+        (request,) = router.requests(random.integers(0, ROWS, (2, BATCH), dtype=np.int32))
+        lines.look_up(one, [request], 0.0)
+        while one.unanswered:
+            take(lines)
+        joined = router.assemble([request], one.answers)
+        lent = lines.targets(one)
+        joined.gradients_into([None if place is None else place.values for place in lent])
+        torch.cat(joined.embeddings, 1).square().sum().backward()  # type: ignore[no-untyped-call]
+        (gradients,) = joined.gradients()
+        assert [place is None or place.holds(gradients) for place in lent] == [True]
+        last = one.answers[0].copy()
+        del lent, joined
+        lines.push(one, [gradients], 0.0)
+        while one.unpushed:
+            take(lines)
+    return last
+
+
+def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
+    batches, figures = 6, []
+    values = 2 * BATCH * DIM * 4
+    for shares in (True, False):
+        service, connection = start(shares=shares)
+        lines = ShardLines([connection], ["embedding-0"], shared=[SharedRows("embedding-0", BLOCKS)])
+        last = train(lines, batches)
+        figures.append((last, connection.sent_bytes + connection.received_bytes))
+        # The first lookup leaves before the node has the memory; no push does.
+        through = (2 * batches - 1) * values if shares else 0
+        assert (lines.shared[0].bytes, counts(service)["shared_bytes"]) == (through, through)
+        assert (lines.shared[0].refused, counts(service)["shared_segments"]) == (not shares, int(shares))
+        lines.shared[0].close()
+    np.testing.assert_array_equal(figures[0][0], figures[1][0])
+    # That of the first batch would be another.
+    assert (figures[0][0] != train(ShardLines([start()[1]], ["embedding-0"]), 1)).mean() > 0.9
+    assert figures[1][1] - figures[0][1] > (2 * batches - 1) * values * 0.99
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_what_a_codec_makes_smaller_is_not_shared(start: Start, way: str) -> None:
+    codecs = LinkCodecs(**{way: make_codec("bfloat16")})
+    service, connection = start(codecs)
+    lines = ShardLines([connection], ["e"], codecs, shared=[SharedRows("e", BLOCKS)])
+    router, one = ShardRouter(PLAN), slot(0)
+    for number in range(3):
+        one = slot(number)
+        (request,) = router.requests(np.zeros((2, BATCH), np.int32))
+        lines.look_up(one, [request], 0.0)
+        while one.unanswered:
+            take(lines)
+        lines.push(one, [np.ones(request.floats, np.float32)], 0.0)
+        while one.unpushed:
+            take(lines)
+    # The first is always over the socket, and all that is coded.
+    assert counts(service)["shared_bytes"] == 2 * request.floats * 4
+    assert lines.shared[0].bytes == 2 * request.floats * 4
+    lines.shared[0].close()
+
+
+class Offered:
+    """Memory that the test offers to a node by itself."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.own = OwnSegment(HEAD_BYTES + 4096)
+        self._connection = connection
+        self.values = self.own.floats(HEAD_BYTES, 1024)
+        boot = boot_of_this_machine()
+        self.offer = Attach(1, os.getpid(), self.own.descriptor, self.own.size_bytes, boot, self.own.token)
+
+    def ask(self, message: Message) -> Message:
+        """Sends a message and gives its answer."""
+        self._connection.send(message)
+        assert self._connection.socket.poll(10_000), "nothing came"
+        answer = self._connection.receive()
+        assert answer is not None
+        return answer
+
+    def looked_up(self, lookup: Lookup) -> bool:
+        """Whether its answer says that the vectors are in the memory."""
+        answer = self.ask(lookup)
+        assert isinstance(answer, Vectors)
+        assert answer.request == lookup.request
+        return answer.shared and not answer.values.size
+
+
+@pytest.fixture
+def offered(start: Start) -> Iterator[tuple[ShardService, Offered]]:
+    service, connection = start()
+    made = Offered(connection)
+    yield service, made
+    made.own.close()
+
+
+NUMBERS = np.array([3, 5], np.int32)
+FLOATS = 2 * DIM
+
+
+def test_a_place_that_is_none_is_refused_and_nothing_changes(offered: tuple[ShardService, Offered]) -> None:
+    service, memory = offered
+    none = np.zeros(0, np.float32)
+    lookup = Lookup(1, NUMBERS, segment=1, offset=HEAD_BYTES, floats=FLOATS)
+    push = Push(2, batch_id(1), 0, NUMBERS, none, segment=1, offset=HEAD_BYTES, floats=FLOATS)
+    for message in (lookup, push):
+        answer = memory.ask(message)
+        assert isinstance(answer, Failure)
+        assert answer.what == "segment 1 of shared memory is not attached"
+    assert memory.ask(memory.offer) == Attached(1, shared=True, why="")
+    assert memory.ask(memory.offer) == Attached(1, shared=True, why="")
+    for offset in (0, HEAD_BYTES - 4, HEAD_BYTES + 4096 - 4, HEAD_BYTES + 1, -8, 2**60):
+        for message in (lookup, push):
+            answer = memory.ask(replace(message, offset=offset))
+            assert isinstance(answer, Failure)
+            assert "are no part of" in answer.what
+    answer = memory.ask(replace(push, segment=2))
+    assert isinstance(answer, Failure)
+    for message in (lookup, push):
+        answer = memory.ask(replace(message, floats=FLOATS - 1))
+        assert isinstance(answer, Failure)
+        assert answer.what == f"{FLOATS - 1} floats of shared memory for a {message.KIND} of {FLOATS}"
+    memory.values[4] = np.nan
+    answer = memory.ask(push)
+    assert isinstance(answer, Failure)
+    assert "must be finite" in answer.what
+    assert counts(service)["applied_batches"] == 0
+    assert not np.nan_to_num(memory.values).any()
+    # The control: what is right is done.
+    memory.values[:] = 1.0
+    assert memory.ask(push) == Pushed(2, repeated=False)
+    assert memory.looked_up(lookup)
+    assert (memory.values[: 2 * DIM] != 1.0).all()
+    assert (memory.values[2 * DIM :] == 1.0).all()
+
+
+def test_what_comes_twice_touches_no_memory(offered: tuple[ShardService, Offered]) -> None:
+    _, memory = offered
+    memory.ask(memory.offer)
+    lookup = Lookup(7, NUMBERS, segment=1, offset=HEAD_BYTES, floats=FLOATS)
+    assert memory.looked_up(lookup)
+    first = memory.values[: 2 * DIM].copy()
+    memory.values[:] = 2.0
+    again = memory.ask(lookup)
+    assert isinstance(again, Vectors)
+    assert not again.shared
+    np.testing.assert_array_equal(again.values, first)
+    assert (memory.values == 2.0).all()
+    push = Push(
+        8, batch_id(1), 0, NUMBERS, np.zeros(0, np.float32), segment=1, offset=HEAD_BYTES, floats=FLOATS
+    )
+    assert memory.ask(push) == Pushed(8, repeated=False)
+    # It is known by its batch before anything of it is read.
+    assert memory.ask(replace(push, offset=2**60)) == Pushed(8, repeated=True)
+
+
+def test_vectors_by_a_codec_are_never_written_there(start: Start) -> None:
+    memory = Offered(start(LinkCodecs(down=make_codec("bfloat16")))[1])
+    memory.ask(memory.offer)
+    assert isinstance(
+        memory.ask(Lookup(7, NUMBERS, segment=1, offset=HEAD_BYTES, floats=FLOATS)), CodedVectors
+    )
+    assert not memory.values.any()
+    memory.own.close()
+
+
+def test_what_was_offered_by_a_dead_process_is_let_go_of(offered: tuple[ShardService, Offered]) -> None:
+    service, memory = offered
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(1, 6):
+        other = OwnSegment(HEAD_BYTES + 4096)
+        offer = replace(memory.offer, segment=number, descriptor=other.descriptor, token=other.token)
+        assert memory.ask(offer) == Attached(number, shared=True, why="")
+        other.close()
+        del other
+    gc.collect()
+    assert counts(service)["shared_segments"] == 1
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    service.call(lambda: service.lose("someone"))
+    assert counts(service)["shared_segments"] == 1
+    service.call(lambda: service.lose("t"))
+    assert counts(service)["shared_segments"] == 0
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    answer = memory.ask(replace(memory.offer, token="00" * 16))
+    assert isinstance(answer, Attached)
+    assert (answer.shared, "another process" in answer.why) == (False, True)
+
+
+@pytest.fixture
+def box() -> Outbox:
+    return Outbox()
+
+
+@pytest.fixture
+def lines(box: Outbox) -> Iterator[ShardLines]:
+    """With memory that the node has."""
+    made = ShardLines([box.connection], ["embedding-0"], shared=[SharedRows("embedding-0", BLOCKS)])
+    made.look_up(slot(99), [plan(0, 1, 2)], 0.0)
+    made.receive(0, Attached(1, shared=True, why=""), 0.0)
+    made.receive(0, vectors(1, 1.0, 2.0), 0.0)
+    assert [type(message) for message in box.take()] == [Attach, Lookup]
+    yield made
+    made.shared[0].close()
+
+
+def asked(box: Outbox) -> Lookup | Push:
+    (message,) = box.take()
+    assert isinstance(message, Lookup | Push)
+    return message
+
+
+def answered(lines: ShardLines, box: Outbox, one: Slot) -> int:
+    """Looks a batch up, in shared memory; gives the place."""
+    lines.look_up(one, [plan(0, 4, 5)], 0.0)
+    lookup = asked(box)
+    assert lookup.segment == 1
+    lines.receive(0, Vectors(lookup.request, 3, shared=True), 0.0)
+    assert one.unanswered == 0
+    return lookup.offset
+
+
+def test_a_place_is_free_when_the_batch_is_trained(lines: ShardLines, box: Outbox) -> None:
+    one, two = slot(0), slot(1)
+    place = answered(lines, box, one)
+    assert answered(lines, box, two) != place
+    # As the worker does once the gradients are sent.
+    one.answers = []
+    assert answered(lines, box, slot(2)) == place
+
+
+def test_a_push_keeps_its_place_until_it_is_answered(lines: ShardLines, box: Outbox) -> None:
+    one = slot(0)
+    answered(lines, box, one)
+    one.answers = []
+    lines.push(one, [np.array([1, 2, 3, 4], np.float32)], 0.0)
+    push = asked(box)
+    assert isinstance(push, Push)
+    assert (push.segment, push.gradients.size) == (1, 0)
+    place = answered(lines, box, slot(1))
+    assert place != push.offset
+    assert lines.receive(0, Pushed(push.request, repeated=False), 0.0) is one
+    free = slot(2)
+    assert answered(lines, box, free) == push.offset
+
+
+def test_what_is_sent_again_is_whole_and_its_place_is_never_used_again(
+    lines: ShardLines, box: Outbox
+) -> None:
+    one, two = slot(0), slot(1)
+    answered(lines, box, one)
+    one.answers = []
+    lines.push(one, [np.array([1, 2, 3, 4], np.float32)], 0.0)
+    push = asked(box)
+    lines.look_up(two, [plan(0, 6, 7)], 0.0)
+    lookup = asked(box)
+    assert len({push.offset, lookup.offset, 0}) == 3
+    lines.resend_overdue(RESEND_SECONDS + 1)
+    pushed_again, asked_again = box.take()
+    assert isinstance(pushed_again, Push)
+    assert isinstance(asked_again, Lookup)
+    assert (pushed_again.segment, asked_again.segment) == (0, 0)
+    assert pushed_again.gradients.tolist() == [1, 2, 3, 4]
+    lines.receive(0, Pushed(push.request, repeated=True), 0.0)
+    # The first answer may come late all the same: what it says is there.
+    lines.receive(0, Vectors(lookup.request, 3, shared=True), 0.0)
+    assert (two.unanswered, two.answers[0].size) == (0, 4)
+    two.answers = []
+    kept = [slot(number) for number in range(10, 12)]
+    places = {answered(lines, box, each) for each in kept}
+    assert not places & {push.offset, lookup.offset}
+
+
+MANY = plan(0, *range(2000))
+
+
+def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(lines: ShardLines, box: Outbox) -> None:
+    one = slot(0)
+    answered(lines, box, one)
+    (target,) = lines.targets(one)
+    assert target is not None
+    lines.look_up(slot(1), [MANY], 0.0)
+    offer, lookup = box.take()
+    assert isinstance(offer, Attach)
+    assert isinstance(lookup, Lookup)
+    assert (offer.segment, lookup.segment) == (2, 0)
+    target.values[:] = [1, 2, 3, 4]
+    lines.push(one, [target.values], 0.0)
+    push = asked(box)
+    assert isinstance(push, Push)
+    assert (push.segment, push.gradients.tolist()) == (0, [1, 2, 3, 4])
+    # The control: once the node has the new one, it is used.
+    lines.receive(0, Attached(2, shared=True, why=""), 0.0)
+    lines.look_up(slot(2), [MANY], 0.0)
+    assert asked(box).segment == 2
+
+
+def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_replaced(box: Outbox) -> None:
+    lines = ShardLines([box.connection], ["embedding-0"], shared=[SharedRows("embedding-0", BLOCKS)])
+    lines.look_up(slot(0), [plan(0, 1, 2)], 0.0)
+    lines.look_up(slot(1), [MANY], 0.0)
+    assert [type(message) for message in box.take()] == [Attach, Lookup, Lookup]
+    lines.receive(0, Attached(1, shared=True, why=""), 0.0)
+    lines.look_up(slot(2), [plan(0, 1, 2)], 0.0)
+    offer, lookup = box.take()
+    assert isinstance(offer, Attach)
+    assert isinstance(lookup, Lookup)
+    assert (offer.segment, lookup.segment) == (2, 0)
+    lines.shared[0].close()
+
+
+def test_a_node_takes_what_a_worker_sends_while_its_segments_grow(start: Start) -> None:
+    service, connection = start()
+    lines = ShardLines([connection], ["e"], shared=[SharedRows("e", BLOCKS)])
+    router = ShardRouter(PLAN)
+    for number, batch in enumerate((3, 400, 3, 1200, 5, 1300, 2500, 7)):
+        one = slot(number)
+        (request,) = router.requests(np.zeros((2, batch), np.int32))
+        lines.look_up(one, [request], 0.0)
+        lines.targets(one)
+        # Another is asked for between the step and its push, as workers do that launch ahead.
+        other = slot(100 + number)
+        (larger,) = router.requests(np.zeros((2, 2 * batch), np.int32))
+        lines.look_up(other, [larger], 0.0)
+        while one.unanswered or other.unanswered:
+            take(lines)
+        lines.push(one, [np.ones(request.floats, np.float32)], 0.0)
+        while one.unpushed:
+            take(lines)
+    assert counts(service)["applied_batches"] == 8
+    assert lines.shared[0].bytes > 0
+    lines.shared[0].close()
+
+
+@pytest.mark.parametrize(("module", "name"), [("os", "memfd_create"), ("fcntl", "F_ADD_SEALS")])
+def test_a_python_without_such_memory_sends_all_over_the_socket(
+    box: Outbox, monkeypatch: pytest.MonkeyPatch, module: str, name: str
+) -> None:
+    monkeypatch.delattr(f"{module}.{name}")
+    lines = ShardLines([box.connection], ["embedding-0"], shared=[SharedRows("embedding-0", BLOCKS)])
+    for number in range(3):
+        lines.look_up(slot(number), [plan(0, 1, 2)], 0.0)
+    assert {(type(message), getattr(message, "segment", 1)) for message in box.take()} == {(Lookup, 0)}
+    assert lines.shared[0].refused
+
+
+def test_a_forgotten_lookup_keeps_its_place(lines: ShardLines, box: Outbox) -> None:
+    lines.look_up(slot(0), [plan(0, 4, 5)], 0.0)
+    lookup = asked(box)
+    lines.forget_lookups()
+    gc.collect()
+    assert answered(lines, box, slot(1)) != lookup.offset
+
+
+def test_a_lost_node_is_lent_nothing(lines: ShardLines, box: Outbox) -> None:
+    lines.lose("embedding-0")
+    lines.look_up(slot(0), [plan(0, 4, 5)], 0.0)
+    assert asked(box).segment == 0
+    assert not lines.shared[0].refused
+    lines.resend_overdue(100.0)
+    assert [type(message) for message in box.take()] == [Lookup]
+
+
+def test_an_answer_into_memory_that_was_not_given_is_an_error(lines: ShardLines, box: Outbox) -> None:
+    lines.look_up(slot(0), [plan(0, *range(9000))], 0.0)
+    lookup = box.take()[-1]
+    assert isinstance(lookup, Lookup)
+    assert lookup.segment == 0
+    with pytest.raises(ShardRefused, match="embedding-0: answered into memory that it was not given"):
+        lines.receive(0, Vectors(lookup.request, 0, shared=True), 0.0)

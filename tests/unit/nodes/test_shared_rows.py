@@ -1,0 +1,171 @@
+"""What a worker lends of its shared memory, and when it lends it again."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from shadowsync.nodes.shared_rows import OFFER_AGAIN_SECONDS, PAGE_FLOATS, SharedRows
+from shadowsync.pipeline.wire.messages import Attach, Attached
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
+BLOCKS = 4
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedRows]:
+    made = SharedRows("embedding-0", BLOCKS)
+    yield made
+    made.close()
+
+
+def attach(shared: SharedRows, floats: int = 10, now: float = 0.0) -> Attach:
+    """Has so many floats offered, and taken by the node."""
+    shared.take(floats)
+    offered = shared.offer(now)
+    assert offered is not None
+    shared.answered(Attached(offered.segment, shared=True, why=""))
+    return offered
+
+
+def test_nothing_is_lent_before_the_node_has_it(shared: SharedRows) -> None:
+    assert shared.offer(0.0) is None
+    assert shared.take(10) is None
+    offered = shared.offer(1.0)
+    assert offered is not None
+    assert (offered.segment, offered.pid) == (1, os.getpid())
+    assert shared.take(10) is None
+    # Only once overdue it is offered again, and it is the same.
+    assert shared.offer(1.0 + OFFER_AGAIN_SECONDS) is None
+    assert shared.offer(1.5 + OFFER_AGAIN_SECONDS) is offered
+    shared.answered(Attached(2, shared=True, why=""))
+    assert shared.take(10) is None
+    shared.answered(Attached(1, shared=True, why=""))
+    lent = shared.take(10)
+    assert lent is not None
+    assert lent.values.shape == (10,)
+    assert shared.offer(100.0) is None
+
+
+def test_a_block_is_lent_again_when_nothing_refers_to_it(shared: SharedRows) -> None:
+    attach(shared)
+    first = shared.take(10)
+    second = shared.take(8)
+    assert first is not None
+    assert second is not None
+    assert first.offset != second.offset
+    place = first.offset
+    tensor = torch.from_numpy(first.values[2:]).view(2, 4).detach()
+    del first
+    third = shared.take(10)
+    assert third is not None
+    assert third.offset not in (place, second.offset)
+    # The control: with the tensor the last thing on its memory is gone.
+    del tensor
+    again = shared.take(10)
+    assert again is not None
+    assert again.offset == place
+    last = shared.take(1)
+    assert last is not None
+    assert shared.take(1) is None
+
+
+def test_what_was_retired_is_never_lent_again(shared: SharedRows) -> None:
+    attach(shared)
+    lent = shared.take(10)
+    assert lent is not None
+    place = lent.offset
+    shared.retire(lent)
+    del lent
+    kept = [shared.take(10) for _ in range(BLOCKS)]
+    assert [one is not None for one in kept] == [True] * (BLOCKS - 1) + [False]
+    assert place not in [one.offset for one in kept if one is not None]
+
+
+def test_half_of_it_lost_another_one_takes_its_place(shared: SharedRows) -> None:
+    first = attach(shared)
+    old = shared.take(10)
+    assert old is not None
+    shared.retire(old)
+    assert shared.offer(5.0) is None
+    for _ in range(BLOCKS // 2 - 1):
+        assert shared.offer(5.0) is None
+        lent = shared.take(10)
+        assert lent is not None
+        shared.retire(lent)
+    second = shared.offer(5.0)
+    assert second is not None
+    assert (second.segment, second.token != first.token) == (2, True)
+    assert shared.take(10) is None
+    # One of the old segment changes nothing of the new one.
+    shared.answered(Attached(2, shared=True, why=""))
+    shared.retire(old)
+    kept = [shared.take(10) for _ in range(BLOCKS)]
+    assert None not in kept
+
+
+def test_a_larger_batch_has_a_larger_segment(shared: SharedRows) -> None:
+    first = attach(shared, PAGE_FLOATS)
+    # What is a little larger fits, what is much larger does not.
+    assert shared.take(PAGE_FLOATS + 10) is not None
+    assert shared.offer(1.0) is None
+    held = shared.take(10)
+    assert held is not None
+    held.values[:] = 3
+    assert shared.take(9 * PAGE_FLOATS) is None
+    second = shared.offer(1.0)
+    assert second is not None
+    assert second.size_bytes > first.size_bytes
+    shared.answered(Attached(2, shared=True, why=""))
+    large = shared.take(9 * PAGE_FLOATS)
+    assert large is not None
+    large.values[:] = 4
+    np.testing.assert_array_equal(held.values, np.full(10, 3, np.float32))
+
+
+def test_a_node_that_cannot_have_it_is_asked_no_more(
+    shared: SharedRows, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    before = len(os.listdir("/proc/self/fd"))
+    shared.take(10)
+    assert shared.offer(0.0) is not None
+    shared.answered(Attached(1, shared=False, why="it is on another machine"))
+    gc.collect()
+    assert shared.refused
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+    assert "shares no memory with embedding-0: it is on another machine" in caplog.text
+    assert shared.take(10) is None
+    assert shared.offer(100.0) is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_such_memory_is_no_error(shared: SharedRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> int:
+        raise OSError("out of memory")
+
+    monkeypatch.setattr(os, "memfd_create", none)
+    shared.take(10)
+    assert shared.offer(0.0) is None
+    assert shared.refused
+
+
+def test_descriptors_do_not_pile_up(shared: SharedRows) -> None:
+    attach(shared)
+    before = len(os.listdir("/proc/self/fd"))
+    for round_ in range(2, 12):
+        for _ in range(BLOCKS // 2):
+            lent = shared.take(10)
+            assert lent is not None
+            shared.retire(lent)
+        offered = shared.offer(0.0)
+        assert offered is not None
+        shared.answered(Attached(round_, shared=True, why=""))
+    del lent
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,258 @@
+"""The status that a coordinator makes of what nodes told it, and the ports of their metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shadowsync.nodes.coordinator import Coordinator
+from shadowsync.nodes.input_size import InputSize
+from shadowsync.nodes.ledger_state import LedgerState
+from shadowsync.nodes.ledger_store import LedgerStore
+from shadowsync.nodes.metrics_port import metrics_address, metrics_ports
+from shadowsync.nodes.placement import Placement
+from shadowsync.nodes.settings import NodeSettings
+from shadowsync.nodes.status import answer_status, build_status
+from shadowsync.nodes.supervisor import Supervisor
+from shadowsync.nodes.watching import Watching
+from shadowsync.nodes.watching import _names as page_names
+from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.batch import BatchId
+from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.errors import JobFileError, ProtocolError
+from shadowsync.watch.curves import Curves
+from shadowsync.watch.status import read_status
+
+SPANS = [Span(number, "nowhere.tsv", "stream", 0, 100) for number in range(4)]
+
+
+def a_job(**sections: Any) -> Job:
+    given: dict[str, Any] = {
+        "data": {"format": "criteo_tsv", "path": ["nowhere.tsv"]},
+        "trainer": {"count": 2},
+    }
+    return Job.model_validate(given | sections)
+
+
+def on_coordinator(folder: Path, work: Callable[[Coordinator], None]) -> None:
+    """Runs `work` with a coordinator that has its four nodes, two of them trainers."""
+
+    async def main() -> None:
+        job = a_job()
+        ledger = LedgerState(SPANS, epochs=1, seed=job.run.seed, shuffled=False)
+        store = LedgerStore(folder / "ledger.sqlite")
+        c = Coordinator(NodeSettings(job=job), folder, ledger, store, Placement.by_rows(job))
+        try:
+            for role, count in job.expected.items():
+                for index in range(count):
+                    c.members.join(role, f"{role}-token-{index}", job.digest, "")
+            work(c)
+        finally:
+            await c.close()
+            store.close()
+
+    asyncio.run(main())
+
+
+def beat(c: Coordinator, name: str, seconds: float, **metrics: Any) -> None:
+    (member,) = [member for member in c.members.everyone() if member.info.name == name]
+    member.metrics = metrics
+    c.rates.beat(name, seconds, metrics)
+
+
+def test_figures_come_from_heartbeats_and_the_ledger(tmp_path: Path) -> None:
+    def work(c: Coordinator) -> None:
+        now = c.seconds()
+        for step in range(3):
+            at = now - 1.0 + 0.5 * step
+            for index in range(2):
+                counts = {"trained_examples": 1000 * step * (index + 1), "rounds": 10, "gap_sum": 30}
+                links = {"to/sync-0": 100 * step, "from/sync-0": 50 * step}
+                beat(c, f"trainer-{index}", at, gap_open=index, **counts, **links)
+            beat(c, "embedding-0", at, lookups=10 * step, staleness_sum=6, staleness_count=3, staleness_max=4)
+            beat(c, "reader-0", at, read_examples=900, queued_batches=7)
+        c.ledger.grant("reader-0")
+        c.ledger.acknowledge("trainer-0", BatchId(0, 0, 0, c.job.run.seed), 500)
+        status = build_status(c, None, 0)
+        assert status.speed.now == pytest.approx(6000.0)
+        assert [n.examples_per_second for n in status.nodes if n.role == "trainer"] == [2000.0, 4000.0]
+        assert status.sync.gap_open == 1
+        assert status.sync.gap_mean == 3.0
+        assert status.sync.rounds == 20
+        assert status.embedding.lookups_per_second == pytest.approx(20.0)
+        assert status.embedding.staleness_mean == 2.0
+        edges = {(edge.source, edge.target): (edge.up, edge.down) for edge in status.edges}
+        assert edges == {(f"trainer-{index}", "sync-0"): (200.0, 100.0) for index in range(2)}
+        assert (status.ledger.read, status.ledger.trained, status.ledger.in_flight) == (900, 500, 400)
+        assert next(node for node in status.nodes if node.name == "reader-0").queued == 7
+        assert status.curves == {}
+
+    on_coordinator(tmp_path, work)
+
+
+@pytest.mark.parametrize("left_out", [0, 100])
+def test_what_the_run_before_left_out_is_not_still_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out: int
+) -> None:
+    def work(c: Coordinator) -> None:
+        spoilt = {(0, 0): {1: left_out}} if left_out else {}
+        before = SavedLedger(c.job.run.seed, partial={(0, 0): {0: 100}}, left_out=spoilt)
+        c.ledger = LedgerState(SPANS, epochs=1, seed=c.job.run.seed, shuffled=False, restored=before)
+        c.input_size = InputSize({span.number: 250.0 for span in SPANS}, 1, 1.0, exact=True)
+        c.phase = "training"
+        monkeypatch.setattr(c.tally, "examples_per_second", lambda: 2000.0)
+        status = build_status(c, None, 0)
+        assert status.progress.seconds_left == pytest.approx((1000 - 100 - left_out) / 2000.0)
+
+    on_coordinator(tmp_path, work)
+
+
+def test_a_dead_node_has_no_rates_and_no_edges(tmp_path: Path) -> None:
+    def work(c: Coordinator) -> None:
+        now = c.seconds()
+        for step in range(2):
+            for index in range(2):
+                counts = {"trained_examples": 100 * step, "to/sync-0": 100 * step, "rounds": 7, "gap_sum": 9}
+                beat(c, f"trainer-{index}", now - 0.5 + 0.5 * step, **counts)
+        c.members.lose("trainer-token-0", "died (killed by SIGKILL)")
+        status = build_status(c, None, 0)
+        dead = next(node for node in status.nodes if node.name == "trainer-0")
+        assert (dead.alive, dead.why, dead.examples_per_second) == (False, "died (killed by SIGKILL)", None)
+        assert [edge.source for edge in status.edges] == ["trainer-1"]
+        assert status.speed.now == pytest.approx(200.0)
+        assert status.sync.rounds == 14, "what it did stays done"
+
+    on_coordinator(tmp_path, work)
+
+
+def test_two_trainers_have_one_edge_with_both_ways(tmp_path: Path) -> None:
+    def work(c: Coordinator) -> None:
+        now = c.seconds()
+        for step in range(2):
+            beat(c, "trainer-0", now - 1.0 + step, **{"to/trainer-1": 300 * step})
+            beat(c, "trainer-1", now - 1.0 + step, **{"to/trainer-0": 70 * step})
+        (edge,) = build_status(c, None, 0).edges
+        assert (edge.source, edge.target, edge.up, edge.down) == ("trainer-0", "trainer-1", 300.0, 70.0)
+
+    on_coordinator(tmp_path, work)
+
+
+def test_only_what_is_new_is_answered(tmp_path: Path) -> None:
+    def work(c: Coordinator) -> None:
+        for step in range(200):
+            c.tally.trained("trainer-0", 0.0, 512, 200.0, 100)
+            c.divergence_points.append((float(step), 0.1))
+        c.event("trainer-0", "one")
+        c.event("trainer-0", "two")
+        client = Curves()
+        first = read_status(answer_status(c, {"curves": {}}))
+        client.merge(first.curves)
+        assert [incident.what for incident in first.incidents] == ["one", "two"]
+        cursor = {name: list(at) for name, at in client.cursor().items()}
+        again = read_status(answer_status(c, {"curves": cursor, "incidents": 1}))
+        assert [incident.what for incident in again.incidents] == ["two"]
+        assert len(again.curves["divergence"].points) < len(first.curves["divergence"].points) / 10
+        client.merge(again.curves)
+        assert client.points("divergence") == c.divergence_points
+
+    on_coordinator(tmp_path, work)
+
+
+@pytest.mark.parametrize("body", [{"curves": 3}, {"curves": {"ne": [1]}}, {"incidents": "x"}])
+def test_a_question_that_is_none(tmp_path: Path, body: dict[str, Any]) -> None:
+    def work(c: Coordinator) -> None:
+        with pytest.raises(ProtocolError, match="status"):
+            answer_status(c, body)
+
+    on_coordinator(tmp_path, work)
+
+
+def test_the_ports_of_one_machine_follow_each_other() -> None:
+    ports = metrics_ports(a_job(watch={"metrics_port": 9100}))
+    assert ports["coordinator", 0] == 9100
+    assert sorted(ports.values()) == list(range(9100, 9100 + len(ports)))
+    assert set(metrics_ports(a_job()).values()) == {0}
+    with pytest.raises(JobFileError, match="65535"):
+        metrics_ports(a_job(watch={"metrics_port": 65_533}))
+
+
+@pytest.mark.parametrize(
+    ("bind", "port", "wanted"),
+    [
+        ("127.0.0.1", None, ("127.0.0.1", 9100)),
+        ("0.0.0.0:5555", None, ("0.0.0.0", 9100)),
+        ("10.0.0.1", 7, ("10.0.0.1", 7)),
+        ("tcp://10.0.0.1:*", 7, ("10.0.0.1", 7)),
+        ("[::1]:5", 7, ("::1", 7)),
+        ("10.0.0.1", 0, None),
+    ],
+)
+def test_where_metrics_are_served(bind: str, port: int | None, wanted: tuple[str, int] | None) -> None:
+    job = a_job(watch={"metrics_port": 9100})
+    assert metrics_address(NodeSettings(job=job, bind=bind, metrics_port=port)) == wanted
+    assert metrics_address(NodeSettings(job=a_job(), bind=bind)) is None
+
+
+def test_what_cannot_be_shown_does_not_stop_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("of the display")
+
+    def work(c: Coordinator) -> None:
+        watching = Watching(c)
+        with monkeypatch.context() as broken:
+            broken.setattr("shadowsync.nodes.watching.build_status", fails)
+            for _ in range(3):
+                watching.publish()
+        assert [what for _, _, what in c.events] == ["cannot be shown (ZeroDivisionError: of the display)"]
+        watching.publish()
+        assert not c.stop.done()
+
+    on_coordinator(tmp_path, work)
+
+
+def test_a_display_that_fails_is_told_once_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    shown: list[dict[str, Any]] = []
+
+    class Enough(BaseException):
+        pass
+
+    class Talk:
+        async def ask(self, verb: str, body: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
+            del body, timeout_seconds
+            if len(shown) == 3:
+                raise Enough
+            return {"verb": verb}
+
+    def progress(status: dict[str, Any]) -> None:
+        shown.append(status)
+        raise ZeroDivisionError("of the display")
+
+    async def main() -> None:
+        supervisor = Supervisor(a_job(), progress, progress_seconds=0.0)
+        try:
+            await supervisor._tell_progress(Talk())  # type: ignore[arg-type]
+        finally:
+            supervisor._clear_scratch()
+
+    with pytest.raises(Enough):
+        asyncio.run(main())
+    assert [record.getMessage() for record in caplog.records] == ["the progress cannot be shown"]
+
+
+@pytest.mark.parametrize(
+    ("advertise", "shown"),
+    [
+        ("tcp://[fe80::1]:5000", "fe80::1"),
+        ("[fe80::1]", "fe80::1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("a-host:5000", "a-host"),
+        ("10.0.0.1", "10.0.0.1"),
+    ],
+)
+def test_the_page_is_called_by_what_is_advertised(advertise: str, shown: str) -> None:
+    assert page_names("0.0.0.0", advertise)[0] == shown
+    assert page_names("0.0.0.0", "auto") == page_names("0.0.0.0", "")

@@ -1,0 +1,385 @@
+"""A worker's steps, on the CPU and on the streams of a device that is not there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from shadowsync.nodes.cuda_device import CudaDevice
+from shadowsync.nodes.replica import Shared
+from shadowsync.nodes.step import DENSE as DENSE_GRADIENT
+from shadowsync.nodes.step import EMBEDDINGS, LOSS, ON_DEVICE, Step, Stepper
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.batch import BatchId, Float32Array
+from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.models.mlp import THIN_ELEMENTS
+from shadowsync.pipeline.wire.messages import Delivery
+from shadowsync.sync_algos.base import Slice
+from shadowsync.tests.support.fake_streams import FakeStreams
+from shadowsync.tests.support.shared import build_shared
+from shadowsync.tests.support.unruly_model import NAME as UNRULY
+from torch.overrides import TorchFunctionMode
+
+BATCH, DENSE, TABLES, DIM, ROWS = 16, 3, 4, 2, 11
+Make = Callable[..., Shared]
+
+
+def _job(*, bottom: int = 6, **trainer: Any) -> Job:
+    return Job.model_validate(
+        {
+            "data": {
+                "format": "parquet",
+                "path": ["x"],
+                "dense_features": DENSE,
+                "categorical_features": TABLES,
+            },
+            "model": {"embedding_dim": DIM, "table_rows": ROWS, "bottom": [bottom], "top": [5]},
+            "embedding": {"nodes": 2},
+            "trainer": {"precision": "float32"} | trainer,
+        }
+    )
+
+
+def _on_fake_device(shared: Shared) -> tuple[Shared, FakeStreams]:
+    streams = FakeStreams()
+    device = CudaDevice(streams)
+    replica = device.replica(shared.replica.flat, shared.examples)
+    return dataclasses.replace(shared, device=device, replica=replica), streams
+
+
+def _delivery(number: int, *, weighted: bool = False) -> tuple[Delivery, np.random.Generator]:
+    generator = np.random.default_rng(number)
+    weights = generator.exponential(1.0, BATCH) if weighted else np.zeros(0)
+    delivery = Delivery(
+        sequence=number,
+        pass_number=0,
+        id=BatchId(0, 0, number, 1),
+        labels=(generator.random(BATCH) < 0.4).astype(np.float32),
+        dense=generator.normal(0, 1, (BATCH, DENSE)).astype(np.float32),
+        rows=generator.integers(0, ROWS, (TABLES, BATCH), dtype=np.int32),
+        weights=weights.astype(np.float32),
+    )
+    return delivery, generator
+
+
+def _staged(
+    shared: Shared, stepper: Stepper, number: int, *, weighted: bool = False, bad: bool = False
+) -> Step:
+    delivery, generator = _delivery(number, weighted=weighted)
+    if bad:
+        delivery.dense[3, 1] = np.nan
+    requests = shared.router.requests(delivery.rows)
+    answers = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
+    return stepper.stage(delivery, requests, answers)
+
+
+def _steps(
+    shared: Shared, count: int, *, ahead: int, weighted: bool = False
+) -> tuple[list[float], list[Float32Array], Stepper]:
+    """Losses and gradients of so many batches, `ahead` of them launched before the first is finished."""
+    stepper = Stepper(shared)
+    losses, gradients, launched = [], [], []
+    for number in range(count):
+        step = _staged(shared, stepper, number, weighted=weighted)
+        stepper.launch(step)
+        shared.examples[0] += BATCH
+        launched.append(step)
+        while len(launched) > ahead or (launched and number == count - 1):
+            loss, parts = stepper.finish(launched.pop(0))
+            losses.append(loss)
+            gradients += parts
+    return losses, gradients, stepper
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_device_gives_what_the_cpu_gives(ahead: int, weighted: bool) -> None:
+    """To the bit, since the fake device computes on the CPU too; nothing is read before it is there."""
+    job = _job(optimizer="adam", clip_norm=0.05, weight_decay=0.01)
+    plain = build_shared(job)
+    losses, gradients, stepper = _steps(plain, 6, ahead=0, weighted=weighted)
+    shared, _ = _on_fake_device(build_shared(job))
+    other_losses, other_gradients, other = _steps(shared, 6, ahead=ahead, weighted=weighted)
+    assert other_losses == losses
+    assert all(np.array_equal(a, b) for a, b in zip(gradients, other_gradients, strict=True))
+    assert torch.equal(plain.replica.flat, shared.replica.flat)
+    assert 0 < stepper.clipped_steps == other.clipped_steps
+    assert any(gradient.any() for gradient in gradients)
+    untrained = build_shared(job)
+    assert not torch.equal(untrained.replica.flat, plain.replica.flat), "the control"
+
+
+def test_the_host_waits_once_a_step_and_only_to_finish_it() -> None:
+    shared, streams = _on_fake_device(build_shared(_job(clip_norm=1.0)))
+    stepper = Stepper(shared)
+    steps = []
+    for number in range(3):
+        steps.append(_staged(shared, stepper, number))
+        stepper.launch(steps[-1])
+    assert streams.host_waits == 0
+    for done, step in enumerate(steps, start=1):
+        stepper.finish(step)
+        assert streams.host_waits == done
+
+
+class _Differentiable(TorchFunctionMode):
+    """Notes on which stream the inputs of autograd were made: their backward will run there."""
+
+    def __init__(self, streams: FakeStreams) -> None:
+        super().__init__()
+        self.streams = streams
+        self.made_on: list[str] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        found = result if isinstance(result, tuple | list) else [result]
+        if any(isinstance(one, torch.Tensor) and one.requires_grad for one in found):
+            current = self.streams.current
+            self.made_on.append(current.name if current is not None else "the default stream")
+        return result
+
+
+def test_all_of_a_workers_backward_is_on_its_own_stream() -> None:
+    """Else autograd chains the backward of all workers on the default stream."""
+    shared, streams = _on_fake_device(build_shared(_job()))
+    lanes = [shared.device.lane() for _ in range(2)]
+    labels, dense = np.zeros(BATCH, np.float32), np.zeros((BATCH, DENSE), np.float32)
+    embeddings = [torch.zeros(BATCH, DIM, requires_grad=True) for _ in range(TABLES)]
+    streams_of_lanes = []
+    for lane in lanes:
+        with _Differentiable(streams) as noted:
+            staged = lane.stage(labels, None, dense, embeddings)
+        assert all(embedding.requires_grad for embedding in staged.embeddings)
+        streams.log.clear()
+        with lane.computing(staged):
+            compute = streams.current
+        assert compute is not None
+        assert len(noted.made_on) > TABLES
+        assert set(noted.made_on) == {compute.name}
+        streams_of_lanes.append(compute.name)
+    assert len(set(streams_of_lanes)) == 2
+    with _Differentiable(streams) as noted:
+        staged.embeddings[0].view(-1)
+    assert noted.made_on == ["the default stream"], "the control"
+
+
+def test_results_are_not_there_before_the_wait() -> None:
+    """The control of the fake: what is read without waiting is NaN, on the way there and back."""
+    shared, _ = _on_fake_device(build_shared(_job()))
+    stepper = Stepper(shared)
+    step = _staged(shared, stepper, 1)
+    assert step.staged.labels.isnan().all()
+    stepper.launch(step)
+    assert not step.staged.labels.isnan().any()
+    host = step.landing._host  # type: ignore[union-attr]
+    assert host.isnan().all()
+    stepper.finish(step)
+    assert not host.isnan().any()
+
+
+def test_shadow_and_workers_are_ordered_on_the_device() -> None:
+    """A snapshot is behind the steps launched before it, the next step behind what the shadow thread did;
+    the host waits for the snapshot alone."""
+    shared, streams = _on_fake_device(build_shared(_job()))
+    stepper = Stepper(shared)
+    replica, part = shared.replica, Slice(5, 25)
+    stepper.launch(_staged(shared, stepper, 1))
+    stepped = streams.log[-1].removeprefix("record ").split(" on ")[0]
+    streams.log.clear()
+    seen = replica.snapshot(part)
+    assert torch.equal(seen, replica.flat[5:25])
+    assert streams.host_waits == 1
+    shadow_stream = streams.log[0].split(" behind ")[0]
+    assert streams.log[0] == f"{shadow_stream} behind {stepped}"
+    before = replica.flat.clone()
+    replica.add_(part, torch.ones(20), 0.5)
+    replica.interpolate_(part, torch.zeros(20), 0.25)
+    assert streams.host_waits == 1, "changes are enqueued, not waited for"
+    torch.testing.assert_close(replica.flat[5:25], (before[5:25] + 0.5) * 0.75)
+    assert torch.equal(replica.flat[25:], before[25:])
+    assert streams.log[-1].startswith("record")
+    changed = streams.log[-1].removeprefix("record ").removesuffix(f" on {shadow_stream}")
+    streams.log.clear()
+    stepper.launch(_staged(shared, stepper, 2))
+    assert any(line.endswith(f"behind {changed}") for line in streams.log)
+    assert streams.host_waits == 1
+
+
+def test_reading_a_replica_gives_memory_of_the_host() -> None:
+    shared, _ = _on_fake_device(build_shared(_job()))
+    flat = shared.replica.flat
+    assert torch.equal(shared.replica.read(), flat)
+    assert torch.equal(shared.replica.read(3, 9), flat[3:9])
+    assert torch.equal(shared.replica.read(stride=7), flat[::7])
+    copy = shared.replica.read()
+    copy += 1.0
+    assert not torch.equal(shared.replica.read(), copy)
+
+
+def _score(shared: Shared) -> tuple[QualitySums, float | None]:
+    stepper, sums = Stepper(shared), QualitySums()
+    stepper.score_with(shared.replica.read())
+    delivery, generator = _delivery(1, weighted=True)
+    requests = shared.router.requests(delivery.rows)
+    answers = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
+    before = shared.replica.flat.clone()
+    stepper.score(delivery, requests, answers, sums)
+    assert torch.equal(shared.replica.flat, before)
+    return sums, sums.ne
+
+
+def test_scoring_is_the_same_on_a_device() -> None:
+    job = _job()
+    sums, ne = _score(build_shared(job))
+    others, same = _score(_on_fake_device(build_shared(job))[0])
+    assert ne is not None
+    assert (others.weight, same) == (sums.weight, ne)
+    assert sums.weight != sums.examples, "the weights were used"
+
+
+def test_progressive_scores_are_those_before_the_step() -> None:
+    shared = build_shared(_job())
+    sums = QualitySums()
+    stepper = Stepper(shared)
+    step = _staged(shared, stepper, 1, weighted=True)
+    stepper.launch(step)
+    loss, _ = stepper.finish(step, sums)
+    assert sums.logloss == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_rate_follows_the_examples_of_all_trainers() -> None:
+    schedule = {"kind": "linear", "decay_examples": 100 * BATCH}
+    shared = build_shared(_job(schedule=schedule, count=2, optimizer="sgd"))
+    stepper = Stepper(shared)
+    shared.count.told(50 * BATCH, 0)
+    step = _staged(shared, stepper, 1)
+    stepper.launch(step)
+    assert step.rows_scale == pytest.approx(1 - 51 / 100)
+    frozen = build_shared(_job(schedule=schedule | {"tables": False}, count=2))
+    frozen.count.told(100 * BATCH, 0)
+    before = frozen.replica.flat.clone()
+    other = Stepper(frozen)
+    step = _staged(frozen, other, 1)
+    other.launch(step)
+    assert step.rows_scale == 1.0
+    assert torch.equal(frozen.replica.flat, before), "at the end of the schedule the rate is 0"
+
+
+def _unruly(kind: str, **trainer: Any) -> Shared:
+    """Of a model for which every batch is bad in this way."""
+    options = {"kind": kind, "one_in": 1}
+    job = _job(**trainer).model_dump(mode="json")
+    job["model"] |= {"name": UNRULY, "options": options}
+    return build_shared(Job.model_validate(job, strict=False))
+
+
+def _state(shared: Shared) -> dict[str, torch.Tensor]:
+    """Copies of all that a step changes; of Adagrad nothing goes by the step count."""
+    state = {name: value.clone() for name, value in shared.optimizer.state.items()}
+    if shared.job.trainer.optimizer == "adagrad":
+        del state["step"]
+    return state | {"flat": shared.replica.flat.clone()}
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
+@pytest.mark.parametrize("kind", ["loss", "dense", "rows", "fine"])
+@pytest.mark.parametrize("where", ["host", "device", "device, launched ahead"])
+def test_what_is_not_finite_changes_nothing(
+    where: str, kind: str, optimizer: str, weight_decay: float
+) -> None:
+    shared = _unruly(kind, optimizer=optimizer, weight_decay=weight_decay, clip_norm=1.0)
+    if kind == "fine":
+        shared = build_shared(_job(optimizer=optimizer, weight_decay=weight_decay, clip_norm=1.0))
+    if where != "host":
+        shared, _ = _on_fake_device(shared)
+    stepper, sums = Stepper(shared), QualitySums()
+    before = _state(shared)
+    steps = [_staged(shared, stepper, number) for number in range(2 if "ahead" in where else 1)]
+    for step in steps:
+        stepper.launch(step)
+    results = [stepper.finish(step, sums) for step in steps]
+    after = _state(shared)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    if kind == "fine":
+        assert changed == set(before), "the control"
+        assert all(not step.left_out for step in steps)
+        assert sums.examples == BATCH * len(steps)
+        return
+    why = {"loss": LOSS, "dense": DENSE_GRADIENT, "rows": EMBEDDINGS}[kind]
+    assert changed == set()
+    assert {step.left_out for step in steps} == {why if where == "host" else ON_DEVICE}
+    assert results == [(0.0, [])] * len(steps)
+    assert (sums.examples, stepper.clipped_steps) == (0, 0)
+
+
+@pytest.mark.parametrize("what", ["dense", "rows", "neither"])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_finite_gradients_whose_squares_are_not_change_nothing(on_device: bool, what: str) -> None:
+    """Adagrad would keep an infinite sum of squares, of the dense parameters here and of the rows at a node,
+    and never move these again."""
+    shared = build_shared(_job(optimizer="adagrad"))
+    if on_device:
+        shared, _ = _on_fake_device(shared)
+    stepper, sizes = Stepper(shared), {"dense": (1e20, 1.0), "rows": (1.0, 1e20), "neither": (1e9, 1e9)}
+    step = _staged(shared, stepper, 1)
+    dense, rows = sizes[what]
+    for parameter in stepper._module.parameters():
+        parameter.register_hook(lambda gradient: gradient * 0 + dense)  # type: ignore[no-untyped-call]
+    for leaf in step.staged.leaves or step.vectors.leaves:
+        leaf.register_hook(lambda gradient: gradient * 0 + rows)  # type: ignore[no-untyped-call]
+    before = _state(shared)
+    stepper.launch(step)
+    _, gradients = stepper.finish(step)
+    changed = {name for name, value in _state(shared).items() if not torch.equal(before[name], value)}
+    if what == "neither":
+        assert (changed, step.left_out) == (set(before), ""), "the control"
+        return
+    assert changed == set()
+    assert gradients == []
+    assert step.left_out == (ON_DEVICE if on_device else DENSE_GRADIENT if what == "dense" else EMBEDDINGS)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_batch_after_a_bad_one_trains_as_if_there_had_been_none(on_device: bool) -> None:
+    """To the bit, also where it is launched before anybody knows that the one before is bad."""
+    job = _job(optimizer="adam", clip_norm=0.05, weight_decay=0.01)
+    shared, plain = build_shared(job), build_shared(job)
+    if on_device:
+        shared, _ = _on_fake_device(shared)
+    stepper, other = Stepper(shared), Stepper(plain)
+    bad = _staged(shared, stepper, 1, bad=True)
+    good, same = _staged(shared, stepper, 2), _staged(plain, other, 2)
+    stepper.launch(bad)
+    stepper.launch(good)
+    other.launch(same)
+    stepper.finish(bad)
+    loss, gradients = stepper.finish(good)
+    wanted_loss, wanted = other.finish(same)
+    assert bad.left_out
+    assert loss == wanted_loss
+    assert all(np.array_equal(a, b) for a, b in zip(gradients, wanted, strict=True))
+    assert torch.equal(shared.replica.flat, plain.replica.flat)
+
+
+def test_bfloat16_is_near_float32_and_another_number() -> None:
+    # Thin layers are float32 always: the first one is wide.
+    wide = 1 + THIN_ELEMENTS // min(DENSE, DIM)
+    exact = build_shared(_job(bottom=wide))
+    near = build_shared(_job(bottom=wide, precision="bfloat16"))
+    losses, gradients, _ = _steps(exact, 4, ahead=0)
+    others, rounded, _ = _steps(near, 4, ahead=0)
+    assert losses != others
+    assert others == pytest.approx(losses, rel=0.02)
+    assert all(gradient.dtype == np.float32 for gradient in rounded)
+    assert near.replica.flat.dtype == torch.float32
+    assert all(state.dtype == torch.float32 for state in near.optimizer.state.values())
+    far = [np.abs(a - b).max() for a, b in zip(gradients, rounded, strict=True)]
+    size = [np.abs(a).max() for a in gradients]
+    assert 0 < max(far) < 0.1 * max(size)

@@ -1,0 +1,93 @@
+"""When a trainer tells what it has trained, and that each record is told and confirmed once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, cast
+
+from shadowsync.nodes.trained import Trained
+from shadowsync.nodes.trained_outbox import FLUSH_RECORDS, FLUSH_SECONDS, TrainedOutbox
+from shadowsync.pipeline.wire.conversation import Conversation
+from shadowsync.tests.support.batches import batch_id
+
+
+class Coordinator:
+    """Takes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[list[Any]] = []
+
+    async def ask(self, verb: str, body: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
+        assert verb == "trained"
+        assert timeout_seconds > 0
+        self.told.append([tuple(id) for id, *_ in body["batches"]])
+        return {}
+
+
+def _record(number: int) -> Trained:
+    return Trained(0, "reader-0", number, batch_id(number), 5, 0.1, 1.0, 5.0, time.monotonic())
+
+
+def _outbox(coordinator: Coordinator, confirmed: asyncio.Queue[Trained]) -> TrainedOutbox:
+    return TrainedOutbox(cast("Conversation", coordinator), confirmed.put_nowait, lambda: 0)
+
+
+def test_records_are_told_together() -> None:
+    """The first at once; others once there are some, so that readers need not keep them, or after a while."""
+
+    async def scenario() -> None:
+        coordinator, confirmed = Coordinator(), asyncio.Queue[Trained]()
+        outbox = _outbox(coordinator, confirmed)
+        assert not outbox.due(time.monotonic()), "nothing waits"
+        outbox.put(_record(1))
+        assert outbox.due(time.monotonic())
+        running = asyncio.ensure_future(outbox.run())
+        await confirmed.get()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        now = time.monotonic()
+        for number in range(2, FLUSH_RECORDS + 1):
+            outbox.put(_record(number))
+        assert not outbox.due(now - FLUSH_SECONDS)
+        assert outbox.due(now + FLUSH_SECONDS)
+        outbox.put(_record(FLUSH_RECORDS + 1))
+        assert outbox.due(now - FLUSH_SECONDS)
+
+    asyncio.run(scenario())
+
+
+def test_each_record_is_told_and_confirmed_once() -> None:
+    async def scenario() -> None:
+        coordinator, confirmed = Coordinator(), asyncio.Queue[Trained]()
+        outbox = _outbox(coordinator, confirmed)
+        running = asyncio.ensure_future(outbox.run())
+        records = [_record(number) for number in range(1, 31)]
+        for record in records:
+            outbox.put(record)
+            await asyncio.sleep(0)
+        assert [await confirmed.get() for _ in records] == records
+        running.cancel()
+        assert confirmed.empty()
+        assert [id for told in coordinator.told for id in told] == [tuple(record.id) for record in records]
+        assert outbox.confirmed_examples == 150
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_the_records_after_the_first_wait() -> None:
+    """Fewer than are worth a message are told only when time has passed, and not each by itself."""
+
+    async def scenario() -> None:
+        coordinator, confirmed = Coordinator(), asyncio.Queue[Trained]()
+        outbox = _outbox(coordinator, confirmed)
+        running = asyncio.ensure_future(outbox.run())
+        outbox.put(_record(1))
+        await confirmed.get()
+        first = time.monotonic()
+        outbox.put(_record(2))
+        await confirmed.get()
+        assert time.monotonic() - first > FLUSH_SECONDS / 2
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))

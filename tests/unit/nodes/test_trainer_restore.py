@@ -1,0 +1,129 @@
+"""What a trainer takes over from a checkpoint: its own part, or the model that came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from shadowsync.nodes.replica import Shared
+from shadowsync.nodes.trainer_files import TrainerSnapshot, write_algorithm, write_dense, write_trainer
+from shadowsync.nodes.trainer_restore import restore_trainer
+from shadowsync.pipeline.checkpoint.files import FileEntry
+from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.errors import CheckpointError
+from shadowsync.sync_algos.registry import make_algorithm
+from shadowsync.tests.support.shared import build_shared
+
+MODEL = 7.0
+
+
+def make_job(algorithm: str = "bmuf", top: int = 8, **start: object) -> Job:
+    return Job.model_validate(
+        {
+            "data": {"format": "parquet", "path": ["x"], "dense_features": 2, "categorical_features": 2},
+            "model": {"embedding_dim": 4, "table_rows": 10, "bottom": [4], "top": [top]},
+            "trainer": {"count": 2},
+            "sync": {"algorithm": algorithm, "nodes": 0},
+            "start": start,
+        }
+    )
+
+
+def filled(job: Job, value: float) -> TrainerSnapshot:
+    """A trainer whose replica is full of `value`, with an optimizer's sums of ten times that."""
+    shared = build_shared(job)
+    algorithm = make_algorithm(job.sync.algorithm, {})
+    shared.replica.flat.fill_(value)
+    shared.optimizer.state["sum"].fill_(10 * value)
+    shared.optimizer.state["step"].fill_(3.0)
+    algorithm.start(shared.replica)
+    return TrainerSnapshot.take(shared, algorithm)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of two trainers under BMUF: replicas full of 1 and 2, and a model full of MODEL."""
+    job = make_job()
+    partial = begin(tmp_path / "run")
+    files: list[FileEntry] = []
+    for index in range(2):
+        files += write_trainer(partial, index, filled(job, index + 1.0))
+    state = filled(job, 5.0).state
+    state.completed_rounds = 9
+    files += write_algorithm(partial, state)
+    layout = build_shared(job).layout
+    files += write_dense(partial, layout, torch.full((layout.numel,), MODEL), "global")
+    commit(
+        partial,
+        CheckpointManifest(
+            created_at="", run="run", job=job.model_dump(mode="json"), job_digest="", model="m",
+            examples_trained=1, files=files, plan={}, ledger={},
+        ),
+    )  # fmt: skip
+    return tmp_path / "run"
+
+
+def taken(shared: Shared) -> tuple[float, float, float]:
+    """The values of the first parameter, of its optimizer's sums, and the step count."""
+    state = shared.optimizer.state
+    return float(shared.replica.flat[0]), float(state["sum"][0]), float(state["step"])
+
+
+def test_each_trainer_gets_its_own_and_a_new_one_the_model(run: Path) -> None:
+    wanted = {0: (1.0, 10.0, 3.0), 1: (2.0, 20.0, 3.0), 2: (MODEL, 10.0, 3.0), 3: (MODEL, 20.0, 3.0)}
+    for index, values in wanted.items():
+        shared = build_shared(make_job(checkpoint=str(run), resume=True))
+        restored = restore_trainer(shared, index)
+        assert taken(shared) == values
+        assert restored is not None
+        assert restored.fresh == ()
+        assert restored.digest == open_checkpoint(run)[1].digest
+        assert float(restored.model[0]) == MODEL
+        assert restored.state is not None
+        assert restored.state.completed_rounds == 9
+        assert float(restored.state.tensors["global"][0]) == 5.0
+
+
+def test_under_another_algorithm_all_start_from_the_model(run: Path) -> None:
+    """Else each trainer would begin another global model."""
+    shared = build_shared(make_job("ma", checkpoint=str(run), resume=True))
+    restored = restore_trainer(shared, 1)
+    assert taken(shared) == (MODEL, 20.0, 3.0)
+    assert restored is not None
+    assert restored.state is None
+
+
+def test_a_new_run_takes_parameters_alone_by_name_and_shape(run: Path) -> None:
+    shared = build_shared(make_job(top=16, checkpoint=str(run)))
+    before = shared.replica.flat.clone()
+    restored = restore_trainer(shared, 0)
+    assert restored is not None
+    assert restored.taken
+    assert restored.fresh
+    first = {span.name: view.clone() for span, view in shared.layout.views(before)}
+    for span, view in shared.layout.views(shared.replica.flat):
+        if span.name in restored.fresh:
+            torch.testing.assert_close(view, first[span.name], rtol=0, atol=0)
+            assert span.name.startswith("top")
+        else:
+            assert (view == MODEL).all()
+    assert (shared.optimizer.state["sum"] == 0).all()
+
+
+def test_nothing_or_all(run: Path) -> None:
+    shared = build_shared(make_job(checkpoint=str(run), dense="none"))
+    before = shared.replica.flat.clone()
+    restored = restore_trainer(shared, 0)
+    assert restored is not None
+    assert torch.equal(shared.replica.flat, before)
+    assert torch.equal(restored.model, before)
+    shared = build_shared(make_job(checkpoint=str(run), dense="all"))
+    assert restore_trainer(shared, 0) is not None
+    assert (shared.replica.flat[:4] == MODEL).all()
+    with pytest.raises(CheckpointError, match="another model"):
+        restore_trainer(build_shared(make_job(top=16, checkpoint=str(run), dense="all")), 0)
+    with pytest.raises(CheckpointError, match="it is of another model"):
+        restore_trainer(build_shared(make_job(top=16, checkpoint=str(run), resume=True)), 0)
+    assert restore_trainer(build_shared(make_job()), 0) is None

@@ -1,0 +1,77 @@
+"""What a trainer posts to a worker process, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from shadowsync.nodes import worker_process
+from shadowsync.nodes.crew import ProcessCrew
+from shadowsync.nodes.distant_rounds import DistantRounds
+from shadowsync.nodes.rounds import RoundCounter
+from shadowsync.nodes.worker_order import WorkerOrder
+from shadowsync.nodes.worker_process import ProcessWorker
+from shadowsync.pipeline.wire.messages import WorkerNote
+
+
+class Line:
+    """Instead of the line: what was posted."""
+
+    def __init__(self, *given: Any) -> None:
+        self.posts: list[str] = []
+        self.heard: Callable[[WorkerNote], None] = given[2]
+
+    def start(self) -> None:
+        """No process."""
+
+    def post(self, verb: str, body: dict[str, Any]) -> None:
+        """Notes the verb."""
+        assert isinstance(body, dict)
+        self.posts.append(verb)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
+    """The lines of the workers that a test makes."""
+    made: list[Line] = []
+
+    def line(*given: Any) -> Line:
+        made.append(Line(*given))
+        return made[-1]
+
+    monkeypatch.setattr(worker_process, "WorkerLine", line)
+    return made
+
+
+def make_worker(index: int) -> ProcessWorker:
+    order = WorkerOrder(cast(Any, None), "trainer-0", 0, "t", index, "", "", 0, {})
+    flat = torch.zeros(1)
+    return ProcessWorker(cast(Any, None), order, flat, flat, lambda: None, lambda _: None)
+
+
+def test_a_profile_has_the_threads_of_worker_processes(lines: list[Line]) -> None:
+    crew = ProcessCrew(cast(Any, None), cast(Any, None))
+    crew._processes = [make_worker(0), make_worker(1)]
+    assert crew.process_threads() == {}, "nothing was told yet"
+    for index, line in enumerate(lines):
+        threads = {"MainThread": [0.5, 0.0], f"worker-{index}": [3.0, float(index)]}
+        pulse = {"metrics": {}, "process": {}, "threads": threads, "bytes": [0, 0], "links": {}}
+        line.heard(WorkerNote(verb="pulse", body=pulse))
+    assert crew.process_threads() == {
+        "worker-0": [3.0, 0.0],
+        "worker-0 MainThread": [0.5, 0.0],
+        "worker-1": [3.0, 1.0],
+        "worker-1 MainThread": [0.5, 0.0],
+    }
+    crew._memory.close()
+
+
+def test_a_process_hears_of_the_others_before_it_hears_of_their_death(lines: list[Line]) -> None:
+    worker = make_worker(0)
+    rounds = DistantRounds(RoundCounter(lambda: 0))
+    # A sync node died between this trainer's getting ready and the meeting.
+    rounds.lose("token")
+    worker.meet([], lambda _: None, rounds)
+    assert lines[0].posts == ["meet", "lose_sync"]

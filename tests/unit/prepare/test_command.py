@@ -1,0 +1,87 @@
+"""`shadowsync prepare` as it is called: what --out may be, and what --verify compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from click.testing import CliRunner, Result
+from shadowsync.cli import main
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.prepared import csv_job, csv_lines, on_folder
+from shadowsync.tests.support.runs import write_job
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Calls the command in a folder with a job and its source."""
+    monkeypatch.chdir(tmp_path)
+    Path("all.csv").write_text(csv_lines(500))
+    write_job(tmp_path / "job.toml", csv_job("all.csv"), {})
+
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ["prepare", *arguments])
+
+    return call
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty place in memory."""
+    system = fsspec.filesystem("memory")
+    yield f"memory://{tmp_path.name}"
+    system.rm(f"/{tmp_path.name}", recursive=True)
+
+
+def _copy(folder: Path, url: str) -> None:
+    for path in folder.iterdir():
+        with fsspec.open(f"{url}/{path.name}", "wb") as file:
+            file.write(path.read_bytes())
+
+
+def test_a_folder_is_read_and_verified_at_its_url(call: Call, bucket: str, tmp_path: Path) -> None:
+    assert call("job.toml", "--out", "folder", "--quiet").exit_code == 0
+    _copy(Path("folder"), bucket)
+    done = call("job.toml", "--out", bucket, "--verify")
+    assert (done.exit_code, done.stdout) == (0, f"1 parts, 500 rows, every checksum is right: {bucket}\n")
+    assert on_folder(csv_job(tmp_path / "all.csv"), bucket).data.prepared == bucket
+    with fsspec.open(f"{bucket}/train-00000.parquet", "wb") as file:
+        file.write(b"other")
+    assert "has 5 bytes, its manifest says" in call("job.toml", "--out", bucket, "--verify").stderr
+
+
+def test_a_url_is_not_written_to(call: Call, tmp_path: Path) -> None:
+    done = call("job.toml", "--out", "s3://bucket/clicks")
+    assert done.exit_code == ExitCode.USAGE
+    assert "--out s3://bucket/clicks: folders are written to this machine only" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.csv", "job.toml"]
+
+
+def test_a_name_with_a_colon_is_a_name(call: Call) -> None:
+    assert call("job.toml", "--out", "clicks:v1", "--quiet").exit_code == 0
+    done = call("job.toml", "--out", "clicks:v1", "--verify")
+    assert done.stdout == "1 parts, 500 rows, every checksum is right: clicks:v1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["absent.toml", "--verify"], ExitCode.USAGE, "absent.toml: no such job file"),
+        (["job.toml", "--verify", "--force"], ExitCode.USAGE, "--force removes the folder; give one"),
+        (["job.toml", "--verify", "--set", "model.table_rows=9"], ExitCode.USAGE, "table user has 9 rows"),
+    ],
+)
+def test_verify_is_of_a_job_and_writes_nothing(
+    call: Call, arguments: list[str], code: int, words: str
+) -> None:
+    assert call("job.toml", "--out", "folder", "--quiet").exit_code == 0
+    before = json.loads(Path("folder/manifest.json").read_bytes())
+    done = call(*arguments, "--out", "folder")
+    assert done.exit_code == code
+    assert words in done.stderr
+    assert json.loads(Path("folder/manifest.json").read_bytes()) == before

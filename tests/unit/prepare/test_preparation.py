@@ -1,0 +1,257 @@
+"""Making a prepared folder: interrupted and gone on with, beside others, over others, and what it states."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.load import job_of_tree
+from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.errors import DataError, ResourceError
+from shadowsync.pipeline.prepare.manifest import read_prepared
+from shadowsync.pipeline.prepare.preparation import Prepared, Told, prepare
+from shadowsync.pipeline.prepare.preparation_run import PreparationRun
+from shadowsync.pipeline.prepare.saved_progress import PROGRESS_NAME, Progress
+from shadowsync.tests.support.prepared import Tree, batches_of, csv_job, csv_lines
+
+from .conftest import BAD_EVERY, ROWS
+
+
+class Killed(BaseException):
+    """Ends a preparation anywhere, as a signal would."""
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _killed_after(calls: int) -> Callable[[Told], None]:
+    left = calls
+
+    def tell(_: Told) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    return tell
+
+
+def _until_done(job: Job, folder: Path, calls: int) -> int:
+    """Calls `prepare` again and again, each killed after so many chunks; gives how often."""
+    for times in range(200):
+        try:
+            prepare(job, folder, tell=_killed_after(calls))
+        except Killed:
+            assert not (folder / "manifest.json").exists()
+            continue
+        return times
+    raise AssertionError("it never came to its end")
+
+
+def test_interrupted_anywhere_it_gives_the_same_bytes(
+    source: Tree, prepared: tuple[Path, Prepared], tmp_path: Path
+) -> None:
+    times = _until_done(job_of_tree(source), tmp_path / "out", 2)
+    assert times > 2, "it was interrupted, and went on"
+    found, want = _files(tmp_path / "out"), _files(prepared[0])
+    assert found == want
+    assert PROGRESS_NAME not in found
+    assert len([name for name in found if name.endswith(".parquet")]) > 5
+
+
+def test_a_compressed_file_goes_on_within_itself(tmp_path: Path) -> None:
+    """Its complete parts are not written again."""
+    (tmp_path / "all.csv.gz").write_bytes(gzip.compress(csv_lines(9000, 3, 300).encode()))
+    job = job_of_tree(csv_job(tmp_path / "all.csv.gz"))
+    prepare(job, tmp_path / "once")
+    with pytest.raises(Killed):
+        prepare(job, tmp_path / "out", tell=_killed_after(2))
+    first = tmp_path / "out" / "train-00000.parquet"
+    before = first.stat().st_mtime_ns, first.stat().st_ino
+    done = prepare(job, tmp_path / "out")
+    assert 0 < done.parts_before < len(done.manifest.parts)
+    assert (first.stat().st_mtime_ns, first.stat().st_ino) == before
+    assert _files(tmp_path / "out") == _files(tmp_path / "once")
+    # Parts cut chunks, and what is counted of their ids with them.
+    (tmp_path / "all.csv").write_text(csv_lines(9000, 3, 300))
+    prepare(job_of_tree(csv_job(tmp_path / "all.csv")), tmp_path / "plain")
+    folders = ("plain", "out")
+    plain, cut = (json.loads((tmp_path / name / "profile.json").read_bytes())["ids"] for name in folders)
+    assert plain == cut
+
+
+def test_what_it_states(source: Tree, prepared: tuple[Path, Prepared]) -> None:
+    folder, done = prepared
+    manifest = read_prepared(str(folder))
+    assert manifest == done.manifest
+    assert not done.reused
+    train = manifest.roles[0]
+    job, bad = job_of_tree(source), BadRows(1000)
+    batches = list(batches_of(job))
+    assert train.rows == sum(map(len, batches)) == ROWS + ROWS // 2 - ROWS // BAD_EVERY
+    assert train.positives == sum(int(batch.labels.sum()) for batch in batches)
+    assert train.bad_rows == ROWS // BAD_EVERY
+    assert len(train.bad_samples) == 5
+    assert f"a.csv:{BAD_EVERY + 1}: 3 columns, not 6: not,a,row" in train.bad_samples[0]
+    assert [Path(file.path).name for file in manifest.order.files] == ["a.csv", "b.csv"]
+    assert [file.bytes for file in manifest.order.files] == [
+        Path(file.path).stat().st_size for file in manifest.order.files
+    ]
+    columns = {column.name: column for column in manifest.columns}
+    assert list(columns) == ["y", "price", "hour", "user", "tags", "at", "w"]
+    assert columns["price"].transform == "sign(y) log(1 + |y|), y = (x - 1) / 2; 0 where missing"
+    assert (columns["tags"].stored, columns["tags"].table_rows) == ("list<int32>", 300)
+    assert bad.count == 0
+
+
+def test_a_complete_folder_is_left_alone_and_another_order_refused(
+    source: Tree, prepared: tuple[Path, Prepared]
+) -> None:
+    before = _files(prepared[0])
+    assert prepare(job_of_tree(source), prepared[0]).reused
+    assert prepare(job_of_tree(source | {"trainer": {"batch": 7}}), prepared[0]).reused
+    for change, word in (
+        ({"model": {"table_rows": 301, "embedding_dim": 4}}, "rows of the tables differ"),
+        ({"data": source["data"] | {"missing": ["?"]}}, "says of a row differ"),
+        ({"data": source["data"] | {"span_bytes": 1 << 17}}, "span_bytes differ"),
+    ):
+        with pytest.raises(DataError, match=word):
+            prepare(job_of_tree(source | change), prepared[0])
+    assert _files(prepared[0]) == before
+
+
+def test_force_begins_anew(source: Tree, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        prepare(job_of_tree(source), tmp_path / "out", tell=_killed_after(3))
+    other = job_of_tree(source | {"model": {"table_rows": 301, "embedding_dim": 4}})
+    with pytest.raises(DataError, match="another order"):
+        prepare(other, tmp_path / "out")
+    done = prepare(other, tmp_path / "out", force=True)
+    assert done.parts_before == 0
+    assert done.manifest.order.tables == {"user": 301, "tags": 301}
+
+
+def test_force_removes_nothing_for_a_job_that_cannot_be_prepared(tmp_path: Path) -> None:
+    (tmp_path / "all.csv").write_text(csv_lines(100))
+    job, out = job_of_tree(csv_job(tmp_path / "all.csv")), tmp_path / "out"
+    prepare(job, out)
+    before = _files(out)
+    (tmp_path / "all.csv").unlink()
+    with pytest.raises(DataError, match=r"all\.csv: matches no file"):
+        prepare(job, out, force=True)
+    assert _files(out) == before
+
+
+def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path, out = tmp_path / "all.csv", tmp_path / "out"
+    path.write_text(csv_lines(4000))
+    job = job_of_tree(csv_job(path))
+
+    def touched(told: Told) -> None:
+        if told.bytes_done:
+            os.utime(path, ns=(1, 1))
+
+    with pytest.raises(DataError, match=r"all\.csv: changed while it was prepared; .*--force"):
+        prepare(job, out, tell=touched)
+    assert not (out / "manifest.json").exists()
+    with pytest.raises(DataError, match=r"differ; .*--force"):
+        prepare(job, out)
+    assert prepare(job, out, force=True).manifest.rows == 4000
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(1e9, 4, 99), (0.0, 1, 2)], ids=["always", "never"])
+def test_how_far_it_is_is_saved_in_a_share_of_the_time(
+    source: Tree,
+    prepared: tuple[Path, Prepared],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    least: int,
+    most: int,
+) -> None:
+    """After the first piece and at the end whatever it takes; in between as rarely as is wanted."""
+    saved = []
+    save = Progress.save
+
+    def counted(progress: Progress, folder: Path) -> None:
+        saved.append(progress.pieces)
+        save(progress, folder)
+
+    monkeypatch.setattr(Progress, "save", counted)
+    monkeypatch.setattr(PreparationRun, "save_share", share)
+    prepare(job_of_tree(source), tmp_path / "out")
+    assert least <= len(saved) <= most
+    assert (saved[0], saved[-1]) == (1, max(saved))
+    assert _files(tmp_path / "out") == _files(prepared[0])
+
+
+def test_a_source_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "all.csv").write_text(csv_lines(4000))
+    job = job_of_tree(csv_job(tmp_path / "all.csv"))
+    with pytest.raises(Killed):
+        prepare(job, tmp_path / "out", tell=_killed_after(2))
+    (tmp_path / "all.csv").write_text(csv_lines(4001))
+    with pytest.raises(DataError, match=r"the source files, their sizes .* differ; .*--force"):
+        prepare(job, tmp_path / "out")
+
+
+def test_a_part_that_was_lost_meanwhile_is_seen(source: Tree, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        prepare(job_of_tree(source), tmp_path / "out", tell=_killed_after(3))
+    (tmp_path / "out" / "train-00000.parquet").unlink()
+    with pytest.raises(DataError, match=r"train-00000\.parquet: is absent"):
+        prepare(job_of_tree(source), tmp_path / "out")
+    (tmp_path / "out" / PROGRESS_NAME).write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"cannot be read .*--force"):
+        prepare(job_of_tree(source), tmp_path / "out")
+
+
+def test_foreign_files_and_other_processes_are_respected(source: Tree, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(DataError, match=r"holds notes\.txt, which shadowsync prepare did not write"):
+            prepare(job_of_tree(source), tmp_path / "mine", force=force)
+    assert _files(tmp_path / "mine") == {"notes.txt": b"mine"}
+    (tmp_path / "busy").mkdir()
+    held = os.open(tmp_path / "busy", os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="is being prepared by another process"):
+            prepare(job_of_tree(source), tmp_path / "busy")
+    finally:
+        os.close(held)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResourceError, match="file"):
+        prepare(job_of_tree(source), tmp_path / "file")
+
+
+def test_too_many_bad_rows_and_none_that_is_good(source: Tree, tmp_path: Path) -> None:
+    few = job_of_tree(source | {"data": source["data"] | {"max_bad_rows": 5}})
+    with pytest.raises(DataError, match=r"6 malformed rows, the first of them at .*a.csv:501"):
+        prepare(few, tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    # With the limit raised it goes on, and the rows that were counted are counted once.
+    done = prepare(job_of_tree(source), tmp_path / "out")
+    assert done.manifest.bad_rows == ROWS // BAD_EVERY
+    lines = csv_lines(100).splitlines(keepends=True)
+    bad_late = "".join([*lines, *(["not,a,row\n"] * 40)])
+    (tmp_path / "none.csv").write_text(bad_late.replace("\n0,", "\nx,").replace("\n1,", "\nx,"))
+    with pytest.raises(DataError, match="column y: 'x' are neither 0 nor 1"):
+        prepare(job_of_tree(csv_job(tmp_path / "none.csv")), tmp_path / "none")
+
+
+def test_progress_rises_to_the_whole(source: Tree, tmp_path: Path) -> None:
+    told: list[Told] = []
+    done = prepare(job_of_tree(source), tmp_path / "out", tell=told.append)
+    assert [one.rows for one in told] == sorted(one.rows for one in told)
+    assert told[-1].rows == done.manifest.rows
+    assert told[-1].bytes_done == told[-1].bytes_all > 0
+    assert 0 < told[len(told) // 2].bytes_done < told[-1].bytes_all

@@ -1,0 +1,157 @@
+"""The data profile against the plain way, in bounded memory, and as text and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from shadowsync.pipeline.config.load import job_of_tree
+from shadowsync.pipeline.data.generator import generate_log
+from shadowsync.pipeline.data.log_manifest import DataFormat
+from shadowsync.pipeline.prepare import profiler
+from shadowsync.pipeline.prepare.preparation import Prepared, prepare
+from shadowsync.pipeline.prepare.profile import DataProfile, IdProfile, NumberProfile, shared_rows
+from shadowsync.pipeline.prepare.profile_pictures import draw_profile
+from shadowsync.pipeline.prepare.profile_report import render_profile
+from shadowsync.tests.support.prepared import Tree, csv_job
+
+Made = tuple[Path, Prepared]
+PNG = b"\x89PNG"
+
+
+def _profile(folder: Path) -> DataProfile:
+    return DataProfile.model_validate_json((folder / "profile.json").read_bytes())
+
+
+def _rows(source: Tree) -> pl.DataFrame:
+    """The good rows as polars reads them."""
+    frames = []
+    for path in sorted(Path(source["data"]["path"]).parent.glob("*.csv")):
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("not")]
+        frames.append(pl.read_csv("\n".join(lines).encode()))
+    return pl.concat(frames)
+
+
+def _check_presence(found: NumberProfile | IdProfile, missing: pl.Series, labels: pl.Series) -> None:
+    assert found.missing == pytest.approx(missing.mean())
+    absent = labels.filter(missing).mean()
+    assert found.label_rate_missing == (None if absent is None else pytest.approx(absent))
+    assert found.label_rate_present == pytest.approx(labels.filter(~missing).mean())
+
+
+def test_against_the_plain_way(source: Tree, prepared: Made) -> None:
+    profile, rows = _profile(prepared[0]), _rows(source)
+    assert profile.rows == len(rows)
+    assert profile.label_rate == pytest.approx(rows["y"].mean())
+    assert profile.weight_mean == pytest.approx(rows["w"].mean())
+    assert (profile.time_first, profile.time_last) == (rows["at"].min(), rows["at"].max())
+    price = next(column for column in profile.numbers if column.name == "price")
+    values = rows["price"].drop_nulls()
+    _check_presence(price, rows["price"].is_null(), rows["y"])
+    assert price.mean == pytest.approx(values.mean(), rel=1e-6)
+    # The way there and back is float32's.
+    assert price.least == pytest.approx(values.min(), rel=1e-6)
+    assert price.largest == pytest.approx(values.max(), rel=1e-6)
+    for percent, value in price.quantiles.items():
+        want = values.quantile(float(percent[:-1]) / 100, "lower")
+        assert want is not None
+        assert value == pytest.approx(want, rel=0.01, abs=1.5), percent
+    user, tags = profile.ids
+    _check_presence(user, rows["user"].is_null(), rows["y"])
+    counts = rows["user"].drop_nulls().value_counts(sort=True)["count"].to_numpy()
+    assert (user.distinct, user.distinct_exact, user.values) == (len(counts), True, int(counts.sum()))
+    assert user.head == {
+        str(head): pytest.approx(counts[:head].sum() / counts.sum()) for head in (1, 10, 100, 1000)
+    }
+    bags = rows["tags"].fill_null("").str.split("|").list.eval(pl.element().filter(pl.element() != ""))
+    kept = bags.list.head(3)
+    _check_presence(tags, bags.list.len() == 0, rows["y"])
+    assert (tags.kind, tags.longest) == ("multi_hot", 3)
+    assert tags.mean_length == pytest.approx(kept.list.len().mean())
+    assert tags.distinct == 30
+
+
+def test_many_values_are_estimated_within_the_stated_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a smaller bound, and counted in many pieces."""
+    monkeypatch.setattr(profiler, "MOST_COUNTED", 2000)
+    monkeypatch.setattr(profiler, "WAITING_VALUES", 3000)
+    rng = np.random.default_rng(1)
+    ids = np.where(rng.random(40_000) < 0.3, rng.integers(0, 5, 40_000), rng.integers(5, 10**9, 40_000))
+    lines = "".join(f"{at % 2},{value}\n" for at, value in enumerate(ids.tolist()))
+    (tmp_path / "all.csv").write_text("y,user\n" + lines)
+    tree = csv_job(tmp_path / "all.csv", columns={"y": "label", "user": "categorical"})
+    prepare(job_of_tree(tree), tmp_path / "out")
+    (user,) = _profile(tmp_path / "out").ids
+    assert not user.distinct_exact
+    truth = len(np.unique(ids))
+    assert user.distinct == pytest.approx(truth, rel=0.03)
+    counts = np.sort(np.unique(ids, return_counts=True)[1])[::-1]
+    share = counts[:10].sum() / len(ids)
+    assert share - user.head_short <= user.head["10"] <= share
+    assert user.head["10"] > 0.25, "the head is seen, however many rare values there are"
+    assert 0 < user.head_short < 1
+    text = (tmp_path / "out" / "profile.md").read_text()
+    assert f"~{user.distinct:,}" in text
+    assert "lower bounds" in text
+
+
+def test_shared_rows_against_a_draw() -> None:
+    rng = np.random.default_rng(2)
+    for distinct, table_rows in ((10, 1000), (1000, 1000), (5000, 1000)):
+        rows = rng.integers(0, table_rows, (200, distinct))
+        alone = np.mean([(np.bincount(row, minlength=table_rows)[row] == 1).mean() for row in rows])
+        assert shared_rows(distinct, table_rows) == pytest.approx(1 - alone, abs=0.01)
+    assert shared_rows(1, 5) == shared_rows(0, 5) == 0
+
+
+def test_text_and_pictures(prepared: Made, tmp_path: Path) -> None:
+    folder, done = prepared
+    text = (folder / "profile.md").read_text()
+    for words in (
+        "| user |",
+        "| tags |",
+        "| price |",
+        "## Rows that were left out",
+        "3 columns, not 6",
+        "mean weight",
+    ):
+        assert words in text
+    pictures = ["profile-tables.png", "profile-missing.png", "profile-numbers.png"]
+    for name in pictures:
+        assert f"]({name})" in text
+        assert (folder / name).read_bytes().startswith(PNG)
+    # Of a column with a hostile name, and without numbers or missing values.
+    profile = _profile(folder)
+    odd = profile.ids[0].model_copy(update={"name": "a|b $x$ " + "long" * 30, "missing": 0.0})
+    bare = profile.model_copy(update={"numbers": (), "ids": (odd,)})
+    assert draw_profile(bare, tmp_path) == pictures
+    assert "| a\\|b $x$" in render_profile(bare, done.manifest, pictures)
+
+
+@pytest.mark.parametrize("data_format", ["criteo_tsv", "parquet"])
+def test_click_logs_against_the_plain_way(tmp_path: Path, data_format: DataFormat) -> None:
+    """Whose readers do not go by a schema; with a malformed row in the text."""
+    kinds: tuple[DataFormat, ...] = ("parquet", data_format)
+    for made in dict.fromkeys(kinds):
+        generate_log(tmp_path / made, examples=3000, eval_examples=0, seed=1, data_format=made)
+    (source,) = (tmp_path / data_format).glob("train-*")
+    if data_format == "criteo_tsv":
+        lines = source.read_text().splitlines(keepends=True)
+        source.write_text("".join([*lines[:1000], "1\tbad\n", *lines[1000:]]))
+    tree = {"data": {"format": data_format, "path": str(source), "span_bytes": 1 << 17}}
+    prepare(job_of_tree(tree), tmp_path / "out")
+    profile = _profile(tmp_path / "out")
+    rows = pl.read_parquet(tmp_path / "parquet" / "train-*.parquet")
+    assert profile.rows == len(rows) == 3000
+    for number in profile.numbers:
+        _check_presence(number, rows[number.name].is_null(), rows["label"])
+        values = rows[number.name].drop_nulls()
+        assert number.mean == pytest.approx(values.mean(), rel=1e-5)
+        assert number.quantiles["50%"] == pytest.approx(values.quantile(0.5, "lower"), rel=0.01)
+    for column in profile.ids:
+        _check_presence(column, rows[column.name].is_null(), rows["label"])
+        assert column.distinct == rows[column.name].drop_nulls().n_unique()

@@ -1,0 +1,83 @@
+"""The dense part exported: every model, any number of examples, and what cannot be exported."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.models.dcn_v2 import DCNv2
+from shadowsync.pipeline.models.dlrm import DLRM
+from shadowsync.pipeline.models.wide_deep import WideDeep
+from shadowsync.pipeline.saved_model import dense_export
+from shadowsync.pipeline.saved_model.dense_export import Format, export_dense
+from torch import nn
+
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
+MODELS: dict[str, tuple[type[nn.Module], int, list[int], dict[str, Any]]] = {
+    "dlrm": (DLRM, 3, [4, 4], {"bottom": [8], "top": [8]}),
+    "dlrm without numbers": (DLRM, 0, [4, 4], {"bottom": [8], "top": [8]}),
+    "dlrm of several widths": (DLRM, 3, [4, 2], {"bottom": [8], "top": [8], "project": True}),
+    "wide_deep": (WideDeep, 3, [4, 2], {"top": [8]}),
+    "dcn_v2": (DCNv2, 3, [4, 2], {"top": [8], "rank": 2, "structure": "parallel"}),
+}
+
+
+def run(path: Path, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
+    """The logits of an exported file."""
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()(dense, embeddings).numpy()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    values = [tensor.numpy() for tensor in (dense, *embeddings)]
+    # An input of no width is none that the model reads.
+    given = dict(zip(["dense", "table:0", "table:1"], values, strict=True))
+    return session.run(["logits"], {place.name: given[place.name] for place in session.get_inputs()})[0]
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [*(("torch-export", name) for name in MODELS), ("onnx", "dlrm"), ("onnx", "dcn_v2")]
+)
+def test_an_exported_model_gives_the_same_logits(tmp_path: Path, form: Format, name: str) -> None:
+    if form == "onnx" and not HAS_ONNX:
+        pytest.skip("needs onnxscript and onnxruntime")
+    kind, width, dims, options = MODELS[name]
+    torch.manual_seed(1)
+    module = kind(width, dims, **options).eval().requires_grad_(False)
+    path = tmp_path / dense_export.FILES[form]
+    export_dense(module, width, dims, ["dense", "table:0", "table:1"], form, path)
+    for examples in (1, 2, 7):
+        dense, embeddings = torch.randn(examples, width), [torch.randn(examples, dim) for dim in dims]
+        expected = module(dense, embeddings).numpy()
+        found = run(path, dense, embeddings)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        other = run(path, dense + 1.0, [embeddings[0] + 1.0, embeddings[1]])
+        assert np.abs(other - expected).max() > 1e-4, "the control: it is the model, no constant"
+
+
+class Branching(nn.Module):
+    """Its way through hangs on values, which an exporter cannot follow."""
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        """Logits of a kind."""
+        return dense.sum(1) if float(dense.sum()) > 0 else embeddings[0].sum(1)
+
+
+def test_a_model_that_cannot_be_exported(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match=r"Branching: the model cannot be exported \(\w+: .+\); see"):
+        export_dense(Branching(), 3, [4], ["dense", "table:0"], "torch-export", tmp_path / "x.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_onnx_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(
+        JobFileError, match=r'--format onnx: onnxscript is not installed; pip install "shadow'
+    ):
+        dense_export.require_exporter("onnx")
+    dense_export.require_exporter("torch-export")

@@ -1,0 +1,166 @@
+"""The rows of files to be scored: all of them, in order, with what is wrong with those that have no score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from shadowsync.pipeline.config.load import job_of_tree
+from shadowsync.pipeline.data.id_classes import IdClass
+from shadowsync.pipeline.data.spans import plan_spans
+from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.saved_model.input_rows import InputRows, read_input, rows_of_columns
+from shadowsync.pipeline.saved_model.input_schema import InputSchema, input_schema
+
+COLUMNS = {
+    "when": "timestamp",
+    "user": "categorical",
+    "tags": {"kind": "multi_hot", "delimiter": "|"},
+    "price": "dense",
+    "weight": "weight",
+    "clicked": "label",
+}
+
+
+TEXTS: dict[str, IdClass] = {"user": "text", "tags": "text"}
+INTEGERS: dict[str, IdClass] = {"user": "integer", "tags": "integer"}
+
+
+def schema_of(id_classes: Mapping[str, IdClass] = TEXTS, **data: Any) -> InputSchema:
+    """Of a job over CSV files with COLUMNS."""
+    tree = {"format": "csv", "path": "x.csv", "columns": COLUMNS} | data
+    return input_schema(job_of_tree({"data": tree, "model": {"table_rows": 100}}), id_classes)
+
+
+def read(file: Path, schema: InputSchema, *keep: str) -> list[InputRows]:
+    """All chunks of a file."""
+    spans = plan_spans([str(file)], schema.data.format, 1 << 20)
+    return [rows for span in spans for rows in read_input(span, schema, keep)]
+
+
+def test_only_what_the_model_sees_is_needed(tmp_path: Path) -> None:
+    """Neither a label, nor a weight, nor a time; in whatever order, with others beside them."""
+    file = tmp_path / "x.csv"
+    file.write_text("price,other,tags,user\n3,a,x|y,u1\n,b,,u2\n")
+    (rows,) = read(file, schema_of(), "other")
+    assert rows.numbers.tolist() == [2, 3]
+    assert rows.places.tolist() == [0, 1]
+    assert rows.examples.dense.tolist() == [[pytest.approx(np.log(4), rel=1e-6)], [0.0]]
+    assert rows.examples.bags.lengths.tolist() == [[2, 0]]
+    assert np.isnan(rows.labels).all()
+    assert rows.kept["other"].to_pylist() == ["a", "b"]
+
+
+def test_bad_rows_have_their_places_and_the_others_keep_theirs(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    lines = ["user,tags,price,clicked", "u1,x,1,1", "u2,x,2", "", "u3,x,cheap,0", "u4,x,4,maybe", '"u5,x,5,1']
+    file.write_text("\n".join(lines) + "\n")
+    (rows,) = read(file, schema_of(), "price")
+    assert rows.numbers.tolist() == [2, 3, 5, 6, 7], "a line without a character is no row"
+    assert rows.places.tolist() == [0, 3], "a label that is none takes no score away"
+    assert sorted(rows.why) == [1, 2, 4]
+    assert "3 columns, not 4" in rows.why[1]
+    assert "price 'cheap'" in rows.why[2]
+    assert "quotes" in rows.why[4]
+    np.testing.assert_array_equal(rows.labels, [1, np.nan, 0, np.nan, np.nan])
+    assert rows.kept["price"].to_pylist() == ["1", None, "cheap", "4", None]
+
+
+def test_a_block_of_bad_lines_only(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("user,tags,price\na,b\na,b,c,d\n")
+    (rows,) = read(file, schema_of(), "user")
+    assert rows.numbers.tolist() == [2, 3]
+    assert len(rows.examples) == len(rows.places) == 0
+    assert sorted(rows.why) == [0, 1]
+    assert rows.kept["user"].to_pylist() == [None, None]
+
+
+def test_without_a_header_the_label_may_be_absent(tmp_path: Path) -> None:
+    schema = schema_of(header=False)
+    file = tmp_path / "x.csv"
+    found = []
+    for text in ("1,u1,x,3,1,1\n", "1,u1,x,3,1\n"):
+        file.write_text(text)
+        (rows,) = read(file, schema)
+        found.append((rows.examples.rows.tolist(), rows.examples.dense.tolist()))
+        assert rows.numbers.tolist() == [1]
+        assert np.isnan(rows.labels[0]) == (text.count(",") == 4)
+    assert found[0] == found[1]
+    file.write_text("1,u1,x,3\n")
+    assert "4 columns, not 6" in read(file, schema)[0].why[0], "the control"
+
+
+def _rows(schema: InputSchema, user: pa.Array, tags: pa.Array) -> tuple[list[list[int]], list[int]]:
+    columns = {"user": user, "tags": tags, "price": pa.array([1.0] * len(user))}
+    found = rows_of_columns(columns, schema, [], "here", np.arange(len(user)))
+    return found.examples.rows.tolist(), found.examples.bags.rows.tolist()
+
+
+USERS = pa.array([7, None, 8])
+TAGS = pa.array([[1, 2], None, [3]])
+
+
+@pytest.mark.parametrize(
+    ("user", "tags"),
+    [
+        (USERS, TAGS),
+        (USERS.cast(pa.uint8()), TAGS.cast(pa.large_list(pa.int16()))),
+        (USERS.dictionary_encode(), TAGS),
+        (pa.array([9, 7, None, 8])[1:], pa.array([[9], [1, 2], None, [3]], pa.large_list(pa.int64()))[1:]),
+        (
+            USERS,
+            pa.LargeListArray.from_arrays(
+                pa.array([0, 2, 2, 3], pa.int64()), pa.array([1, 2, 3]).dictionary_encode()
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("data", [{}, {"format": "parquet", "path": "x.parquet"}])
+def test_integers_where_training_read_texts_are_those_texts(
+    user: pa.Array, tags: pa.Array, data: dict[str, Any]
+) -> None:
+    texts = (pa.array(["7", None, "8"]), pa.array(["1|2", "", "3"]))
+    assert _rows(schema_of(**data), user, tags) == _rows(schema_of(**data), *texts)
+    as_integers = schema_of(INTEGERS, format="parquet", path="x.parquet")
+    assert _rows(as_integers, user, tags) == _rows(as_integers, USERS, TAGS)
+    assert _rows(as_integers, user, tags) != _rows(schema_of(**data), *texts), "the control"
+
+
+@pytest.mark.parametrize(
+    ("user", "tags", "column"),
+    [(["7"], [[1]], "user"), ([7], [["1"]], "tags"), ([7], ["1|2"], "tags")],
+)
+def test_texts_where_training_read_integers_are_refused(
+    user: list[object], tags: list[object], column: str
+) -> None:
+    schema = schema_of(INTEGERS, format="parquet", path="x.parquet")
+    with pytest.raises(
+        DataError, match=rf"here: column '{column}' holds texts, and the model was trained on"
+    ):
+        _rows(schema, pa.array(user), pa.array(tags))
+    assert _rows(schema, pa.array([7]), pa.array([[1]])), "the control"
+    # Of a column without a value in training nothing is known.
+    assert _rows(schema_of({}, format="parquet", path="x.parquet"), pa.array(user), pa.array(tags))
+
+
+@pytest.mark.parametrize(
+    ("header", "keep", "said"),
+    [
+        ("user,tags", [], "has no column 'price'; there are user, tags"),
+        ("user,tags,prize", [], "has no column 'price'; did you mean 'prize'?"),
+        ("user,tags,price,price", [], "has 2 times column 'price'"),
+        ("user,tags,price", ["note"], "has no column 'note'"),
+    ],
+)
+def test_a_column_that_is_not_there(tmp_path: Path, header: str, keep: list[str], said: str) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text(f"{header}\n{','.join('1' * (header.count(',') + 1))}\n")
+    with pytest.raises(DataError) as caught:
+        read(file, schema_of(), *keep)
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)

@@ -1,0 +1,88 @@
+"""What `top` says of a job that ends, and of one that it does not hear any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import zmq
+import zmq.asyncio
+from shadowsync.pipeline.errors import ClusterError, ExitCode
+from shadowsync.pipeline.wire.frames import decode, encode
+from shadowsync.pipeline.wire.messages import Answer, Ask
+from shadowsync.tests.support.statuses import a_status
+from shadowsync.watch.attach import attach
+
+ENOUGH_SECONDS = 20.0
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time to lose."""
+    monkeypatch.setattr("shadowsync.watch.attach.PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr("shadowsync.watch.attach.PATIENCE_SECONDS", 0.1)
+
+
+async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: list[dict[str, Any]]) -> None:
+    """To each question does what comes next in the plan: "answer", "nothing" or "end"."""
+    for what in plan:
+        while True:
+            identity, *frames = await socket.recv_multipart()
+            message = decode(frames)
+            if isinstance(message, Ask):
+                break
+        asked.append(message.body)
+        status = a_status(node_timeout_seconds=0.5)
+        if what == "answer":
+            answer = Answer(number=message.number, ok=True, body=status.model_dump(mode="json"))
+            await socket.send_multipart([identity, *encode(answer)])
+        elif what == "end":
+            end = Ask(number=1, verb="ended", body={"outcome": "finished"})
+            await socket.send_multipart([identity, *encode(end)])
+
+
+def watch(plan: Iterable[str]) -> list[dict[str, Any]]:
+    """Attaches to a coordinator of this plan; gives what it was asked."""
+    asked: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        context = zmq.asyncio.Context()
+        socket = context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.LINGER, 0)
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        serving = asyncio.create_task(coordinate(socket, plan, asked))
+        try:
+            address = f"tcp://127.0.0.1:{port}"
+            await asyncio.wait_for(attach(address, once=False, as_json=False), ENOUGH_SECONDS)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            socket.close()
+            context.term()
+
+    asyncio.run(main())
+    return asked
+
+
+def test_a_job_that_tells_its_end_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = watch(["answer", "answer", "end"])
+    assert capsys.readouterr().err == "a-job has ended: finished\n"
+    assert all(body["tell_end"] for body in asked)
+
+
+def test_a_job_that_is_not_heard_has_not_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ClusterError, match=r"no answer for \d+ s; a-job was training") as caught:
+        watch(["answer", "answer"])
+    assert caught.value.exit_code is ExitCode.CLUSTER
+    said = capsys.readouterr().err
+    assert "no answer for 0 s; a-job was training" in said
+    assert "ended" not in said
+
+
+def test_a_job_that_is_heard_again_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    watch(["answer", "nothing", "answer", "end"])
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("no answer for")
+    assert last == "a-job has ended: finished"

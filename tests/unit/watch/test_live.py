@@ -1,0 +1,155 @@
+"""The table of a terminal, the lines of what is none, and attaching to a job."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from shadowsync.pipeline.errors import ClusterError, JobFileError, ProtocolError
+from shadowsync.tests.support.statuses import a_status
+from shadowsync.watch import words
+from shadowsync.watch.attach import address_of, attach
+from shadowsync.watch.live import Lines, LiveTable, Silence, display
+from shadowsync.watch.status import Incident, NodeStatus, Progress, Speed
+from shadowsync.watch.table import MOST_NODES, table_of
+
+WIDTH = 80
+
+
+def drawn(status: object, width: int = WIDTH) -> list[str]:
+    """The lines of the table."""
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(table_of(status))  # type: ignore[arg-type]
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_table_fits_and_has_the_figures(width: int) -> None:
+    lines = drawn(a_status(page="http://127.0.0.1:8080/"), width)
+    assert max(len(line) for line in lines) <= width
+    text = "\n".join(lines)
+    for figure in (
+        *("a-job", "training", "easgd in the shadow", "25%", "12,288 of 50,000 examples", "30 s left"),
+        *("31,000, mean 30,000", "0.8000, now 0.7000", "2.5, open 3", "0.0200", "2.0 MB/s out"),
+        *("trainer-1", "90%", "300 MB", "15,000", "20 rounds", "4 batches queued", "60 lookups/s"),
+        "http://127.0.0.1:8080/",
+    ):
+        assert figure in text, figure
+    assert "…" not in text
+
+
+def test_what_was_not_measured_is_no_zero() -> None:
+    unknown = a_status(progress=Progress(trained=0, distinct=0), speed=Speed())
+    text = "\n".join(drawn(unknown))
+    assert "0 examples" in text
+    assert f"{words.UNKNOWN}, mean {words.UNKNOWN}" in text
+    assert "left" not in text
+    assert "%  0 examples" not in text
+
+
+def test_an_estimate_is_called_one() -> None:
+    estimated = a_status(progress=Progress(trained=10, distinct=10, total=100))
+    assert any("10 of about 100 examples" in line for line in drawn(estimated))
+
+
+def test_many_nodes_are_a_row_a_role() -> None:
+    few, many = drawn(a_status(trainers=8)), drawn(a_status(trainers=MOST_NODES))
+    assert any(line.startswith("trainer-7") for line in few)
+    assert not any(line.startswith("trainer-") for line in many)
+    (row,) = [line for line in many if line.startswith(f"{MOST_NODES} trainers")]
+    assert f"{15_000 * MOST_NODES:,}" in row
+    assert len(many) < len(few)
+
+
+def test_the_dead_and_what_happened_are_shown() -> None:
+    status = a_status()
+    dead = NodeStatus(name="trainer-9", role="trainer", index=9, alive=False, why="died (killed by SIGKILL)")
+    incidents = [Incident(number=n, seconds=n, node="trainer-9", what=f"incident {n}") for n in range(1, 6)]
+    changes = {"nodes": [*status.nodes, dead], "incidents": incidents}
+    text = "\n".join(drawn(status.model_copy(update=changes)))
+    assert re.search(r"trainer-9 +✗ died", text)
+    assert "incident 5" in text
+    assert "incident 1" not in text
+
+
+def test_lines_say_the_page_once() -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    for seconds in (5.0, 10.0):
+        lines(a_status(seconds=seconds, page="http://127.0.0.1:1/").model_dump(mode="json"))
+    first, *rest = stream.getvalue().splitlines()
+    assert first == "page: http://127.0.0.1:1/"
+    assert len(rest) == 2
+    assert re.match(r"     5 s  training +12,288 trained +25%, 30 s left", rest[0])
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_terminal_gets_a_table_and_is_left_as_it_was() -> None:
+    stream = io.StringIO()
+    table = LiveTable(Console(file=stream, force_terminal=True, width=WIDTH, height=40))
+    for seconds in (1.0, 2.0):
+        table(a_status(seconds=seconds).model_dump(mode="json"))
+    table.close()
+    table.close()
+    text = stream.getvalue()
+    assert "\x1b[?25l" in text, "the cursor is hidden"
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "and comes back"
+    # What was drawn is erased, line by line, so that the report begins where the table did.
+    assert text.count("\x1b[2K") >= 2 * 10
+
+
+def test_what_suits_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(display(quiet=True), Silence)
+    assert isinstance(display(quiet=False), Lines)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(display(quiet=False), LiveTable)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(display(quiet=False), Lines)
+
+
+def test_another_version_s_status_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="version"):
+        Lines(io.StringIO())({"version": 0})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3661, "1 h 1 min"), (None, words.UNKNOWN)],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (12.4e6, "12 MB"), (3.2e9, "3.2 GB")]
+)
+def test_sizes(value: float, text: str) -> None:
+    assert words.size(value) == text
+
+
+def test_where_to_attach(tmp_path: Path) -> None:
+    assert address_of(None, "tcp://h:1") == "tcp://h:1"
+    (tmp_path / "coordinator.json").write_text('{"endpoint": "tcp://h:2"}', encoding="utf-8")
+    assert address_of(tmp_path, None) == "tcp://h:2"
+    for folder, join in ((None, None), (tmp_path, "tcp://h:1")):
+        with pytest.raises(JobFileError, match="--join"):
+            address_of(folder, join)
+    with pytest.raises(ClusterError, match="not the folder of a run"):
+        address_of(tmp_path / "nowhere", None)
+
+
+def test_an_address_that_is_none() -> None:
+    with pytest.raises(ClusterError, match="tcp://HOST:PORT"):
+        asyncio.run(attach("nowhere", once=True, as_json=False))
+
+
+def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowsync.watch.attach.FIRST_SECONDS", 0.3)
+    with pytest.raises(ClusterError, match=r"no coordinator answered within 0\.3 s"):
+        asyncio.run(attach("tcp://127.0.0.1:9", once=True, as_json=False))

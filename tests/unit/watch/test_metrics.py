@@ -1,0 +1,151 @@
+"""Metrics for Prometheus: their names, and that the dashboard and the documents know no others."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import shadowsync
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from shadowsync.pipeline.errors import ClusterError
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.watch.metric_names import BY_ROLE, EVERY, PREFIX
+from shadowsync.watch.metrics_server import MOST_CONNECTIONS, MetricsServer, serve_metrics
+
+ROOT = Path(shadowsync.__file__).resolve().parent
+DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "shadowsync.json"
+NAME = re.compile(rf"\b{PREFIX}[a-z_]+\b")
+
+COUNTS = {"cpu_seconds": 2.5, "trained_examples": 1024, "gap_open": 3, "to/sync-0": 10, "from/sync-0": 20}
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    """A trainer's."""
+    made = serve_metrics("a-run", "trainer", "trainer-1", lambda: COUNTS, host="127.0.0.1", port=0)
+    yield made
+    made.close()
+
+
+def scrape(server: MetricsServer) -> dict[tuple[str, str], tuple[float, dict[str, str]]]:
+    """By name and peer: the value and the labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10.0) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, sample.labels.get("peer", "")): (sample.value, sample.labels)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_has_the_counts_of_the_last_heartbeat(server: MetricsServer) -> None:
+    found = scrape(server)
+    labels = {"run": "a-run", "role": "trainer", "node": "trainer-1"}
+    assert found == {
+        ("shadowsync_cpu_seconds_total", ""): (2.5, labels),
+        ("shadowsync_trained_examples_total", ""): (1024.0, labels),
+        ("shadowsync_sync_gap_open_iterations", ""): (3.0, labels),
+        ("shadowsync_link_sent_bytes_total", "sync-0"): (10.0, labels | {"peer": "sync-0"}),
+        ("shadowsync_link_received_bytes_total", "sync-0"): (20.0, labels | {"peer": "sync-0"}),
+    }
+
+
+def test_a_port_that_is_taken_is_told(server: MetricsServer) -> None:
+    with pytest.raises(ClusterError, match="--metrics-port"):
+        serve_metrics("a-run", "reader", "reader-0", dict, host="127.0.0.1", port=server.port)
+
+
+def test_the_port_is_free_again_at_the_end() -> None:
+    first = serve_metrics("a-run", "reader", "reader-0", dict, host="127.0.0.1", port=0)
+    first.close()
+    serve_metrics("a-run", "reader", "reader-0", dict, host="127.0.0.1", port=first.port).close()
+
+
+def test_idle_connections_are_few(server: MetricsServer) -> None:
+    address = ("127.0.0.1", server.port)
+    idle = [socket.create_connection(address, timeout=10.0) for _ in range(MOST_CONNECTIONS)]
+    try:
+        with socket.create_connection(address, timeout=5.0) as more:
+            assert more.recv(1) == b""
+    finally:
+        for connection in idle:
+            connection.close()
+
+    def served() -> bool:
+        try:
+            return bool(scrape(server))
+        except OSError:
+            return False
+
+    wait_until(served, "there is room again", 10.0)
+
+
+def test_an_idle_connection_is_ended(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowsync.watch.metrics_server._Handler.timeout", 0.2)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5.0) as idle:
+        assert idle.recv(1) == b""
+
+
+def test_names_have_their_units() -> None:
+    for role, metrics in BY_ROLE.items():
+        names = [metric.full_name for metric in metrics]
+        assert len(set(names)) == len(names), role
+        assert len({metric.key for metric in metrics}) == len(names), role
+    for name, metric in EVERY.items():
+        assert NAME.fullmatch(name)
+        assert name.endswith("_total") == (metric.kind == "counter")
+        if "bytes" in metric.key or "seconds" in metric.key:
+            assert re.search(r"_(bytes|seconds)(_total)?$", name), name
+
+
+def queries() -> list[str]:
+    """Every query of the dashboard."""
+    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    panels = [*board["panels"], *(inner for panel in board["panels"] for inner in panel.get("panels", []))]
+    found = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    found += [str(variable.get("query", "")) for variable in board["templating"]["list"]]
+    return found
+
+
+def test_the_dashboard_asks_for_what_nodes_serve() -> None:
+    found = queries()
+    assert len(found) > 12
+    for query in found:
+        names = NAME.findall(query)
+        assert names, query
+        assert set(names) <= set(EVERY), query
+        counters = [name for name in names if EVERY[name].kind == "counter"]
+        assert not counters or re.search(r"\b(rate|increase)\(", query), f"a counter as it is: {query}"
+
+
+def test_prometheus_looks_for_the_containers_that_there_are() -> None:
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+    watching = yaml.safe_load((ROOT / "docker" / "compose.watch.yaml").read_text(encoding="utf-8"))
+    config = yaml.safe_load((ROOT / "docker" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    (found,) = config["scrape_configs"][0]["dns_sd_configs"]
+    assert set(found["names"]) == set(BY_ROLE)
+    assert set(found["names"]) <= set(compose["services"])
+    job = tomllib.loads((ROOT / "docker" / "job.toml").read_text(encoding="utf-8"))
+    assert job["watch"]["metrics_port"] == found["port"]
+    (port,) = watching["services"]["coordinator"]["ports"]
+    assert port.endswith(job["watch"]["web"].removeprefix("0.0.0.0"))
+    for service in watching["services"].values():
+        for volume in service.get("volumes", []):
+            assert (ROOT / "docker" / volume.partition(":")[0]).exists(), volume
+    source = ROOT / "docker" / "grafana" / "provisioning" / "datasources" / "prometheus.yml"
+    (datasource,) = yaml.safe_load(source.read_text(encoding="utf-8"))["datasources"]
+    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    assert {panel["datasource"]["uid"] for panel in board["panels"]} == {datasource["uid"]}
+
+
+def test_the_documents_have_every_metric_and_no_other() -> None:
+    text = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(rf"^\| `({PREFIX}\w+)` \| (.+?) \|", text, re.MULTILINE))
+    assert rows == {name: metric.text for name, metric in EVERY.items()}

@@ -1,0 +1,211 @@
+"""Asking the coordinator of a running job for its status, from any process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import click
+import zmq
+import zmq.asyncio
+from rich.console import Console
+
+from ..pipeline.errors import ClusterError, JobFileError, ProtocolError
+from ..pipeline.wire.aio import send_now
+from ..pipeline.wire.conversation import Conversation, Gone, Handler, Refused
+from ..pipeline.wire.frames import decode, encode
+from ..pipeline.wire.schema import Message
+from ..pipeline.wire.sockets import prepare
+from .live import Display, Lines, LiveTable
+from .mirror import Mirror
+from .status import Status, read_status
+from .table import table_of
+
+PERIOD_SECONDS = 1.0
+FIRST_SECONDS = 5.0
+PATIENCE_SECONDS = 4.0
+
+
+def address_of(run_folder: Path | None, join: str | None) -> str:
+    """The coordinator's address. Raises JobFileError for two or none, ClusterError for a folder without."""
+    if (run_folder is None) == (join is None):
+        raise JobFileError("a run folder or --join is needed", remedy="give one of them, such as runs/latest")
+    if run_folder is None:
+        assert join is not None
+        return join
+    note = run_folder / "coordinator.json"
+    try:
+        return str(json.loads(note.read_text(encoding="utf-8"))["endpoint"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ClusterError(
+            "is not the folder of a run that has begun", where=str(run_folder), remedy="give runs/NAME"
+        ) from error
+
+
+async def _refuse(verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    del body
+    raise ProtocolError(f"a watcher does not know {verb!r}")
+
+
+@asynccontextmanager
+async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator[Conversation]:
+    """A link to the coordinator at `address`, which needs to exist for nothing yet; `handle` answers what it
+    asks. Raises ClusterError."""
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.DEALER)
+    prepare(socket)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt_string(zmq.IDENTITY, f"watcher-{uuid4().hex}")
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        context.term()
+        raise ClusterError(
+            f"is no address ({zmq.strerror(error.errno or 0)})",
+            where=address,
+            remedy="write tcp://HOST:PORT, as the coordinator printed it",
+        ) from error
+
+    def send(message: Message) -> None:
+        send_now(socket, encode(message))
+
+    talk = Conversation("the coordinator", send, handle)
+    receiving = asyncio.create_task(_receive(socket, talk))
+    try:
+        yield talk
+    finally:
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        socket.close()
+        context.term()
+
+
+async def _receive(socket: zmq.asyncio.Socket, talk: Conversation) -> None:
+    while True:
+        try:
+            talk.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
+        except ProtocolError as error:
+            talk.close(str(error))
+            return
+
+
+class _Watched:
+    """The job that is watched: what it answered, and whether it told that it ended."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._answered_at = time.monotonic()
+        self.mirror = Mirror()
+        self.told_end = asyncio.Event()
+        self.outcome = ""
+
+    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What the coordinator asks: that it has ended is all that it says of itself."""
+        if verb != "ended":
+            return await _refuse(verb, body)
+        self.outcome = str(body.get("outcome", ""))
+        self.told_end.set()
+        return {}
+
+    async def first(self, talk: Conversation, *, tell_end: bool) -> Status:
+        """The first status. Raises ClusterError if nobody answers."""
+        try:
+            return await self._ask(talk, FIRST_SECONDS, tell_end=tell_end)
+        except Gone as error:
+            raise ClusterError(
+                f"no coordinator answered within {FIRST_SECONDS:g} s",
+                where=self._address,
+                remedy="give the address or the folder of a job that is running",
+            ) from error
+
+    async def next(self, talk: Conversation) -> Status | None:
+        """The next status; None when the job told that it has ended. Says so when there is no answer, and
+        raises ClusterError when there was none for as long as a job waits for its nodes."""
+        while True:
+            asking = asyncio.ensure_future(self._ask(talk, PATIENCE_SECONDS, tell_end=True))
+            ending = asyncio.ensure_future(self.told_end.wait())
+            await asyncio.wait({asking, ending}, return_when=asyncio.FIRST_COMPLETED)
+            for one in (asking, ending):
+                one.cancel()
+            answers = await asyncio.gather(asking, ending, return_exceptions=True)
+            if self.told_end.is_set():
+                return None
+            if isinstance(answers[0], Status):
+                return answers[0]
+            if not isinstance(answers[0], Gone):
+                assert isinstance(answers[0], BaseException)
+                raise answers[0]
+            self._tell_silence()
+
+    def _tell_silence(self) -> None:
+        latest = self.mirror.latest
+        assert latest is not None
+        silent = time.monotonic() - self._answered_at
+        text = f"no answer for {silent:.0f} s; {latest.run} was {latest.phase}"
+        if silent < latest.node_timeout_seconds:
+            click.echo(text, err=True)
+            return
+        raise ClusterError(
+            text, where=self._address, remedy="see whether its coordinator runs and can be reached"
+        )
+
+    async def _ask(self, talk: Conversation, seconds: float, *, tell_end: bool) -> Status:
+        curves, incidents = self.mirror.cursors()
+        body = {
+            "curves": {name: list(at) for name, at in curves.items()},
+            "incidents": incidents,
+            "tell_end": tell_end,
+        }
+        try:
+            answer = await talk.ask("status", body, timeout_seconds=seconds)
+        except Refused as error:
+            raise ClusterError(error.what, where=self._address, remedy=error.remedy) from error
+        self._answered_at = time.monotonic()
+        self.mirror.take(read_status(answer))
+        # What is shown has all incidents; what was answered, only the new ones.
+        whole = self.mirror.whole()
+        assert whole is not None
+        return whole
+
+
+async def attach(address: str, *, once: bool, as_json: bool) -> None:
+    """Shows the job at `address` until it tells that it ends. Raises ClusterError if nobody answers there at
+    first, or for longer than a job waits for its nodes."""
+    watched = _Watched(address)
+    shown: Display | None = None
+    async with conversation(address, watched.handle) as talk:
+        try:
+            status: Status | None = await watched.first(talk, tell_end=not once)
+            while status is not None:
+                if as_json:
+                    click.echo(status.model_dump_json())
+                elif once:
+                    Console().print(table_of(status))
+                else:
+                    shown = shown or _display()
+                    shown(status.model_dump())
+                if once:
+                    return
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(watched.told_end.wait(), PERIOD_SECONDS)
+                status = await watched.next(talk)
+        finally:
+            if shown is not None:
+                shown.close()
+    if not as_json and watched.mirror.latest is not None:
+        click.echo(f"{watched.mirror.latest.run} has ended: {watched.outcome}", err=True)
+
+
+def _display() -> Display:
+    console = Console()
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveTable(console)
+    return Lines(sys.stdout)

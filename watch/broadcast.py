@@ -1,0 +1,119 @@
+"""Server-sent events for a bounded number of clients, none of which can hold up another. No I/O."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from uuid import uuid4
+
+MOST_CLIENTS = 16
+QUEUED_EVENTS = 16
+REMEMBERED_EVENTS = 30
+
+
+class Full(Exception):
+    """There are MOST_CLIENTS."""
+
+
+class Client:
+    """One page. `next` gives its events until the end; all else is `Broadcast`'s.
+
+    Args:
+        drop: ends the connection at once; called when the client does not keep up.
+    """
+
+    def __init__(self, drop: Callable[[], None]) -> None:
+        self._drop = drop
+        self._events: deque[bytes] = deque()
+        self._wake = asyncio.Event()
+        self._ended = False
+
+    @property
+    def waiting(self) -> int:
+        """Events that it has not taken."""
+        return len(self._events)
+
+    async def next(self) -> bytes | None:
+        """The next event, as it goes over the wire; None at the end."""
+        while not self._events and not self._ended:
+            self._wake.clear()
+            await self._wake.wait()
+        return self._events.popleft() if self._events else None
+
+    def put(self, event: bytes) -> bool:
+        """Queues an event; False, and the connection ends, if QUEUED_EVENTS wait already."""
+        if len(self._events) >= QUEUED_EVENTS:
+            self._events.clear()
+            self.end()
+            self._drop()
+            return False
+        self._events.append(event)
+        self._wake.set()
+        return True
+
+    def end(self) -> None:
+        """No event will follow."""
+        self._ended = True
+        self._wake.set()
+
+
+class Broadcast:
+    """Numbered events to all clients. All of it belongs to one asyncio loop.
+
+    An id has the incarnation of this object in it, so that a client which comes back after a restart is not
+    taken for one that missed a few events.
+    """
+
+    def __init__(self) -> None:
+        self._incarnation = uuid4().hex[:12]
+        self._number = 0
+        self._recent: deque[tuple[int, bytes]] = deque(maxlen=REMEMBERED_EVENTS)
+        self.clients: set[Client] = set()
+        self.dropped_clients = 0
+
+    def publish(self, kind: str, data: str) -> None:
+        """An event for everybody; `data` is one line."""
+        self._number += 1
+        event = self._event(kind, data)
+        self._recent.append((self._number, event))
+        for client in tuple(self.clients):
+            if not client.put(event):
+                self.clients.discard(client)
+                self.dropped_clients += 1
+
+    def join(self, last_id: str, whole: Callable[[], str], drop: Callable[[], None]) -> Client:
+        """A client comes, or comes back with the id of the last event that it had: it gets what it missed, or
+        `whole()` as a "whole" event where that is not known any more. Raises Full."""
+        if len(self.clients) >= MOST_CLIENTS:
+            raise Full
+        client = Client(drop)
+        missed = self._missed(last_id)
+        if missed is None or len(missed) > QUEUED_EVENTS:
+            missed = [self._event("whole", whole())]
+        for event in missed:
+            client.put(event)
+        self.clients.add(client)
+        return client
+
+    def leave(self, client: Client) -> None:
+        """A client is gone."""
+        self.clients.discard(client)
+        client.end()
+
+    def end(self) -> None:
+        """No event will follow; clients still get what is queued for them."""
+        for client in self.clients:
+            client.end()
+
+    def _missed(self, last_id: str) -> list[bytes] | None:
+        incarnation, _, number = last_id.partition("-")
+        if incarnation != self._incarnation or not number.isdecimal() or int(number) > self._number:
+            return None
+        first = self._recent[0][0] if self._recent else self._number + 1
+        if int(number) + 1 < first:
+            return None
+        return [event for at, event in self._recent if at > int(number)]
+
+    def _event(self, kind: str, data: str) -> bytes:
+        return f"id: {self._incarnation}-{self._number}\nevent: {kind}\ndata: {data}\n\n".encode()

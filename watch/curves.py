@@ -1,0 +1,60 @@
+"""Curves that grow by parts: what the coordinator sends of them, and what a client has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from .status import Cursor, CurvePart
+
+Points = Sequence[tuple[float, float]]
+
+# A point may still change while its bucket fills, and reports of batches come late.
+UNSETTLED_POINTS = 6
+
+
+def part_of(step: float, points: Points, cursor: tuple[float, int] | None) -> CurvePart | None:
+    """What a client with this cursor needs of a curve; None if that is nothing."""
+    known = cursor[1] if cursor is not None and cursor[0] == step else 0
+    start = max(0, min(known, len(points)) - UNSETTLED_POINTS)
+    if not points:
+        return None
+    return CurvePart(step=step, start=start, points=list(points[start:]))
+
+
+def parts_of(curves: Mapping[str, tuple[float, Points]], cursor: Cursor) -> dict[str, CurvePart]:
+    """The same for several, by name."""
+    parts = {name: part_of(step, points, cursor.get(name)) for name, (step, points) in curves.items()}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+class Curves:
+    """The whole curves as a client puts them together. One thread."""
+
+    def __init__(self) -> None:
+        self._curves: dict[str, tuple[float, list[tuple[float, float]]]] = {}
+
+    def merge(self, parts: Mapping[str, CurvePart]) -> None:
+        """Takes in what is new; a part that was taken in before changes nothing."""
+        for name, part in parts.items():
+            _, points = self._curves.get(name, (part.step, []))
+            # With another step, it starts at 0.
+            self._curves[name] = (part.step, [*points[: part.start], *part.points])
+
+    def cursor(self) -> Cursor:
+        """What the next question should carry."""
+        return {name: (step, len(points)) for name, (step, points) in self._curves.items()}
+
+    def names(self) -> Iterable[str]:
+        """Of the curves that there are."""
+        return self._curves.keys()
+
+    def points(self, name: str) -> list[tuple[float, float]]:
+        """Those of one curve, empty if there is none."""
+        return list(self._curves[name][1]) if name in self._curves else []
+
+    def whole(self) -> dict[str, CurvePart]:
+        """All of them, for a client that has none."""
+        return {
+            name: CurvePart(step=step, start=0, points=points)
+            for name, (step, points) in self._curves.items()
+        }

@@ -1,0 +1,32 @@
+"""Which Host headers are answered: a page of another name could be that of a stranger (DNS rebinding)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+
+
+def host_of(header: str) -> str:
+    """The host in a Host header, without its port; "" for what has none."""
+    header = header.strip().lower()
+    if header.startswith("["):
+        host, bracket, rest = header[1:].partition("]")
+        return host if bracket and (not rest or rest.startswith(":")) else ""
+    host, colon, port = header.partition(":")
+    return host if not colon or port.isdecimal() else ""
+
+
+def is_own(header: str, names: Collection[str]) -> bool:
+    """Whether a request with this Host header means this server.
+
+    An address is no name, so no name server can point it elsewhere: every one is fine. Of names, "localhost"
+    and those given.
+    """
+    host = host_of(header)
+    if host == "localhost" or host in {name.lower() for name in names}:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

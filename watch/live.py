@@ -1,0 +1,132 @@
+"""Showing statuses as they come: a table that stays in place on a terminal, lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+
+from ..pipeline.report.placement import read_plan
+from ..pipeline.report.placement_table import print_plan
+from . import words
+from .status import Status, read_status
+from .table import table_of
+
+
+class Display(ABC):
+    """Takes the bodies of the coordinator's answers. One thread."""
+
+    # How often it wants one.
+    period_seconds: float
+
+    @abstractmethod
+    def __call__(self, body: dict[str, Any]) -> None:
+        """Shows a status; raises ProtocolError for what is none."""
+
+    def begin(self, folder: Path) -> None:  # noqa: B027
+        """The job has a folder, and in it the plan of its tables, which is shown once."""
+
+    def close(self) -> None:  # noqa: B027
+        """Leaves the terminal as it was; may be called again."""
+
+
+class LiveTable(Display):
+    """A table that is redrawn in its place, and gone when it is closed."""
+
+    period_seconds = 1.0
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(
+            console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        self._started = False
+        self._console = console
+
+    def begin(self, folder: Path) -> None:
+        """See `Display`; it stays above the table."""
+        _show_plan(folder, self._console)
+
+    def __call__(self, body: dict[str, Any]) -> None:
+        """See `Display`."""
+        status = read_status(body)
+        if not self._started:
+            self._live.start()
+            self._started = True
+        self._live.update(table_of(status), refresh=True)
+
+    def close(self) -> None:
+        """See `Display`."""
+        if self._started:
+            self._live.stop()
+            self._started = False
+
+
+class Lines(Display):
+    """One line a status, and the page's address before the first."""
+
+    period_seconds = 5.0
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._page = ""
+
+    def begin(self, folder: Path) -> None:
+        """See `Display`."""
+        _show_plan(folder, Console(file=self._stream))
+
+    def __call__(self, body: dict[str, Any]) -> None:
+        """See `Display`."""
+        status = read_status(body)
+        if status.page != self._page:
+            self._page = status.page
+            print(f"page: {self._page}", file=self._stream, flush=True)
+        print(line_of(status), file=self._stream, flush=True)
+
+
+class Silence(Display):
+    """Shows nothing."""
+
+    period_seconds = 5.0
+
+    def __call__(self, body: dict[str, Any]) -> None:
+        """See `Display`."""
+        del body
+
+
+def line_of(status: Status) -> str:
+    """The status in one line."""
+    parts = [
+        f"{status.seconds:6.0f} s  {status.outcome or status.phase}",
+        f"{status.progress.trained:>11,} trained",
+    ]
+    if status.progress.fraction is not None:
+        left = status.progress.seconds_left
+        parts.append(f"{status.progress.fraction:>4.0%}" + (f", {words.duration(left)} left" if left else ""))
+    if status.speed.mean is not None:
+        parts.append(f"{status.speed.mean:>9,.0f} examples/s")
+    if status.quality.ne is not None:
+        parts.append(f"NE {status.quality.ne:.4f}")
+    if status.sync.rounds:
+        parts.append(f"{status.sync.rounds:,} rounds, open gap {status.sync.gap_open}")
+    return "  ".join(parts)
+
+
+def _show_plan(folder: Path, console: Console) -> None:
+    record = read_plan(folder)
+    if record is not None:
+        print_plan(record, console)
+
+
+def display(*, quiet: bool) -> Display:
+    """What suits this process's standard error."""
+    if quiet:
+        return Silence()
+    console = Console(stderr=True)
+    # A "dumb" terminal cannot move its cursor.
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveTable(console)
+    return Lines(sys.stderr)

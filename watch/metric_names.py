@@ -1,0 +1,128 @@
+"""Every metric that a node serves to Prometheus: its name, its unit, and the count that it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PREFIX = "shadowsync_"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric; `key` is the count's name in a heartbeat. A counter's `name` is without its `_total`."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    key: str
+    text: str
+
+    @property
+    def full_name(self) -> str:
+        """As Prometheus has it."""
+        return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
+
+
+def _counter(name: str, key: str, text: str) -> Metric:
+    return Metric(name, "counter", key, text)
+
+
+def _gauge(name: str, key: str, text: str) -> Metric:
+    return Metric(name, "gauge", key, text)
+
+
+COMMON = (
+    _counter("cpu_seconds", "cpu_seconds", "CPU time of the process, all threads"),
+    _gauge("memory_bytes", "memory_bytes", "resident memory of the process"),
+    _gauge("peak_memory_bytes", "peak_memory_bytes", "the most resident memory so far"),
+)
+_LISTENER = (
+    _counter("sent_bytes", "sent_bytes", "bytes of messages sent to others, control aside"),
+    _counter("received_bytes", "received_bytes", "bytes of messages received from others, control aside"),
+)
+_SHARED = _counter(
+    "shared_bytes", "shared_bytes", "bytes of vectors and gradients in shared memory, in no message"
+)
+READER = (
+    *_LISTENER,
+    _counter("read_examples", "read_examples", "examples delivered to trainers"),
+    _counter("read_batches", "read_batches", "batches delivered to trainers"),
+    _counter("resent_batches", "resent_batches", "batches delivered again since no receipt came"),
+    _counter("bad_rows", "bad_rows", "malformed rows"),
+    _gauge("queued_batches", "queued_batches", "batches that are ready and nobody has credit for"),
+    _gauge("kept_bytes", "kept_bytes", "memory of batches that are not known to be trained"),
+)
+TRAINER = (
+    *_LISTENER,
+    _SHARED,
+    _gauge("unshared_links", "unshared_links", "workers' links to embedding nodes that cannot share memory"),
+    _counter("trained_examples", "trained_examples", "examples trained by this trainer"),
+    _counter("iterations", "iterations", "steps of all workers"),
+    _counter("wait_seconds", "wait_seconds", "time that workers waited for batches and vectors, summed"),
+    _counter("lookup_requests", "lookups", "lookups sent to embedding nodes"),
+    _counter("resent_requests", "resent_requests", "requests sent again since no answer came"),
+    _counter("cache_hits", "cache_hits", "distinct rows of batches that a worker's own copy served"),
+    _counter("cache_misses", "cache_misses", "distinct rows of batches that were asked for, with a cache"),
+    _counter("cache_spared_bytes", "cache_spared_bytes", "bytes that those copies spared"),
+    _counter("sync_rounds", "rounds", "completed rounds of synchronization"),
+    _counter("sync_incomplete_rounds", "incomplete_rounds", "rounds that ended without all of their slices"),
+    _counter("sync_gap_iterations", "gap_sum", "iterations between completed rounds, summed over rounds"),
+    _gauge("sync_gap_open_iterations", "gap_open", "iterations since the last completed round"),
+    _gauge("sync_gap_max_iterations", "gap_max", "the largest sync gap so far"),
+    _counter("sync_round_seconds", "round_seconds", "time that rounds took, summed"),
+    _counter("sync_round_cpu_seconds", "round_cpu_seconds", "CPU time that rounds took, summed"),
+    _counter("sync_sent_bytes", "sync_sent_bytes", "bytes sent for synchronization"),
+    _counter("sync_received_bytes", "sync_received_bytes", "bytes received for synchronization"),
+)
+EMBEDDING = (
+    *_LISTENER,
+    _SHARED,
+    _counter("lookups", "lookups", "lookups answered"),
+    _counter("looked_up_rows", "looked_up_rows", "rows in the lookups that were answered"),
+    _counter("pushes", "staleness_count", "pushes applied"),
+    _counter("repeated_pushes", "repeated_pushes", "pushes that were applied before, and changed nothing"),
+    _counter("staleness_pushes", "staleness_sum", "staleness of the pushes applied, summed"),
+    _gauge("staleness_max_pushes", "staleness_max", "the largest staleness so far"),
+)
+SYNC = (
+    *_LISTENER,
+    _counter("applied_slices", "applied_slices", "slices of the center that were moved"),
+    _counter("repeated_chunks", "repeated_chunks", "chunks that were applied before, and changed nothing"),
+    _counter("orphaned_slices", "orphaned_slices", "slices moved for a trainer that then died"),
+)
+COORDINATOR = (
+    _gauge("job_seconds", "seconds", "time since the job's start"),
+    _gauge("job_ended", "ended", "1 when the job has ended"),
+    _counter("job_trained_examples", "trained", "acknowledged examples, replayed ones among them"),
+    _counter("job_distinct_examples", "distinct", "the distinct examples among those"),
+    _counter("job_replayed_examples", "replayed", "further acknowledgements of an example"),
+    _counter("job_returned_examples", "returned", "examples that came back from dead or leaving trainers"),
+    _counter("job_left_out_examples", "left_out", "examples of batches left out, as not finite"),
+    _gauge("job_in_flight_examples", "in_flight", "examples read, and not trained, returned or left out"),
+    _gauge("job_expected_examples", "total", "examples of all epochs, perhaps estimated"),
+    _gauge("job_ne", "ne", "normalized entropy in training, of all examples so far"),
+    _gauge("job_recent_ne", "ne_recent", "normalized entropy in training, of the last stretch"),
+    _gauge(
+        "job_validation_score", "validation", "the last validation, in the metric of the job's [validation]"
+    ),
+    _gauge("job_divergence", "divergence", "how far the replicas are apart: ‖w - mean‖ / ‖mean‖, averaged"),
+    _gauge("job_sync_gap_mean_iterations", "gap_mean", "iterations between rounds, mean over trainers"),
+    _gauge("job_living_nodes", "living", "nodes that are alive, the coordinator among them"),
+    _gauge("job_dead_nodes", "dead", "nodes that died"),
+)
+BY_ROLE: dict[str, tuple[Metric, ...]] = {
+    "coordinator": (*COMMON, *COORDINATOR),
+    "reader": (*COMMON, *READER),
+    "trainer": (*COMMON, *TRAINER),
+    "embedding": (*COMMON, *EMBEDDING),
+    "sync": (*COMMON, *SYNC),
+}
+# By the node at the other end, in the label "peer"; trainers count them.
+LINK_SENT = _counter("link_sent_bytes", "to/", "bytes sent to one other node")
+LINK_RECEIVED = _counter("link_received_bytes", "from/", "bytes received from one other node")
+LINK_SHARED = _counter(
+    "link_shared_bytes", "shared/", "bytes, both ways, in memory shared with one other node"
+)
+EVERY = {metric.full_name: metric for metrics in BY_ROLE.values() for metric in metrics} | {
+    metric.full_name: metric for metric in (LINK_SENT, LINK_RECEIVED, LINK_SHARED)
+}

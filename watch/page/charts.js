@@ -1,0 +1,96 @@
+// The curves, drawn by uPlot; made anew when series come or go, the width changes, or the colours do.
+
+import { count } from "./words.js";
+
+const HEIGHT = 210;
+const CHARTS = {
+  ne: { curves: (name) => name === "ne" || name === "validation", x: "examples", digits: 4, zero: false },
+  throughput: { curves: (name) => name.startsWith("throughput/"), x: "s", digits: 0, zero: true },
+  gap: { curves: (name) => name.startsWith("gap/"), x: "s", digits: 1, zero: true },
+  divergence: { curves: (name) => name === "divergence", x: "s", digits: 4, zero: true },
+};
+const NAMES = { ne: "training", validation: "validation", divergence: "divergence" };
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function short(value) {
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${+(value / 1e6).toFixed(2)}M`;
+  if (size >= 1e4) return `${+(value / 1e3).toFixed(1)}k`;
+  return `${+value.toFixed(4)}`;
+}
+
+// Before training there is nothing, not a line at zero.
+function begun(points) {
+  const first = points.findIndex((point) => point[1] !== 0);
+  return first < 1 ? points : points.slice(first - 1);
+}
+
+function options(chart, names, width) {
+  const axis = {
+    stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
+    font: "11px system-ui, sans-serif", values: (_, marks) => marks.map(short),
+  };
+  const series = names.map((name, place) => ({
+    label: NAMES[name] ?? name.split("/")[1],
+    stroke: colour(`--c${place % 8}`),
+    width: name === "validation" ? 0 : 1.5,
+    points: name === "validation" ? { show: true, size: 7, fill: colour(`--c${place % 8}`) } : { show: false },
+    spanGaps: true,
+    value: (_, value) => (value == null ? "–" : value.toFixed(chart.digits)),
+  }));
+  return {
+    width, height: HEIGHT,
+    scales: { x: { time: false }, y: chart.zero ? { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
+    axes: [{ ...axis, size: 28 }, { ...axis, size: 48 }],
+    series: [{ label: chart.x, value: (_, value) => (value == null ? "–" : count(value)) }, ...series],
+    legend: { show: true, live: true },
+    cursor: { points: { size: 6 }, drag: { x: false, y: false } },
+  };
+}
+
+export class Charts {
+  #made = new Map();
+
+  show(curves) {
+    for (const [id, chart] of Object.entries(CHARTS)) {
+      const names = [...curves.keys()].filter((name) => chart.curves(name) && curves.get(name).length > 1);
+      // A name with a later number, trainer-10 after trainer-2.
+      names.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+      this.#draw(id, chart, names, curves);
+    }
+  }
+
+  renew() {
+    for (const { plot } of this.#made.values()) plot.destroy();
+    this.#made.clear();
+  }
+
+  #draw(id, chart, names, curves) {
+    const container = document.getElementById(id);
+    const old = this.#made.get(id);
+    if (!names.length) {
+      old?.plot.destroy();
+      this.#made.delete(id);
+      const empty = document.createElement("div");
+      empty.className = "empty";
+      empty.textContent = "nothing yet";
+      container.replaceChildren(empty);
+      return;
+    }
+    const tables = names.map((name) => {
+      const points = chart.zero ? begun(curves.get(name)) : curves.get(name);
+      return [points.map((point) => point[0]), points.map((point) => point[1])];
+    });
+    const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
+    const key = `${names.join()} ${container.clientWidth}`;
+    if (old?.key === key) {
+      old.plot.setData(data);
+      return;
+    }
+    old?.plot.destroy();
+    container.replaceChildren();
+    const plot = new uPlot(options(chart, names, container.clientWidth), data, container);
+    this.#made.set(id, { plot, key });
+  }
+}

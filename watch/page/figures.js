@@ -1,0 +1,121 @@
+// Everything that is text: the header, the figures, the ledger, incidents, and the table of processes.
+
+import { count, duration, number, rate, share, size } from "./words.js";
+
+const at = (id) => document.getElementById(id);
+
+function element(kind, text = "", name = "") {
+  const made = document.createElement(kind);
+  made.textContent = text;
+  if (name) made.className = name;
+  return made;
+}
+
+export function showHeader(status) {
+  const { progress } = status;
+  document.title = `${status.run} – shadowsync`;
+  at("run").textContent = status.run;
+  at("phase").textContent = status.ended ? "ended" : status.phase;
+  at("phase").className = `pill ${status.phase === "training" && !status.ended ? "training" : ""}`;
+  const ways = { shadow: "in the shadow", fixed: "at a fixed rate" };
+  at("way").textContent = ways[status.mode] ? `${status.algorithm} ${ways[status.mode]}` : "no synchronization";
+  at("elapsed").textContent = duration(status.seconds);
+  const fraction = progress.total ? Math.min(1, progress.distinct / progress.total) : null;
+  at("bar").style.width = `${(fraction ?? 0) * 100}%`;
+  at("bar").parentElement.setAttribute("aria-valuenow", String(Math.round((fraction ?? 0) * 100)));
+  const of = progress.total ? ` of ${progress.exact ? "" : "about "}${count(progress.total)}` : "";
+  const epochs = progress.epochs > 1 ? `, ${progress.epochs} epochs` : "";
+  at("done").textContent = `${count(progress.distinct)}${of} examples${epochs}`;
+  const left = status.ended || progress.seconds_left == null ? "" : `${duration(progress.seconds_left)} left`;
+  at("left").textContent = [fraction == null ? "" : share(fraction), left].filter(Boolean).join(", ");
+}
+
+export function showNotice(text, bad = false) {
+  at("notice").hidden = !text;
+  at("notice").textContent = text;
+  at("notice").className = bad ? "bad" : "";
+}
+
+export function showFigures(status) {
+  const { speed, quality, sync, embedding } = status;
+  const last = status.validation.at(-1);
+  const validated = last ? `validation ${status.validation_metric} ${number(last.value)}` : "before each step";
+  const cells = [
+    ["Examples/s", count(speed.now), `mean ${count(speed.mean)}`],
+    ["NE in training", number(quality.ne), `recently ${number(quality.ne_recent)}; ${validated}`],
+    ["Sync gap", number(sync.gap_mean, 1), `iterations; open ${count(sync.gap_open)}`],
+    ["Divergence", number(sync.divergence), "of the replicas"],
+    ["Rounds", count(sync.rounds), `${count(sync.incomplete_rounds)} incomplete`],
+    ["Synchronization", rate(sync.sent_bytes_per_second), `back ${rate(sync.received_bytes_per_second)}`],
+    ["Lookups/s", count(embedding.lookups_per_second), `pushes/s ${count(embedding.pushes_per_second)}`],
+    ["Staleness", number(embedding.staleness_mean, 1), `pushes; at most ${count(embedding.staleness_max)}`],
+  ];
+  at("figures").replaceChildren(
+    ...cells.map(([name, value, more]) => {
+      const cell = element("div");
+      cell.append(element("dt", name), element("dd", value), element("div", more, "more"));
+      return cell;
+    }),
+  );
+}
+
+export function showLedger(books, ended) {
+  const term = (name, value) => {
+    const made = element("span", `${name} `);
+    made.append(element("b", count(value)));
+    return made;
+  };
+  const sign = (text) => element("span", text, "dim");
+  at("ledger").replaceChildren(
+    term("read", books.read), term("trained", books.trained), term("returned", books.returned),
+    term("in flight", books.in_flight), sign("·"), term("distinct", books.distinct),
+    term("replayed", books.replayed), term("bad rows", books.bad_rows), term("left out", books.left_out),
+    sign(ended ? "" : "What is read comes with heartbeats, and so up to a second late."),
+  );
+}
+
+export function showIncidents(incidents) {
+  if (!incidents.length) {
+    at("incidents").replaceChildren(element("li", "None.", "none"));
+    return;
+  }
+  at("incidents").replaceChildren(
+    ...[...incidents].reverse().map((incident) => {
+      const item = element("li");
+      item.append(element("time", duration(incident.seconds)), element("b", incident.node), element("span", incident.what));
+      return item;
+    }),
+  );
+}
+
+const COLUMNS = ["node", "host", "pid", "CPU", "CPU time", "memory", "most", "examples/s", "waits", "gap", ""];
+
+function doing(node) {
+  if (!node.alive) return node.why;
+  if (!node.ready) return "getting ready";
+  if (node.queued != null) return `${node.queued} batches queued, ${size(node.kept_bytes)} kept`;
+  if (node.requests_per_second != null) {
+    return `${count(node.requests_per_second)} ${node.role === "embedding" ? "lookups" : "slices"}/s`;
+  }
+  return node.rounds == null ? "" : `${count(node.rounds)} rounds`;
+}
+
+export function showNodes(nodes) {
+  const table = at("nodes");
+  const head = element("tr");
+  head.append(...COLUMNS.map((name) => element("th", name)));
+  table.tHead.replaceChildren(head);
+  const blank = (value, words) => (value == null ? "" : words(value));
+  table.tBodies[0].replaceChildren(
+    ...nodes.map((node) => {
+      const row = element("tr", "", node.alive ? "" : "dead");
+      const cells = [
+        node.name, node.host, node.pid ? String(node.pid) : "", blank(node.cpu, share),
+        blank(node.cpu_seconds, duration), blank(node.memory_bytes, size), blank(node.peak_memory_bytes, size),
+        blank(node.examples_per_second, count), blank(node.wait, share), blank(node.gap_open, count), doing(node),
+      ];
+      row.append(...cells.map((text) => element("td", text)));
+      return row;
+    }),
+  );
+}

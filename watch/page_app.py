@@ -1,0 +1,95 @@
+"""What the page's server answers. Everything is read-only, and nothing on disk can be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from .broadcast import Broadcast, Full
+from .hosts import is_own
+from .mirror import Mirror
+from .page_files import page_files
+
+RETRY_MILLISECONDS = 2000
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "shadowsync",
+}
+
+
+class PageApp:
+    """The routes: the page's files, `/events` and `/status.json`. All of it belongs to one asyncio loop.
+
+    Args:
+        names: host names that this server answers to, beside addresses and "localhost".
+    """
+
+    def __init__(self, mirror: Mirror, broadcast: Broadcast, names: Collection[str]) -> None:
+        self._mirror = mirror
+        self._broadcast = broadcast
+        self._names = names
+        self.app = web.Application(middlewares=[self._guard])
+        self.app.router.add_get("/{path:.*}", self._answer)
+        self.app.on_response_prepare.append(_with_headers)
+
+    @property
+    def _guard(self) -> Middleware:
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if not is_own(request.headers.get("Host", ""), self._names):
+                return web.Response(status=421, text="this server has another name\n")
+            return await handler(request)
+
+        return guard
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        # The path as it came: what is written in another way, with %2e or .., is simply not there.
+        path = request.rel_url.raw_path
+        if path == "/events":
+            return await self._events(request)
+        if path == "/status.json":
+            return web.Response(text=self._whole(), content_type="application/json")
+        file = page_files().get(path)
+        if file is None:
+            return web.Response(status=404, text="not found\n")
+        return web.Response(body=file.content, content_type=file.content_type, charset="utf-8")
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None:
+            return web.Response(status=503)
+        try:
+            last_id = request.headers.get("Last-Event-ID", "")
+            client = self._broadcast.join(last_id, self._whole, transport.abort)
+        except Full:
+            return web.Response(status=503, headers={"Retry-After": "10"}, text="too many pages are open\n")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        try:
+            await response.prepare(request)
+            await response.write(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
+            while (event := await client.next()) is not None:
+                await response.write(event)
+        except ConnectionError:
+            # The page was closed, or dropped for being slow; both are none of our errors.
+            return response
+        finally:
+            self._broadcast.leave(client)
+        return response
+
+    def _whole(self) -> str:
+        status = self._mirror.whole()
+        return "null" if status is None else status.model_dump_json()
+
+
+async def _with_headers(request: web.Request, response: web.StreamResponse) -> None:
+    del request
+    response.headers.update(HEADERS)

@@ -1,0 +1,133 @@
+"""The web page of a job: a server on a thread and loop of its own, so that no browser can hold up control."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from aiohttp import web
+
+from ..pipeline.errors import ClusterError
+from .broadcast import Broadcast
+from .mirror import Mirror
+from .page_app import PageApp
+from .status import Status
+
+BACKLOG = 64
+FAREWELL_SECONDS = 1.0
+JOIN_SECONDS = 5.0
+START_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class PageServer:
+    """`publish` and `close` may be called by one other thread.
+
+    Args:
+        host, port: where to listen; port 0 is any free one.
+        names: host names beside addresses and "localhost" that a browser may call this server by.
+
+    Raises:
+        ClusterError: it cannot listen there.
+    """
+
+    def __init__(self, host: str, port: int, names: tuple[str, ...] = ()) -> None:
+        self._socket = _listen(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        shown = names[0] if names else host
+        self.url = f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}/"
+        self._mirror = Mirror()
+        self._names = (*names, host)
+        self._ready = threading.Event()
+        self._failure: Exception | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self.broadcast: Broadcast | None = None
+        self._thread = threading.Thread(target=self._main, name="page", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread, and returns when it serves; raises ClusterError if it does not."""
+        self._thread.start()
+        if self._ready.wait(START_SECONDS) and self._failure is None:
+            return
+        self.close()
+        why = f"{type(self._failure).__name__}: {self._failure}" if self._failure else f"{START_SECONDS:g} s"
+        raise ClusterError(
+            f"the page's server did not start ({why})",
+            where=self.url,
+            remedy="try again, or run without --web",
+        ) from self._failure
+
+    def publish(self, status: Status) -> None:
+        """Sends a status to every open page."""
+        self._call(lambda: self._take(status))
+
+    def close(self) -> None:
+        """Ends the server; what was published is sent first, for at most FAREWELL_SECONDS."""
+        if self._stop is not None:
+            self._call(self._stop.set)
+        if self._thread.is_alive():
+            self._thread.join(JOIN_SECONDS)
+        self._socket.close()
+
+    def tasks(self) -> int:
+        """Tasks on the server's loop."""
+        return len(asyncio.all_tasks(self._loop)) if self._loop is not None else 0
+
+    def _call(self, work: Callable[[], None]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(work)
+
+    def _take(self, status: Status) -> None:
+        self._mirror.take(status)
+        if self.broadcast is not None:
+            # Also without a client: one that comes back asks for what it missed.
+            self.broadcast.publish("status", status.model_dump_json())
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:
+            # Once it served, training goes on without its page.
+            self._failure = error
+            log.exception("the page's server failed")
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        broadcast = self.broadcast = Broadcast()
+        pages = PageApp(self._mirror, broadcast, self._names)
+        runner = web.AppRunner(
+            pages.app,
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,
+            keepalive_timeout=10.0,
+            shutdown_timeout=FAREWELL_SECONDS,
+        )
+        await runner.setup()
+        try:
+            await web.SockSite(runner, self._socket, backlog=BACKLOG).start()
+            self._ready.set()
+            await self._stop.wait()
+            broadcast.end()
+        finally:
+            await runner.cleanup()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ClusterError(
+            f"the page cannot listen there ({os.strerror(error.errno) if error.errno else error})",
+            where=f"{host}:{port}",
+            remedy="choose another port with --web, or none",
+        ) from error

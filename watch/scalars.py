@@ -1,0 +1,81 @@
+"""What TensorBoard gets of a status, and how often."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from ..pipeline.checkpoint.whole_file import unwritable
+from .event_file import EventFile
+from .status import Status
+
+FOLDER = "tensorboard"
+FIRST_PERIOD_SECONDS = 1.0
+STEPS_PER_PERIOD = 600
+
+log = logging.getLogger(__name__)
+
+
+def scalars_of(status: Status) -> dict[str, float]:
+    """By tag; what was not measured is not there. The step is the examples trained."""
+    found: dict[str, float | None] = {
+        "ne/all": status.quality.ne,
+        "ne/recent": status.quality.ne_recent,
+        "examples_per_second/all": status.speed.now,
+        "sync/gap_mean": status.sync.gap_mean,
+        "sync/gap_open": status.sync.gap_open,
+        "sync/rounds": status.sync.rounds,
+        "sync/sent_bytes_per_second": status.sync.sent_bytes_per_second,
+        "sync/divergence": status.sync.divergence,
+        "embedding/lookups_per_second": status.embedding.lookups_per_second,
+        "embedding/staleness_mean": status.embedding.staleness_mean,
+    }
+    for node in status.nodes:
+        if node.role == "trainer" and node.alive:
+            found[f"examples_per_second/{node.name}"] = node.examples_per_second
+    return {tag: float(value) for tag, value in found.items() if value is not None}
+
+
+class Scalars:
+    """Writes statuses into FOLDER of the run's folder. One thread.
+
+    At first one a second; the period doubles after every STEPS_PER_PERIOD, so that a long run's file stays
+    small. A file that cannot be written any more is given up with a line in the log: training is worth more.
+    Raises ResourceError if it cannot even be made.
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        try:
+            self._file: EventFile | None = EventFile(run_folder / FOLDER)
+        except OSError as error:
+            raise unwritable(run_folder / FOLDER, error) from error
+        self._period = FIRST_PERIOD_SECONDS
+        self._written = 0
+        self._written_at = float("-inf")
+        self._validated = 0
+
+    def publish(self, status: Status) -> None:
+        """A newer status."""
+        due = status.ended or status.seconds - self._written_at >= self._period
+        if self._file is None or not due or not status.progress.trained:
+            return
+        try:
+            self._file.add(status.progress.distinct, scalars_of(status))
+            for validation in status.validation[self._validated :]:
+                tag = f"{status.validation_metric}/validation"
+                self._file.add(validation.examples, {tag: validation.value})
+        except OSError as error:
+            log.error("%s: cannot be written (%s); no more of it", self._file.path, error.strerror)
+            self.close()
+            return
+        self._validated = len(status.validation)
+        self._written_at = status.seconds
+        self._written += 1
+        if self._written % STEPS_PER_PERIOD == 0:
+            self._period *= 2
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,204 @@
+"""The status of a running job: what the coordinator answers to `status`, and all that shows a job shows.
+
+Seconds are since the coordinator's start. A figure that was not measured yet is None, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ..pipeline.errors import ProtocolError
+
+STATUS_VERSION = 1
+# What a client holds of a curve: its step, and how many points.
+Cursor = dict[str, tuple[float, int]]
+Point = Annotated[tuple[float, float], BeforeValidator(tuple)]
+
+
+class Part(BaseModel):
+    """Base of the parts of a status; what a newer coordinator adds is ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Progress(Part):
+    """`trained` counts acknowledgements, `distinct` the examples among them. `total` is of all epochs: it is
+    exact where the files tell their rows (`exact`), else an estimate from what was read so far."""
+
+    trained: int
+    distinct: int
+    total: int | None = None
+    exact: bool = False
+    epochs: int = 1
+    seconds_left: float | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """Of the whole job, 0 to 1."""
+        return min(1.0, self.distinct / self.total) if self.total else None
+
+
+class Speed(Part):
+    """Examples/s: over the last seconds, and from the first to the last trained batch."""
+
+    now: float | None = None
+    mean: float | None = None
+
+
+class Quality(Part):
+    """Normalized entropy in training, each batch scored before its step: of all, and of the last stretch."""
+
+    ne: float | None = None
+    ne_recent: float | None = None
+
+
+class SyncFigures(Part):
+    """`gap_open` is the largest gap since a trainer's last round, `gap_mean` as in the report; bytes/s are
+    those that trainers sent and received for synchronization."""
+
+    rounds: int = 0
+    incomplete_rounds: int = 0
+    gap_open: int | None = None
+    gap_mean: float | None = None
+    sent_bytes_per_second: float | None = None
+    received_bytes_per_second: float | None = None
+    divergence: float | None = None
+
+
+class EmbeddingFigures(Part):
+    """Requests/s over all shards; staleness in pushes."""
+
+    lookups_per_second: float | None = None
+    pushes_per_second: float | None = None
+    staleness_mean: float | None = None
+    staleness_max: int | None = None
+
+
+class Books(Part):
+    """The ledger's sums so far, in examples. `read` is from the readers' last heartbeats, and so `in_flight`,
+    what it has over `trained`, `left_out` and `returned`, is as old as those. `left_out` are of batches whose
+    loss or gradients are not finite."""
+
+    read: int = 0
+    trained: int = 0
+    distinct: int = 0
+    replayed: int = 0
+    returned: int = 0
+    in_flight: int = 0
+    bad_rows: int = 0
+    left_out: int = 0
+
+
+class NodeStatus(Part):
+    """One node. `cpu` is cores in use over the last seconds; `wait` the share of its workers' time in which
+    they waited for batches and vectors; `queued` batches that a reader has and nobody has credit for."""
+
+    name: str
+    role: str
+    index: int
+    host: str = ""
+    pid: int = 0
+    alive: bool = True
+    ready: bool = True
+    why: str = ""
+    cpu: float | None = None
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    examples: int | None = None
+    examples_per_second: float | None = None
+    wait: float | None = None
+    rounds: int | None = None
+    gap_open: int | None = None
+    queued: int | None = None
+    kept_bytes: int | None = None
+    requests_per_second: float | None = None
+
+
+class Edge(Part):
+    """Bytes/s between two nodes: `up` from source to target, `down` back."""
+
+    source: str
+    target: str
+    up: float
+    down: float
+
+
+class Validation(Part):
+    """A checkpoint that was scored while training went on, after so many examples."""
+
+    examples: int
+    value: float
+
+
+class Incident(Part):
+    """What happened to a node; `number` counts from 1."""
+
+    number: int
+    seconds: float
+    node: str
+    what: str
+
+
+class CurvePart(Part):
+    """Points from place `start` on. With another `step` than before, all points are new."""
+
+    step: float
+    start: int
+    points: list[Point]
+
+
+class Status(Part):
+    """All of it. `curves` and `incidents` are what is new since the cursors of the question."""
+
+    version: int = STATUS_VERSION
+    run: str
+    job_seed: int = 0
+    algorithm: str
+    mode: str
+    phase: str
+    ended: bool = False
+    outcome: str = ""
+    page: str = ""
+    seconds: float
+    node_timeout_seconds: float = 10.0
+    batch: int = 0
+    elp: int = 0
+    progress: Progress
+    speed: Speed = Speed()
+    quality: Quality = Quality()
+    sync: SyncFigures = SyncFigures()
+    embedding: EmbeddingFigures = EmbeddingFigures()
+    ledger: Books = Books()
+    nodes: list[NodeStatus] = []
+    edges: list[Edge] = []
+    validation_metric: str = "ne"
+    validation: list[Validation] = []
+    incidents: list[Incident] = []
+    curves: dict[str, CurvePart] = {}
+    expected: dict[str, int] = Field(default_factory=dict)
+
+
+def read_status(body: dict[str, Any]) -> Status:
+    """The status in an answer's body. Raises ProtocolError for one of another version, or none at all."""
+    version = body.get("version")
+    if version != STATUS_VERSION:
+        raise ProtocolError(
+            f"the coordinator's status has version {version!r}, this program reads {STATUS_VERSION}",
+            remedy="use the version of shadowsync that the job runs with",
+        )
+    try:
+        return Status.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ProtocolError(f"the coordinator's status cannot be read: {where}: {first['msg']}") from error
+
+
+def cursor_of(body: object) -> Cursor:
+    """The cursors in a question's body; raises ValueError or TypeError for what is none."""
+    if not isinstance(body, dict):
+        raise TypeError("curves: an object of curves is expected")
+    return {str(name): (float(step), int(count)) for name, (step, count) in body.items()}

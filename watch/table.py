@@ -1,0 +1,157 @@
+"""A status as a table for a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from . import words
+from .status import NodeStatus, Status
+
+MOST_NODES = 14
+SHOWN_INCIDENTS = 3
+BAR_WIDTH = 24
+GONE = "✗ "
+_PLURAL = {"embedding": "embedding nodes", "sync": "sync nodes"}
+
+
+def table_of(status: Status) -> RenderableType:
+    """The whole picture; some 10 lines and one a node, or one a role where there are more than MOST_NODES."""
+    nodes = status.nodes
+    rows = [_node_cells(node) for node in nodes] if len(nodes) <= MOST_NODES else _role_rows(nodes)
+    parts: list[RenderableType] = [_head(status), _bar(status), _figures(status), Text()]
+    parts.append(_nodes(rows, "node" if len(nodes) <= MOST_NODES else "role"))
+    parts += [
+        Text(f"{words.duration(entry.seconds)}  {entry.node}: {entry.what}", "yellow", no_wrap=True)
+        for entry in status.incidents[-SHOWN_INCIDENTS:]
+    ]
+    if status.page:
+        parts.append(Text(status.page, "dim"))
+    return Group(*parts)
+
+
+def _head(status: Status) -> Text:
+    way = {"shadow": f"{status.algorithm} in the shadow", "fixed": f"{status.algorithm} at a fixed rate"}
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(status.run, "bold")
+    text.append(f"  {status.outcome or status.phase}", "green" if status.phase == "training" else "")
+    text.append(f"  {way.get(status.mode, 'no synchronization')}  {words.duration(status.seconds)}", "dim")
+    return text
+
+
+def _bar(status: Status) -> Table:
+    progress = status.progress
+    line = Table.grid(padding=(0, 2, 0, 0))
+    known = progress.fraction is not None
+    of = f" of {'' if progress.exact else 'about '}{progress.total:,}" if progress.total else ""
+    left = f"{words.duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
+    line.add_row(
+        # A bar that moves by itself would say that something is known.
+        ProgressBar(total=1.0, completed=progress.fraction or 0.0, width=BAR_WIDTH) if known else Text(),
+        Text(words.share(progress.fraction) if known else ""),
+        Text(f"{progress.distinct:,}{of} examples"),
+        Text(left, "bold"),
+    )
+    return line
+
+
+def _figures(status: Status) -> Text:
+    sync, embedding = status.sync, status.embedding
+    traffic = f"{words.per_second(sync.sent_bytes_per_second)} out"
+    cells = [
+        ("examples/s", f"{words.count(status.speed.now)}, mean {words.count(status.speed.mean)}"),
+        ("NE", f"{words.number(status.quality.ne)}, now {words.number(status.quality.ne_recent)}"),
+        ("sync gap", f"{words.number(sync.gap_mean, 1)}, open {words.count(sync.gap_open)}"),
+        ("rounds", f"{words.count(sync.rounds)}, {traffic}"),
+        (
+            "lookups/s",
+            f"{words.count(embedding.lookups_per_second)}, "
+            f"pushes/s {words.count(embedding.pushes_per_second)}",
+        ),
+        ("divergence", f"{words.number(sync.divergence)}"),
+        ("staleness", f"{words.number(embedding.staleness_mean, 1)} pushes"),
+        (
+            "in flight",
+            f"{words.count(status.ledger.in_flight)}, returned {words.count(status.ledger.returned)}",
+        ),
+    ]
+    widths = [max(len(cell[part]) for cell in cells[::2]) for part in (0, 1)]
+    text = Text(no_wrap=True, overflow="ellipsis", end="")
+    for (name, value), (other, another) in zip(cells[::2], cells[1::2], strict=True):
+        text.append(f"{name:<{widths[0]}}  ", "dim").append(f"{value:<{widths[1]}}  ")
+        text.append(f"{other:<10}  ", "dim").append(f"{another}\n")
+    return text
+
+
+_COLUMNS = ("CPU", "memory", "examples/s", "waits", "gap")
+
+
+def _nodes(rows: Sequence[Sequence[str]], first: str) -> Text:
+    """One text: a table of rich's own costs several times as much to draw, every second."""
+    head = [first, *_COLUMNS, ""]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    text = Text(no_wrap=True, overflow="ellipsis", end="")
+    for row in (head, *rows):
+        style = "dim" if row is head else "red" if row[-1].startswith(GONE) else ""
+        middle = "".join(f"{cell:>{width}}  " for cell, width in zip(row[1:-1], widths[1:-1], strict=True))
+        text.append(f"{row[0]:<{widths[0]}}  {middle}{row[-1]}".rstrip() + "\n", style)
+    return text
+
+
+def _node_cells(node: NodeStatus) -> list[str]:
+    if not node.alive:
+        return [node.name, "", "", "", "", "", f"{GONE}{node.why}"]
+    trainer = node.role == "trainer"
+    return [
+        node.name,
+        _known(words.share(node.cpu)),
+        _known(words.size(node.memory_bytes)),
+        _known(words.count(node.examples_per_second)) if node.role in ("trainer", "reader") else "",
+        _known(words.share(node.wait)) if trainer else "",
+        _known(words.count(node.gap_open)) if trainer else "",
+        _doing(node),
+    ]
+
+
+def _doing(node: NodeStatus) -> str:
+    if not node.ready:
+        return "getting ready"
+    if node.queued is not None:
+        return f"{node.queued} batches queued"
+    if node.requests_per_second is not None:
+        return f"{node.requests_per_second:,.0f} {'lookups' if node.role == 'embedding' else 'slices'}/s"
+    return f"{node.rounds:,} rounds" if node.rounds is not None else ""
+
+
+def _role_rows(nodes: Sequence[NodeStatus]) -> list[list[str]]:
+    rows = []
+    for role in dict.fromkeys(node.role for node in nodes):
+        living = [node for node in nodes if node.role == role and node.alive]
+        dead = sum(node.role == role and not node.alive for node in nodes)
+        gaps = [node.gap_open for node in living if node.gap_open is not None]
+        waits = [node.wait for node in living if node.wait is not None]
+        rows.append(
+            [
+                f"{len(living)} {_PLURAL.get(role, role + 's')}",
+                _known(words.share(_total(node.cpu for node in living))),
+                _known(words.size(_total(node.memory_bytes for node in living))),
+                _known(words.count(_total(node.examples_per_second for node in living))),
+                _known(words.share(sum(waits) / len(waits) if waits else None)),
+                _known(words.count(max(gaps, default=None))),
+                f"{GONE}{dead} died" if dead else "",
+            ]
+        )
+    return rows
+
+
+def _total(values: object) -> float | None:
+    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
+    return sum(known) if known else None
+
+
+def _known(text: str) -> str:
+    return "" if text == words.UNKNOWN else text
