@@ -19,7 +19,7 @@ from typing import Any
 
 from ..pipeline.data.batch import Float32Array
 from ..pipeline.wire.codecs.registry import LinkCodecs
-from ..pipeline.wire.messages import (
+from ..pipeline.wire.peer_messages import (
     PeerAsk,
     PeerChunk,
     PeerEnded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..pipeline.wire.messages import PeerChunk, PeerResult
+from ..pipeline.wire.peer_messages import PeerChunk, PeerResult
 
 Early = PeerChunk | PeerResult
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
+from ..pipeline.wire.segment import running_kernel
 from .role import Role
 from .sampler import Sampler, thread_figures
 from .tracing import TRACER
 
 LONGEST_TRACE_SECONDS: Final = 10.0
-BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class NodeProfile:
@@ -62,20 +60,12 @@ def measures(counts: Mapping[str, Any], sampler: Sampler) -> dict[str, Any]:
     are now, with this machine's clock."""
     return {
         "clock": time.monotonic(),
-        "machine": machine(),
+        "machine": running_kernel(),
         "cores": cores(),
         "counts": counts,
         "threads": thread_figures(),
         "sampled": sampler.figures(),
     }
-
-
-def machine() -> str:
-    """Names the kernel that this process runs on: whose monotonic clock it reads."""
-    try:
-        return BOOT.read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def cores() -> int:

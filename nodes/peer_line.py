@@ -8,7 +8,8 @@ import zmq
 
 from ..pipeline.errors import ProtocolError
 from ..pipeline.wire.frames import decode, encode
-from ..pipeline.wire.messages import Failure, PeerChunk, PeerResult
+from ..pipeline.wire.messages import Failure
+from ..pipeline.wire.peer_messages import PeerChunk, PeerResult
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Listener, prepare
 from .kept_memory import keep_freed_memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ..pipeline.wire.messages import PeerVerdict
+from ..pipeline.wire.peer_messages import PeerVerdict
 from .early_chunks import RoundId
 from .reduce_round import ReduceRound
 from .state_adoption import Adoption

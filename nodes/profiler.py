@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ..pipeline.profile.document import Profile, TraceNote
 from ..pipeline.profile.measured import Measured
 from ..pipeline.profile.trace_events import NodeTrace, trace_events
+from ..pipeline.wire.segment import running_kernel
 from .node_clocks import NodeClocks
 from .node_measures import measured_between
-from .node_profile import machine, measures
+from .node_profile import measures
 from .sampler import Sampler
 from .tracing import TRACER
 
@@ -57,7 +58,7 @@ class Profiler:
         self._c = coordinator
         self._seconds = seconds
         self._taken = Taken()
-        self._clocks = NodeClocks(machine())
+        self._clocks = NodeClocks(running_kernel())
         self._sampler = Sampler()
         self._input_ended = False
         self.ended = ""

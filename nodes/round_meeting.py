@@ -3,7 +3,7 @@ algorithm's state."""
 
 from __future__ import annotations
 
-from ..pipeline.wire.messages import PeerEnded, PeerReady, PeerState, PeerStateAsk, PeerWait
+from ..pipeline.wire.peer_messages import PeerEnded, PeerReady, PeerState, PeerStateAsk, PeerWait
 from ..sync_algos.base import Algorithm
 from ..sync_algos.grouping import Grouping
 from .early_chunks import round_of

@@ -8,7 +8,7 @@ at once.
 
 from __future__ import annotations
 
-from ..pipeline.wire.messages import PeerAsk, PeerEnded, PeerResolve, PeerVerdict
+from ..pipeline.wire.peer_messages import PeerAsk, PeerEnded, PeerResolve, PeerVerdict
 from .early_chunks import round_of
 from .peer_round import PeerRound, Phase
 from .reduce_round import as_positions

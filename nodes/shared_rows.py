@@ -12,7 +12,7 @@ import numpy as np
 
 from ..pipeline.data.batch import Float32Array
 from ..pipeline.wire.messages import Attach, Attached, Lookup, Push
-from ..pipeline.wire.segment import FLOAT_BYTES, HEAD_BYTES, OwnSegment, boot_of_this_machine
+from ..pipeline.wire.segment import FLOAT_BYTES, HEAD_BYTES, OwnSegment, running_kernel
 
 PAGE_FLOATS: Final = 1024
 # Batches of one size have requests of nearly one size: what is a little larger than the first still fits.
@@ -180,7 +180,7 @@ class SharedRows:
             pid=os.getpid(),
             descriptor=segment.descriptor,
             size_bytes=segment.size_bytes,
-            boot=boot_of_this_machine(),
+            boot=running_kernel(),
             token=segment.token,
         )
         return True

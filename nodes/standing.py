@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..pipeline.wire.messages import PeerReady, PeerWait
+from ..pipeline.wire.peer_messages import PeerReady, PeerWait
 from .early_chunks import EarlyChunks, RoundId
 from .peer_codecs import PeerCoding
 from .peer_events import Ended, Event, Late

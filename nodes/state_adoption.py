@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..pipeline.data.batch import Float32Array
-from ..pipeline.wire.messages import PeerState, PeerStateAsk
+from ..pipeline.wire.peer_messages import PeerState, PeerStateAsk
 from ..sync_algos.base import Algorithm, AlgorithmState
 
 Key = tuple[object, ...]

@@ -11,11 +11,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
 from shadowsync.pipeline.data.generator import generate_log
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.leaks import no_leaks
 from shadowsync.tests.support.processes import MARKER, THREADS, Starter, Starting, WarmServer, end_marked
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, Settings, small_job, write_job
+
+# What a machine is busy with besides decides no test.
+settings.register_profile(
+    "any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

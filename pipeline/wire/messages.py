@@ -1,7 +1,8 @@
-"""Every message on the wire, by link. `docs/protocol.md` says who sends which and what answers it.
+"""Every message on the wire, by link; those between trainers are in `peer_messages`.
 
-A message is frozen once built; its tensors are sent without a copy where they are large, so the sender must
-not write into them until ZeroMQ is done (see `pool`).
+`docs/protocol.md` says who sends which and what answers it. A message is frozen once built; its
+tensors are sent without a copy where they are large, so the sender must not write into them until ZeroMQ is
+done (see `pool`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,18 @@ from typing import Any, ClassVar
 
 from ..data.batch import BatchId, Float32Array, Int32Array
 from .codecs.base import Payload
+from .peer_messages import (
+    PeerAsk,
+    PeerChunk,
+    PeerEnded,
+    PeerReady,
+    PeerResolve,
+    PeerResult,
+    PeerState,
+    PeerStateAsk,
+    PeerVerdict,
+    PeerWait,
+)
 from .schema import Message, MessageSchema, schema_of, tensor
 
 # --- control: any node and the coordinator, both ways
@@ -269,124 +282,6 @@ class CenterValues(Message):
     elements: int
     coded: bool
     payload: Payload = tensor("uint8", 1)
-
-
-# --- trainer and trainer. `generation` and `number` say of which round a message is.
-
-
-@dataclass(frozen=True, slots=True)
-class PeerReady(Message):
-    """Ready for the round; `version` is how many rounds the algorithm's state is of, `heard` whether the
-    receiver is known to be ready too, so that nothing is to be answered."""
-
-    KIND: ClassVar[str] = "peer_ready"
-    generation: int
-    number: int
-    version: int
-    heard: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PeerWait(Message):
-    """Alive, and not that far yet; `blocked_by`: whose chunks are missing, int32 [members]."""
-
-    KIND: ClassVar[str] = "peer_wait"
-    generation: int
-    number: int
-    blocked_by: Int32Array = tensor("int32", 1)
-
-
-@dataclass(frozen=True, slots=True)
-class PeerChunk(Message):
-    """A chunk of the sender's values, for the member that reduces it.
-
-    `position` counts the round's chunks; `base` is the version of the reference that it is the difference
-    from, 0: of none.
-    """
-
-    KIND: ClassVar[str] = "peer_chunk"
-    generation: int
-    number: int
-    position: int
-    elements: int
-    weight: float
-    base: int
-    payload: Payload = tensor("uint8", 1)
-
-
-@dataclass(frozen=True, slots=True)
-class PeerResult(Message):
-    """A reduced chunk; of an exchange, a chunk of the sender's values."""
-
-    KIND: ClassVar[str] = "peer_result"
-    generation: int
-    number: int
-    position: int
-    elements: int
-    base: int
-    payload: Payload = tensor("uint8", 1)
-
-
-@dataclass(frozen=True, slots=True)
-class PeerAsk(Message):
-    """Asks for what is missing: positions of chunks and of results, int32 each."""
-
-    KIND: ClassVar[str] = "peer_ask"
-    generation: int
-    number: int
-    chunks: Int32Array = tensor("int32", 1)
-    results: Int32Array = tensor("int32", 1)
-
-
-@dataclass(frozen=True, slots=True)
-class PeerResolve(Message):
-    """The round cannot end as it should: asks whether the receiver completed it; if not, it never will."""
-
-    KIND: ClassVar[str] = "peer_resolve"
-    generation: int
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeerVerdict(Message):
-    """Answers `PeerResolve`. `reduced`: whether the sender had reduced its slice, without which nobody can
-    have completed the round."""
-
-    KIND: ClassVar[str] = "peer_verdict"
-    generation: int
-    number: int
-    completed: bool
-    reduced: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PeerEnded(Message):
-    """The sender takes part in no further round of this generation."""
-
-    KIND: ClassVar[str] = "peer_ended"
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeerStateAsk(Message):
-    """Asks for the algorithm's state of `version`, from its chunk `position` on."""
-
-    KIND: ClassVar[str] = "peer_state_ask"
-    generation: int
-    version: int
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeerState(Message):
-    """A chunk of the algorithm's state: `position` counts the chunks of its tensors, one after the other."""
-
-    KIND: ClassVar[str] = "peer_state"
-    generation: int
-    version: int
-    position: int
-    name: str
-    values: Float32Array = tensor("float32", 1)
 
 
 # --- any link

@@ -32,8 +32,9 @@ class SegmentError(ValueError):
     """Memory of another process cannot be opened, is not what was told, or is no part of it."""
 
 
-def boot_of_this_machine() -> str:
-    """Names the running kernel; two processes that see the same name can share memory."""
+def running_kernel() -> str:
+    """Names the running kernel. Two processes that see the same name can share memory, and read one
+    monotonic clock."""
     try:
         return _BOOT.read_text(encoding="ascii").strip()
     except OSError:
@@ -112,13 +113,13 @@ class OpenedSegment(Segment):
             pid: of the process that made it.
             descriptor: of that process.
             size_bytes: of the whole.
-            boot: `boot_of_this_machine` there.
+            boot: `running_kernel` there.
             token: see `OwnSegment`.
 
         Raises:
             SegmentError: it cannot be opened from here, or is another one; says why.
         """
-        if sys.platform != "linux" or boot != boot_of_this_machine():
+        if sys.platform != "linux" or boot != running_kernel():
             raise SegmentError("it is on another machine")
         if not HEAD_BYTES < size_bytes <= LARGEST_BYTES:
             raise SegmentError(f"its size is {size_bytes} bytes")
@@ -144,10 +145,10 @@ class OpenedSegment(Segment):
 def _mapped(descriptor: int, size_bytes: int) -> mmap.mmap:
     import fcntl
 
-    found = os.fstat(descriptor)
-    seals = 0
     if not hasattr(fcntl, "F_GET_SEALS"):
         raise SegmentError("this Python was built without seals")
+    found = os.fstat(descriptor)
+    seals = 0
     with contextlib.suppress(OSError):
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     if not stat.S_ISREG(found.st_mode) or found.st_size != size_bytes or not seals & fcntl.F_SEAL_SHRINK:

@@ -45,14 +45,30 @@ def test_a_temporary_folder_is_found(tmp_path: Path) -> None:
 
 
 def test_shared_memory_is_found(tmp_path: Path) -> None:
-    path = Path("/dev/shm/shadowsync-of-the-leak-checks")
-    if not path.parent.is_dir():
-        pytest.skip("this system has no /dev/shm")
-    try:
-        with pytest.raises(AssertionError, match="shared memory is left"), no_leaks(VALUE, tmp_path, 0):
-            path.touch()
-    finally:
-        path.unlink()
+    temporary, memory = tmp_path / "temporary", tmp_path / "memory"
+    temporary.mkdir()
+    memory.mkdir()
+    left = memory / "shadowsync-left"
+    with (
+        pytest.raises(AssertionError, match="shared memory is left"),
+        no_leaks(VALUE, temporary, 0, memory),
+    ):
+        left.touch()
+
+
+def test_shared_memory_that_a_living_process_has_is_not_left(tmp_path: Path) -> None:
+    temporary, memory = tmp_path / "temporary", tmp_path / "memory"
+    temporary.mkdir()
+    memory.mkdir()
+    used = memory / "shadowsync-used"
+    ends, end = os.pipe()
+    with no_leaks(VALUE, temporary, 0, memory):
+        program = "import sys; kept = open(sys.argv[1], 'w'); input()"
+        child = subprocess.Popen([sys.executable, "-c", program, str(used)], stdin=ends)
+        wait_until(used.exists, "the child has it")
+    os.close(end)
+    os.close(ends)
+    child.wait(10.0)
 
 
 def test_nothing_left_is_no_failure(starting: Starting, tmp_path: Path) -> None:

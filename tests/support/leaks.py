@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import psutil
 
 from .processes import marked_processes
 
@@ -23,26 +26,44 @@ def _descriptors() -> dict[str, str]:
     return found
 
 
-def _shared_memory() -> set[str]:
-    return set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()
+def _shared_memory(folder: Path) -> set[str]:
+    """Ours, and torch's; other programs of this machine may use shared memory too."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return {name for name in names if name.startswith(("shadowsync", "torch_", "psm_"))}
+
+
+def _of_nobody(folder: Path, names: set[str]) -> set[str]:
+    """Those that no living process has: what another test has, which runs beside this one, is not left."""
+    if not names:
+        return names
+    held: set[str] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+            about = Path(f"/proc/{process.pid}")
+            held.update(os.readlink(opened) for opened in (about / "fd").iterdir())
+            held.update(line.rpartition(" ")[2] for line in (about / "maps").read_text().splitlines())
+    # Whoever had one may have removed it meanwhile.
+    return {name for name in names if str(folder / name) not in held} & _shared_memory(folder)
 
 
 @contextmanager
-def no_leaks(marker: str, temporary: Path, server: int) -> Iterator[None]:
+def no_leaks(
+    marker: str, temporary: Path, server: int, shared_memory: Path = SHARED_MEMORY
+) -> Iterator[None]:
     """Fails if anything is left that was not there before.
 
     Args:
         marker: of the processes that the tests started.
         temporary: where those put temporary folders.
         server: the warm server's process, which stays.
+        shared_memory: where such memory has names.
     """
-    descriptors, memory = _descriptors(), _shared_memory()
+    descriptors, memory = _descriptors(), _shared_memory(shared_memory)
     yield
     left = [p for p in marked_processes(marker) if p.pid != server]
     assert not left, f"processes are left: {[(p.pid, p.cmdline()) for p in left]}"
     assert not sorted(temporary.iterdir()), f"temporary files are left: {sorted(temporary.iterdir())}"
-    # Other programs of this machine may use shared memory too; ours, and torch's, have these names.
-    new = {name for name in _shared_memory() - memory if name.startswith(("shadowsync", "torch_", "psm_"))}
+    new = _of_nobody(shared_memory, _shared_memory(shared_memory) - memory)
     assert not new, f"shared memory is left: {new}"
     now = _descriptors()
     grown = {fd: now[fd] for fd in now.keys() - descriptors.keys()}

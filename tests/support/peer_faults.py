@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from shadowsync.pipeline.wire.messages import PeerChunk, PeerReady, PeerResult
+from shadowsync.pipeline.wire.peer_messages import PeerChunk, PeerReady, PeerResult
 from shadowsync.pipeline.wire.schema import Message
 
 from .peer_net import Net

@@ -91,7 +91,7 @@ def test_the_same_tensors_make_the_same_bytes(tmp_path: Path) -> None:
     assert write_tensors(tmp_path, "part", _tensors(), {"a": "1", "b": "2"}, LIMIT_BYTES) == first
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     shapes=st.lists(st.tuples(st.integers(0, 900), st.integers(1, 4)), max_size=6),
     limit=st.integers(600, 5000),

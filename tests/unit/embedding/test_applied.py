@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.pipeline.data.batch import BatchId
@@ -16,7 +16,6 @@ from shadowsync.pipeline.errors import CheckpointError
 IDS = st.builds(BatchId, st.integers(0, 1), st.integers(0, 2), st.integers(0, 12), st.integers(3, 4))
 
 
-@settings(deadline=None)
 @given(st.lists(IDS, max_size=80), st.lists(IDS, max_size=10))
 def test_it_is_the_set_that_it_stands_for(added: list[BatchId], asked: list[BatchId]) -> None:
     applied, plain, repeats = AppliedBatches(), set[BatchId](), 0
@@ -40,7 +39,6 @@ def test_it_is_the_set_that_it_stands_for(added: list[BatchId], asked: list[Batc
         assert applied.watermark(epoch, span, seed) == first_absent
 
 
-@settings(deadline=None)
 @given(st.lists(IDS, max_size=60), st.lists(IDS, max_size=60))
 def test_it_survives_a_checkpoint(before: list[BatchId], after: list[BatchId]) -> None:
     applied = AppliedBatches()

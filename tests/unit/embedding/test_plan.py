@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.plan import TablePlan
@@ -16,7 +16,6 @@ TABLES = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(TABLES, st.integers(1, 9))
 def test_every_row_has_one_place_and_every_place_one_row(table_rows: list[int], nodes: int) -> None:
     if sum(table_rows) < nodes:
@@ -32,7 +31,6 @@ def test_every_row_has_one_place_and_every_place_one_row(table_rows: list[int], 
     assert all(len(count) > 0 for count in used)
 
 
-@settings(deadline=None)
 @given(TABLES, st.integers(1, 9))
 def test_only_large_tables_are_cut_and_seldom(table_rows: list[int], nodes: int) -> None:
     if sum(table_rows) < nodes:
@@ -125,7 +123,6 @@ MIXED = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(MIXED, st.integers(1, 9))
 def test_tables_of_several_banks_are_covered_once(tables: list[TableSettings], nodes: int) -> None:
     if sum(table.rows for table in tables) < nodes:

@@ -102,7 +102,7 @@ TABLES = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(TABLES, st.integers(1, 5), st.integers(0, 9), st.integers(0, 3), st.integers(0, 1000), st.booleans())
 def test_any_plan_and_any_bags_equal_plain_embeddings(
     tables: list[TableSettings], nodes: int, batch: int, longest: int, seed: int, distinct: bool

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.embedding import rows as rows_module
 from shadowsync.pipeline.embedding.rows import row_values
@@ -37,7 +37,6 @@ def expected(seed: int, table: int, row: int, k: int, scale: float) -> np.float3
     return np.float32(signed >> 8) * np.float32(scale * 2.0**-23)
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 2**31 - 1),
     st.integers(0, 4095),

@@ -83,7 +83,7 @@ def test_tables_are_read_by_name_however_many_nodes_wrote_them(tmp_path: Path, n
             assert values.any()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(1, 4), st.integers(1, 4))
 def test_any_number_of_nodes_restores_what_any_number_wrote(
     tmp_path_factory: pytest.TempPathFactory, wrote: int, restores: int

@@ -64,7 +64,7 @@ def bytes_of(ranges: list[Range], tables: list[TableSettings], nodes: int) -> li
     return found
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(LOADED, st.integers(1, 9))
 def test_every_row_has_one_node_that_has_room_and_is_not_overloaded(
     found: list[tuple[TableSettings, TableLoad]], nodes: int

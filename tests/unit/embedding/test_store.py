@@ -72,7 +72,7 @@ def test_lookup_gathers_in_the_order_asked_with_repeats() -> None:
     assert looked_up(store, rows[:0]).shape == (0, DIM)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.integers(0, 49), max_size=60), min_size=1, max_size=5),
     st.sampled_from(["sgd", "rowwise_adagrad", "adagrad"]),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.metrics.buckets import Buckets
 
 EVENTS = st.lists(st.tuples(st.floats(0, 5000), st.integers(-5, 5), st.integers(0, 9)), max_size=80)
 
 
-@settings(deadline=None)
 @given(EVENTS, st.sampled_from([2, 4, 10]))
 def test_they_are_the_sums_of_the_last_width(events: list[tuple[float, int, int]], limit: int) -> None:
     buckets = Buckets(0.5, 2, limit=limit)

@@ -74,7 +74,7 @@ def test_auc_of_adversarial_logits(name: str) -> None:
     assert off <= min(1e-4, sums.auc_error + 1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.floats(width=32, allow_nan=False, allow_infinity=False), st.booleans()), min_size=2)
 )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.weighted_mean import WeightedMean
 from shadowsync.pipeline.wire.codecs.registry import CODECS, LinkCodecs, make_codec
-from shadowsync.pipeline.wire.messages import PeerChunk, PeerResult
+from shadowsync.pipeline.wire.peer_messages import PeerChunk, PeerResult
 from shadowsync.sync_algos.grouping import Grouping, everyone, fixed, shuffled
 from shadowsync.tests.support.exact_mean import exact_mean, is_rounded
 from shadowsync.tests.support.peer_net import Lossy, Net, Trainer
@@ -40,7 +40,7 @@ def check_rounds(net: Net, rounds: int) -> None:
 GROUPINGS = st.sampled_from([everyone, fixed(2), fixed(3), shuffled(2), shuffled(3)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     count=st.integers(1, 8),
     numel=st.integers(0, 60),
@@ -73,7 +73,7 @@ def test_the_mean_is_exact_and_the_same_on_all(
     check_rounds(net, 2)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(numel=st.integers(0, 40), chunk=st.integers(1, 12), loss=st.booleans(), seed=st.integers(0, 2**20))
 def test_two_exchange_their_values(numel: int, chunk: int, loss: bool, seed: int) -> None:
     net = Net(2, numel, chunk_elements=chunk, seed=seed)
@@ -99,7 +99,7 @@ def test_about_twice_the_values_leave_a_member() -> None:
         assert sum(payload) == count * 120 * 4 * 2 * (count - 1) // count
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     count=st.integers(2, 5),
     up=st.sampled_from(sorted(CODECS)),

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.early_chunks import EarlyChunks, RoundId
 from shadowsync.nodes.peer_round import Phase
-from shadowsync.pipeline.wire.messages import (
-    Lookup,
+from shadowsync.pipeline.wire.messages import Lookup
+from shadowsync.pipeline.wire.peer_messages import (
     PeerAsk,
     PeerChunk,
     PeerReady,
@@ -50,7 +50,7 @@ def done(net: Net, rounds: int) -> bool:
     return net.run(lambda: all(len(t.results) >= rounds for t in net.trainers if t.wants))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     versions=st.lists(st.integers(0, 3), min_size=2, max_size=5),
     loss=st.sampled_from([0.0, 0.2]),

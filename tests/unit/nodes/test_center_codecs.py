@@ -196,7 +196,7 @@ def changed_by(
     return state.values.numpy().tobytes(), answers
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(CODECS)),
     st.sampled_from(sorted(CODECS)),

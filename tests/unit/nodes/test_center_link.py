@@ -72,7 +72,7 @@ def counts(service: CenterService) -> dict[str, Any]:
     return service.metrics()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(1, 120),
     st.integers(1, 4),

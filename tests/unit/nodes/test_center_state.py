@@ -43,7 +43,6 @@ def floats(length: int, seed: int) -> Float32Array:
     return np.random.default_rng(seed).normal(size=length).astype(np.float32)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 12), st.data())
 def test_chunks_in_any_order_and_number_are_applied_once(length: int, size: int, data: st.DataObject) -> None:
     first, replica = floats(length, 1), floats(length, 2)
@@ -144,7 +143,7 @@ def test_a_new_request_abandons_the_staged_one() -> None:
     assert state.abandoned_exchanges == 1
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(st.sampled_from([A, B]), min_size=1, max_size=12),
     st.sampled_from([0.1, 0.5, 1.0]),

@@ -187,4 +187,4 @@ class Deliveries(RuleBasedStateMachine):
 
 
 TestDeliveries = Deliveries.TestCase
-TestDeliveries.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestDeliveries.settings = settings(max_examples=150, stateful_step_count=40)

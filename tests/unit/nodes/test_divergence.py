@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.nodes.divergence import Divergence
@@ -17,7 +17,6 @@ def at_once(replicas: NDArray[np.float64]) -> float:
     return sum(distances) / len(distances) / float(np.linalg.norm(mean))
 
 
-@settings(deadline=None)
 @given(st.integers(2, 5), st.integers(1, 40), st.integers(1, 9), st.integers(0, 2**32 - 1))
 def test_chunk_by_chunk_it_is_the_formula(replicas: int, length: int, chunk: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=(replicas, length)).astype(np.float32)

@@ -173,7 +173,6 @@ def test_an_unfinished_span_is_not_misread() -> None:
     assert state.misread_spans() == []
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 3)), max_size=60),
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2)), unique=True, max_size=6),
@@ -251,7 +250,7 @@ def test_a_batch_beyond_the_end_of_a_span_that_goes_on_is_noticed() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_stopped_anywhere_any_number_of_times_every_batch_is_trained_once(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
     epochs = data.draw(st.integers(1, 2))
@@ -341,7 +340,7 @@ def test_a_strange_batch_cannot_be_left_out() -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_whatever_is_left_out_the_books_add_up_over_all_runs(data: st.DataObject) -> None:
     """Batches are trained, left out, told twice and returned, in any order, and the job is resumed twice."""
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))

@@ -43,7 +43,7 @@ def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
         database.close()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=6),
     st.lists(st.integers(0, 7), max_size=4),

@@ -12,7 +12,8 @@ import pytest
 import torch
 from shadowsync.nodes.peer_link import PeerLink
 from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
-from shadowsync.pipeline.wire.messages import Failure, Lookup, PeerReady, PeerResult
+from shadowsync.pipeline.wire.messages import Failure, Lookup
+from shadowsync.pipeline.wire.peer_messages import PeerReady, PeerResult
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost

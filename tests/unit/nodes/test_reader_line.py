@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.nodes.reader_line import GATHER_SECONDS, RESTATE_SECONDS, ReaderLine
 from shadowsync.pipeline.wire.messages import Credit, Delivery
@@ -94,7 +94,6 @@ def test_changes_are_told_together_until_they_are_worth_half_the_window(
     assert outbox.take() == [Credit(limit=7, received=3, done=1)], "long enough"
 
 
-@settings(deadline=None)
 @given(st.integers(1, 9), st.lists(st.sampled_from(["arrive", "process", "tell"]), max_size=60))
 def test_more_than_half_the_window_is_here_or_asked_for(window: int, events: list[str]) -> None:
     outbox = Outbox()
@@ -124,7 +123,6 @@ def test_a_gap_is_not_received_until_it_is_filled(line: ReaderLine, outbox: Outb
     assert (line.received, line.unfinished) == (4, 4)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 12), max_size=60), st.lists(st.integers(1, 12), unique=True))
 def test_each_delivery_is_taken_once(arriving: list[int], finishing: list[int]) -> None:
     line = ReaderLine("reader-0", Outbox().connection, window=4)

@@ -34,7 +34,7 @@ from shadowsync.pipeline.wire.messages import (
     Vectors,
 )
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.pipeline.wire.segment import HEAD_BYTES, OwnSegment, boot_of_this_machine
+from shadowsync.pipeline.wire.segment import HEAD_BYTES, OwnSegment, running_kernel
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.outbox import Outbox
@@ -158,7 +158,7 @@ class Offered:
         self.own = OwnSegment(HEAD_BYTES + 4096)
         self._connection = connection
         self.values = self.own.floats(HEAD_BYTES, 1024)
-        boot = boot_of_this_machine()
+        boot = running_kernel()
         self.offer = Attach(1, os.getpid(), self.own.descriptor, self.own.size_bytes, boot, self.own.token)
 
     def ask(self, message: Message) -> Message:

@@ -78,7 +78,7 @@ def assert_same(one: Message, other: Message) -> None:
             assert (type(mine), mine) == (type(theirs), theirs)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(messages())
 def test_every_message_comes_back_as_it_was(message: Message) -> None:
     assert_same(decode(on_the_wire(message)), message)
@@ -89,7 +89,7 @@ def test_every_kind_has_its_own_name() -> None:
     assert len({schema.cls for schema in MESSAGES.values()}) == len(MESSAGES) == 29
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(messages(), st.data())
 def test_one_flipped_bit_of_a_header_is_noticed(message: Message, data: st.DataObject) -> None:
     wire = on_the_wire(message)

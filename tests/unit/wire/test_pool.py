@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import zmq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.wire.pool import BufferPool
 from shadowsync.pipeline.wire.sockets import send_frames
@@ -101,7 +101,6 @@ def test_only_so_many_idle_buffers_are_kept() -> None:
     assert pool.allocated_bytes == 2 * 4096 * 4
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9000), st.sampled_from(["keep", "send", "finish"])), max_size=30))
 def test_no_two_that_are_out_share_memory(steps: list[tuple[int, str]]) -> None:
     pool = BufferPool(keep=3)

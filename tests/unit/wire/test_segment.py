@@ -18,7 +18,7 @@ from shadowsync.pipeline.wire.segment import (
     OpenedSegment,
     OwnSegment,
     SegmentError,
-    boot_of_this_machine,
+    running_kernel,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
@@ -37,7 +37,7 @@ def offer(own: OwnSegment, **changes: Any) -> dict[str, Any]:
         "pid": os.getpid(),
         "descriptor": own.descriptor,
         "size_bytes": own.size_bytes,
-        "boot": boot_of_this_machine(),
+        "boot": running_kernel(),
         "token": own.token,
     }
     return told | changes

@@ -58,7 +58,7 @@ class Ends:
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(length=st.integers(1, 200), size=st.integers(1, 90), rounds=st.integers(1, 6), seed=st.integers(0, 99))
 def test_both_ends_hold_the_same_bits(name: str, length: int, size: int, rounds: int, seed: int) -> None:
     ends = Ends(make_codec(name, OPTIONS), length)
@@ -157,7 +157,7 @@ def test_differences_that_overflow_travel_as_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSY)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(size=st.integers(1, 100), rounds=st.integers(1, 20), seed=st.integers(0, 99))
 def test_what_arrived_is_what_was_sent_but_for_the_residual(
     name: str, size: int, rounds: int, seed: int
