@@ -6,6 +6,10 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 BIN = $(VENV)/bin
+# How many tests run at once: some compute, most wait.
+JOBS ?= 3
+PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 \
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile
 
 .PHONY: demo test install install-dev lint types unit clean help
 
@@ -44,10 +48,10 @@ types: install-dev
 	$(BIN)/mypy -p shadowsync
 
 unit: install-dev
-	$(BIN)/pytest -q tests/unit
+	$(PYTEST) tests/unit
 
 test: lint types
-	$(BIN)/pytest -q
+	$(PYTEST)
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from shadowsync.pipeline.data.generator import generate_log
 from shadowsync.tests.support.cluster import Cluster
@@ -18,6 +19,8 @@ from shadowsync.tests.support.leaks import no_leaks
 from shadowsync.tests.support.processes import MARKER, THREADS, Starter, Starting, WarmServer, end_marked
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, Settings, small_job, write_job
 
+# Several tests run at once, and threads of torch that wait for each other do so on a core.
+torch.set_num_threads(1)
 # What a machine is busy with besides decides no test.
 settings.register_profile(
     "any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -161,7 +161,7 @@ def fake_device() -> None:
     """No fault, but a trainer on a device that is not there: it launches a step before it finishes the last,
     and its copies come as late as they may."""
     replica.find_device = lambda _: CudaDevice(FakeStreams())  # type: ignore[assignment,attr-defined]
-    launch, due = Stepper.launch, once("a step was launched ahead")
+    launch, due = Stepper.launch, once("a step was launched ahead", at=1)
 
     def seen(self: Stepper, step: Step) -> None:
         launch(self, step)

@@ -102,7 +102,7 @@ def test_a_profile_measures_then_traces_then_ends_the_job() -> None:
     assert isinstance(profile, Profile)
     assert {node.name for node in profile.measured.nodes} == {"trainer-0", "reader-0", "coordinator"}
     # All of the time that was asked for, and not the trace after it.
-    assert 0.5 <= profile.measured.seconds < 0.8
+    assert 0.49 <= profile.measured.seconds < 0.8
     assert profile.examples_per_second == pytest.approx(1000.0)
     assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
         *("trainer-0", "reader-0", "coordinator")

@@ -37,6 +37,7 @@ from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.segment import HEAD_BYTES, OwnSegment, running_kernel
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.leaks import memory_descriptors
 from shadowsync.tests.support.outbox import Outbox
 from shadowsync.tests.support.tables import make_tables
 from shadowsync.tests.unit.nodes.test_shard_line import plan, slot, vectors
@@ -257,8 +258,7 @@ def test_vectors_by_a_codec_are_never_written_there(start: Start) -> None:
 
 def test_what_was_offered_by_a_dead_process_is_let_go_of(offered: tuple[ShardService, Offered]) -> None:
     service, memory = offered
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = memory_descriptors()
     for number in range(1, 6):
         other = OwnSegment(HEAD_BYTES + 4096)
         offer = replace(memory.offer, segment=number, descriptor=other.descriptor, token=other.token)
@@ -267,13 +267,12 @@ def test_what_was_offered_by_a_dead_process_is_let_go_of(offered: tuple[ShardSer
         del other
     gc.collect()
     assert counts(service)["shared_segments"] == 1
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert memory_descriptors() == before + 1
     service.call(lambda: service.lose("someone"))
     assert counts(service)["shared_segments"] == 1
     service.call(lambda: service.lose("t"))
     assert counts(service)["shared_segments"] == 0
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert memory_descriptors() == before
     answer = memory.ask(replace(memory.offer, token="00" * 16))
     assert isinstance(answer, Attached)
     assert (answer.shared, "another process" in answer.why) == (False, True)

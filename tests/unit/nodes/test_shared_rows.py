@@ -12,6 +12,7 @@ import pytest
 import torch
 from shadowsync.nodes.shared_rows import OFFER_AGAIN_SECONDS, PAGE_FLOATS, SharedRows
 from shadowsync.pipeline.wire.messages import Attach, Attached
+from shadowsync.tests.support.leaks import memory_descriptors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
 BLOCKS = 4
@@ -132,7 +133,7 @@ def test_a_node_that_cannot_have_it_is_asked_no_more(
     shared: SharedRows, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    before = len(os.listdir("/proc/self/fd"))
+    before = memory_descriptors()
     shared.take(10)
     assert shared.offer(0.0) is not None
     shared.answered(Attached(1, shared=False, why="it is on another machine"))
@@ -142,7 +143,7 @@ def test_a_node_that_cannot_have_it_is_asked_no_more(
     assert "shares no memory with embedding-0: it is on another machine" in caplog.text
     assert shared.take(10) is None
     assert shared.offer(100.0) is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert memory_descriptors() == before
 
 
 def test_no_such_memory_is_no_error(shared: SharedRows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +158,7 @@ def test_no_such_memory_is_no_error(shared: SharedRows, monkeypatch: pytest.Monk
 
 def test_descriptors_do_not_pile_up(shared: SharedRows) -> None:
     attach(shared)
-    before = len(os.listdir("/proc/self/fd"))
+    before = memory_descriptors()
     for round_ in range(2, 12):
         for _ in range(BLOCKS // 2):
             lent = shared.take(10)
@@ -167,5 +168,4 @@ def test_descriptors_do_not_pile_up(shared: SharedRows) -> None:
         assert offered is not None
         shared.answered(Attached(round_, shared=True, why=""))
     del lent
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert memory_descriptors() == before

@@ -20,6 +20,7 @@ from shadowsync.pipeline.wire.segment import (
     SegmentError,
     running_kernel,
 )
+from shadowsync.tests.support.leaks import memory_descriptors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
 SIZE = HEAD_BYTES + 8192
@@ -79,11 +80,10 @@ def test_what_is_no_part_of_it_is_refused(own: OwnSegment, offset: int, count: i
     ],
 )
 def test_another_than_was_told_is_refused(own: OwnSegment, changes: dict[str, Any], why: str) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = memory_descriptors()
     with pytest.raises(SegmentError, match=why):
         OpenedSegment(**offer(own, **changes))
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert memory_descriptors() == before
 
 
 def test_a_file_with_a_name_is_not_opened(own: OwnSegment, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_its_size_is_for_good(own: OwnSegment) -> None:
 
 
 def test_nothing_is_left_and_arrays_keep_the_memory() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = memory_descriptors()
     values = None
     for _ in range(20):
         own = OwnSegment(SIZE)
@@ -132,5 +132,4 @@ def test_nothing_is_left_and_arrays_keep_the_memory() -> None:
         gc.collect()
         np.testing.assert_array_equal(values, np.full(4, 7, np.float32))
     del values
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert memory_descriptors() == before
