@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from ..pipeline.checkpoint.saved_ledger import SavedLedger
 from ..pipeline.data.batch import BatchId
@@ -38,6 +40,10 @@ CREATE TABLE shards (name TEXT PRIMARY KEY, applied INTEGER, repeated INTEGER);
 CREATE TABLE events (seconds REAL, node TEXT, what TEXT);
 """
 
+# A checkpoint that finds no room fills its volume for a moment, and then takes back what it wrote.
+FULL_PATIENCE_SECONDS: Final = 2.0
+_FULL_PAUSE_SECONDS: Final = 0.05
+
 _IN = "SELECT 1 FROM {} x WHERE (x.epoch, x.span, x.number) = (r.epoch, r.span, r.number)"
 
 
@@ -45,7 +51,8 @@ class LedgerStore:
     """One SQLite file; owned by the coordinator's loop. Each method is one transaction.
 
     With `synchronous = NORMAL` a committed transaction survives the death of the process, though perhaps
-    not of the machine. Raises ResourceError when the file cannot be written.
+    not of the machine. Where the volume is full it waits FULL_PATIENCE_SECONDS for room. Raises ResourceError
+    when the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -161,11 +168,17 @@ class LedgerStore:
         self._db.close()
 
     def _write(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
-        try:
-            with self._db:
-                self._db.executemany(statement, rows)
-        except sqlite3.Error as error:
-            raise self._unwritable(error) from error
+        written, latest = list(rows), time.monotonic() + FULL_PATIENCE_SECONDS
+        while True:
+            try:
+                with self._db:
+                    self._db.executemany(statement, written)
+                return
+            except sqlite3.Error as error:
+                full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+                if not full or time.monotonic() > latest:
+                    raise self._unwritable(error) from error
+            time.sleep(_FULL_PAUSE_SECONDS)
 
     def _unwritable(self, error: sqlite3.Error) -> ResourceError:
         return ResourceError(

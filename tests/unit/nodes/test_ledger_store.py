@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shadowsync.nodes import ledger_store
 from shadowsync.nodes.ledger_state import Acknowledged, LedgerState, LeftOut
 from shadowsync.nodes.ledger_store import LedgerStore
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
@@ -166,6 +167,36 @@ def test_a_telling_is_written_whole_or_not(tmp_path: Path) -> None:
     assert str(path) in str(refused.value)
     assert store.sums()["distinct_batches"] == 1
     store.close()
+
+
+@pytest.mark.parametrize("room_again", [True, False])
+def test_a_volume_that_is_full_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_again: bool
+) -> None:
+    """SQLite's own limit of pages stands for the volume's; the control finds no room again."""
+    store = LedgerStore(tmp_path / "ledger.sqlite")
+    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if room_again and len(pauses) == 3:
+            store._db.execute("PRAGMA max_page_count = 100000")
+
+    monkeypatch.setattr("shadowsync.nodes.ledger_store.time.sleep", pause)
+    monkeypatch.setattr(ledger_store, "FULL_PATIENCE_SECONDS", 60.0 if room_again else 0.05)
+    rows_of_pages = [Acknowledged(batch_id(at), 10, "trainer-0", False) for at in range(1000)]
+    if room_again:
+        store.acknowledge(iter(rows_of_pages))
+        assert len(pauses) == 3
+    else:
+        with pytest.raises(ResourceError, match=r"cannot be written \(database or disk is full\)"):
+            store.acknowledge(iter(rows_of_pages))
+        assert pauses
+    store.close()
+    found = rows(tmp_path / "ledger.sqlite", "SELECT count(*), sum(acknowledgements) FROM batches")
+    assert found == [(1000, 1000) if room_again else (0, None)]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

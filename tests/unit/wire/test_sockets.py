@@ -47,9 +47,9 @@ def arrived(connection: Connection) -> Message:
 
 
 def heard(listener: Listener) -> tuple[bytes, Message]:
-    assert listener.socket.poll(int(WAIT_SECONDS * 1000)), "nothing came"
-    received = listener.receive()
-    assert received is not None
+    # What is refused may come first, alone, and is no message.
+    while (received := listener.receive()) is None:
+        assert listener.socket.poll(int(WAIT_SECONDS * 1000)), "nothing came"
     return received
 
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_understood_is_counted_logged_and_answered(
         for wrong in ([b"GET / HTTP/1.1"], [b""], [b"", b"x" * 100]):
             connection.socket.send_multipart(wrong)
         connection.send(Pushed(1, repeated=False))
-        # All four are taken in one go: what is refused does not hide what follows it.
+        # What is refused does not hide what follows it.
         assert heard(listener) == (b"stranger/1", Pushed(1, repeated=False))
     assert listener.refused_messages == 3
     assert caplog.text.count("stranger/1") == 3
