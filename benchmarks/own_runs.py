@@ -23,10 +23,12 @@ class JobFailed(RuntimeError):
 
 
 def sections(log: Path, batch: int, precision: str) -> dict[str, dict[str, Any]]:
-    """2 trainers of one worker, 1 reader, 1 embedding node, 1 sync node; SGD; the model of the comparison."""
+    """2 trainers of one worker, 1 reader, 1 embedding node, 1 sync node; SGD; the model of the comparison.
+    `log` is a file of Parquet, or a folder of `shadowsync prepare`."""
+    prepared = {"prepared": str(log)}
     return {
         "run": {"node_timeout_seconds": 60.0, "start_timeout_seconds": 180.0},
-        "data": {"format": "parquet", "path": str(log)},
+        "data": prepared if log.is_dir() else {"format": "parquet", "path": str(log)},
         "model": {
             "name": "dlrm",
             "embedding_dim": 16,
@@ -67,6 +69,17 @@ def run_own(log: Path, batch: int, precision: str, warm_seconds: float) -> Figur
             text = (folder / "said").read_text("utf-8", "replace")[-1500:]
             raise JobFailed(f"the job ended with {process.returncode}: {text}")
         return figures(read_report(folder / "latest" / "report.json"), samples, warm_seconds)
+
+
+def prepare(log: Path, folder: Path) -> Path:
+    """Parses a log once for all runs, as `shadowsync prepare` does; what is there already is left alone."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        job = Path(name) / "job.toml"
+        job.write_text(job_text(sections(log, 512, "float32")), encoding="utf-8")
+        own = [sys.executable, "-m", "shadowsync.cli"]
+        command = [*own, "prepare", str(job), "--out", str(folder), "--quiet"]
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+    return folder
 
 
 def figures(report: Report, samples: Samples, warm_seconds: float) -> Figures:

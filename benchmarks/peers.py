@@ -6,12 +6,12 @@
 
 DIR has a script a peer (see `benchmarks/peer_list.py`); a peer whose Python is not named, by `--python` or
 a variable PY_TORCHREC and so on, is left out. The peers take their data from memory, warm up, and are
-measured over a window. A run of ours (`shadowsync`: float32; `shadowsync_shipped`: `--shipped-precision`)
-is a whole job of 2 trainers of one worker, reader, embedding node, sync node and coordinator; its
-`examples_per_second` go from the first to the last trained batch, warm-up and end included, which is why it
-is long; `steady` is the same without the first `--warm` seconds and the last half second, as the peers are
-measured. CPU seconds are of all processes, for the peers over their window, for ours from the first batches
-in the ledger to the last.
+measured over a window. A run of ours (`shadowsync`: float32; `shadowsync_prepared`: the same on input of
+`shadowsync prepare`; `shadowsync_shipped`: `--shipped-precision`) is a whole job of 2 trainers of one
+worker, reader, embedding node, sync node and coordinator; its `examples_per_second` go from the first to
+the last trained batch, warm-up and end included, which is why it is long; `steady` is the same without the
+first `--warm` seconds and the last half second, as the peers are measured. CPU seconds are of all
+processes, for the peers over their window, for ours from the first batches in the ledger to the last.
 
 Started again with the same --out it goes on where it stopped; what failed is tried again.
 """
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from shadowsync.benchmarks.own_runs import JobFailed, run_own
+from shadowsync.benchmarks.own_runs import JobFailed, prepare, run_own
 from shadowsync.benchmarks.pairs import Figures, save
 from shadowsync.benchmarks.peer_list import PEERS, PeerFailed, pythons, run_peer
 from shadowsync.benchmarks.peer_log import write_peer_log
@@ -57,12 +57,20 @@ def all_runs(given: argparse.Namespace) -> Runs:
     ):
         log = given.data / f"peer-{examples}.parquet"
         found[name] = partial(own, log, examples, precision, given.warm)
+    log = given.data / f"peer-{given.examples}.parquet"
+    found["shadowsync_prepared"] = partial(own_prepared, log, given.examples, given.warm)
     return found
 
 
 def own(log: Path, examples: int, precision: str, warm_seconds: float, batch: int) -> Figures:
     """A run of ours on a log that is written if it is not there."""
     return run_own(write_peer_log(log, examples), batch, precision, warm_seconds)
+
+
+def own_prepared(log: Path, examples: int, warm_seconds: float, batch: int) -> Figures:
+    """The same in float32 on that log prepared, into a folder beside it."""
+    folder = prepare(write_peer_log(log, examples), log.with_suffix(".prepared"))
+    return run_own(folder, batch, "float32", warm_seconds)
 
 
 def chosen(runs: Runs, only: str) -> Runs:
