@@ -6,10 +6,10 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 BIN = $(VENV)/bin
-# How many tests run at once: some compute, most wait.
-JOBS ?= 3
-PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 \
-	$(BIN)/pytest -q -n $(JOBS) --dist loadfile
+# How many unit tests run at once; whole jobs, which take both cores by themselves, run one after the other.
+JOBS ?= 2
+PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
+UNIT = $(PYTEST) -n $(JOBS) --dist loadfile tests/unit
 
 .PHONY: demo test install install-dev lint types unit clean help
 
@@ -48,10 +48,11 @@ types: install-dev
 	$(BIN)/mypy -p shadowsync
 
 unit: install-dev
-	$(PYTEST) tests/unit
+	$(UNIT)
 
 test: lint types
-	$(PYTEST)
+	$(UNIT)
+	$(PYTEST) --ignore tests/unit
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
