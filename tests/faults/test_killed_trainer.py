@@ -82,8 +82,9 @@ def test_the_report_says_what_died_with_it(wounded: Callable[..., Cluster]) -> N
 
 
 def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., Cluster]) -> None:
-    """The control of the test above: the center has what rounds brought it."""
-    own = wounded()
+    """The control of the test above: the center has what rounds brought it. They are so many that the trainer
+    has had some when it dies."""
+    own = wounded({"sync": {"duty": 0.2}})
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     (event,) = [event for event in report.events if event.node.startswith("trainer")]
