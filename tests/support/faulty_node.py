@@ -182,10 +182,12 @@ def tampered_plan() -> None:
 
 
 def other_plan() -> None:
-    """A node that goes by a good plan, which is not the coordinator's."""
+    """A node that goes by a good plan, which is not the coordinator's for any node."""
 
     def faulty(tables: Sequence[TableSettings], nodes: int, body: dict[str, Any]) -> TablePlan:
-        ranges = [Range(table, start, stop, nodes - 1 - node) for table, start, stop, node in body["ranges"]]
+        ranges = [
+            Range(table, start, stop, (node + 1) % nodes) for table, start, stop, node in body["ranges"]
+        ]
         return TablePlan.of_ranges(tables, nodes, ranges)
 
     TablePlan.from_body = faulty  # type: ignore[method-assign]
