@@ -24,7 +24,6 @@ from ..pipeline.report.model import (
     Validation,
 )
 from ..pipeline.report.placement import LoadedNode, Placement
-from .cache_report import cache_report
 from .coordinator import Coordinator
 from .job_ledger import examples_of, ledger_of, total
 from .outcome import Answers, Kept, Outcome, Score
@@ -83,7 +82,6 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
             if member.info.role == "trainer" and "precision" in member.facts
         },
         staleness=_staleness(outcome),
-        row_cache=cache_report(job, trainer_counts),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
         events=[Event(seconds=s, node=node, what=what) for s, node, what in c.events]

@@ -140,11 +140,10 @@ class Placement:
 
 
 def _traffic(job: Job) -> Traffic:
-    """What the job's trainers ask for; a cached row is charged as one that is asked for in each batch."""
+    """What the job's trainers ask for."""
     vector, link = np.ones(CODED_FLOATS, np.float32), job.codecs.embedding()
     coded = sum(len(codec.encode(vector)) for codec in (link.up, link.down))
-    distinct = job.trainer.distinct_rows or job.trainer.cache_rows > 0
-    return Traffic(distinct=distinct, float_bytes=coded / 2 / CODED_FLOATS)
+    return Traffic(distinct=job.trainer.distinct_rows, float_bytes=coded / 2 / CODED_FLOATS)
 
 
 def _sampled(job: Job, spans: Sequence[Span]) -> AccessCounter:

@@ -68,10 +68,7 @@ class Shared:
             layout=layout,
             replica=device.replica(flat, examples),
             optimizer=optimizer,
-            router=ShardRouter(
-                plan,
-                distinct=job.trainer.distinct_rows or job.trainer.cache_rows > 0,
-            ),
+            router=ShardRouter(plan, distinct=job.trainer.distinct_rows),
             iterations=memory.counters(job.trainer.workers),
             examples=examples,
             count=ExampleCount(alone=job.trainer.count == 1, state=memory.counters(ExampleCount.SIZE)),

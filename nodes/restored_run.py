@@ -10,7 +10,7 @@ from typing import Any
 from ..pipeline.checkpoint.manifest import CheckpointManifest, open_checkpoint
 from ..pipeline.checkpoint.saved_ledger import SavedLedger
 from ..pipeline.config.job import Job
-from ..pipeline.config.load import validate_job
+from ..pipeline.config.load import validate_saved_job
 from ..pipeline.data.batch import BatchId
 from ..pipeline.data.spans import Span
 from ..pipeline.embedding.plan import TablePlan
@@ -59,7 +59,7 @@ class RestoredRun:
         folder, manifest = open_checkpoint(Path(job.start.checkpoint), verify=True, which=job.start.which)
         if not job.start.resume:
             return None
-        _require_same_job(job, validate_job(manifest.job, where=str(folder)))
+        _require_same_job(job, validate_saved_job(manifest.job, where=str(folder)))
         _require_same_input(manifest, spans)
         ledger = SavedLedger.read(folder, manifest.files)
         early = _applied_early(folder, manifest, ledger)

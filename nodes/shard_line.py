@@ -9,13 +9,11 @@ import numpy as np
 
 from ..pipeline.data.batch import Float32Array
 from ..pipeline.embedding.lookup import LookupPlan
-from ..pipeline.embedding.row_cache import CachedLookup, RowCache
 from ..pipeline.errors import ShadowSyncError
 from ..pipeline.wire.codecs.base import CodecError
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import (
     Attached,
-    CodedVectors,
     Failure,
     Lookup,
     Push,
@@ -41,7 +39,6 @@ class _Request:
     shard: int
     message: Lookup | Push
     sent_at: float
-    cached: CachedLookup | None = None
     lent: Lent | None = None
 
 
@@ -49,12 +46,10 @@ class ShardLines:
     """All of a worker's connections to embedding nodes, in the order of the nodes. Owned by its thread.
 
     Args:
-        caches: for each node, if the worker has any; requests are then for distinct rows.
         shared: for each node, if memory is to be shared with them.
 
     Attributes:
         lookups: messages that asked for vectors.
-        bytes_per_float: of the last answer, as it came.
     """
 
     def __init__(
@@ -62,7 +57,6 @@ class ShardLines:
         connections: Sequence[Connection],
         names: Sequence[str],
         codecs: LinkCodecs | None = None,
-        caches: Sequence[RowCache] = (),
         shared: Sequence[SharedRows] = (),
     ) -> None:
         self.connections = list(connections)
@@ -71,14 +65,12 @@ class ShardLines:
         self._coding = RowCoding(codecs)
         self.shared = list(shared)
         self._lends = {Lookup: not codecs.down.lossy, Push: not codecs.up.lossy}
-        self.caches = list(caches)
         self._next_request = 1
         self._open: dict[int, _Request] = {}
         self.lookups = 0
         self.resent = 0
         self.repeated_pushes = 0
         self.lost = False
-        self.bytes_per_float = 4.0
 
     @property
     def named_connections(self) -> list[tuple[str, Connection]]:
@@ -107,9 +99,7 @@ class ShardLines:
         slot.answers = [np.zeros(0, np.float32) for _ in requests]
         for shard, request in enumerate(requests):
             slot.unanswered += 1
-            # A score is that of the rows as they are.
-            cached = self.caches[shard].begin(request) if self.caches and slot.training else None
-            self._ask(slot, shard, cached, now)
+            self._ask(slot, shard, request, now)
 
     def push(self, slot: Slot, gradients: Sequence[Float32Array], now: float) -> None:
         """Sends every node the gradients of its part. A node that has none of the rows is told all the same:
@@ -136,7 +126,7 @@ class ShardLines:
         ]
         return slot.targets
 
-    def receive(self, shard: int, message: Message, now: float) -> Slot | None:
+    def receive(self, shard: int, message: Message) -> Slot | None:
         """Takes an answer; gives the slot whose last push it was, if it was that."""
         number = getattr(message, "request", 0)
         if isinstance(message, Failure):
@@ -148,14 +138,12 @@ class ShardLines:
         if request is None or request.shard != shard:
             return None
         slot = request.slot
-        if isinstance(message, CodedVectors) and message.elements > 0:
-            self.bytes_per_float = len(message.payload) / message.elements
         try:
             message = self._coding.incoming(message)
         except CodecError as error:
             raise ShardRefused(f"answered what cannot be read: {error}", where=self._names[shard]) from error
         if isinstance(message, Vectors) and isinstance(request.message, Lookup):
-            self._answered(request, message, now)
+            self._answered(request, message)
         elif isinstance(message, Pushed) and isinstance(request.message, Push):
             slot.unpushed -= 1
             self.repeated_pushes += message.repeated
@@ -198,9 +186,9 @@ class ShardLines:
                 self._retire(request)
                 self.connections[request.shard].send(self._coding.outgoing(request.message))
 
-    def _answered(self, request: _Request, message: Vectors, now: float) -> None:
-        slot, shard, cached = request.slot, request.shard, request.cached
-        expected = slot.requests[shard].floats if cached is None else cached.floats
+    def _answered(self, request: _Request, message: Vectors) -> None:
+        slot, shard = request.slot, request.shard
+        expected = slot.requests[shard].floats
         values = message.values
         if message.shared:
             if request.lent is None:
@@ -209,23 +197,16 @@ class ShardLines:
             self.shared[shard].bytes += values.nbytes
         if len(values) != expected:
             raise ShardRefused(f"answered {len(values)} floats, not {expected}", where=self._names[shard])
-        if cached is None:
-            slot.answers[shard], slot.versions[shard] = values, message.version
-        elif (again := self.caches[shard].take(cached, values, message.version)) is not None:
-            self._ask(slot, shard, again, now)
-            return
-        else:
-            slot.answers[shard], slot.versions[shard] = cached.answer, cached.oldest
+        slot.answers[shard], slot.versions[shard] = values, message.version
         slot.unanswered -= 1
 
-    def _ask(self, slot: Slot, shard: int, cached: CachedLookup | None, now: float) -> None:
+    def _ask(self, slot: Slot, shard: int, asked: LookupPlan, now: float) -> None:
         self.lookups += 1
-        asked = slot.requests[shard] if cached is None else cached
         message = Lookup(self._number(), asked.rows, asked.counts, asked.bag_lengths)
         if self.shared:
             self._offer(shard, now, asked.floats if self._lends[Lookup] else 0)
         lent = self._lend(shard, Lookup, asked.floats)
-        self._send(slot, shard, message, now, cached, lent)
+        self._send(slot, shard, message, now, lent)
 
     def _send(
         self,
@@ -233,14 +214,13 @@ class ShardLines:
         shard: int,
         message: Lookup | Push,
         now: float,
-        cached: CachedLookup | None = None,
         lent: Lent | None = None,
     ) -> None:
         if lent is not None and not self.shared[shard].has(lent):
             # Another segment was offered meanwhile, for which the node lets go of this one.
             lent = None
         # What is kept is whole: sent again, it goes over the socket.
-        self._open[message.request] = _Request(slot, shard, message, now, cached, lent)
+        self._open[message.request] = _Request(slot, shard, message, now, lent)
         if lent is None:
             self.connections[shard].send(self._coding.outgoing(message))
             return

@@ -153,7 +153,6 @@ class Worker(Service):
             self._members,
             self._identity,
             self._shared.job,
-            self._shared.router.plan,
             self.waker.fileno(),
         )
         self._readers, self._shards, self._links = links.readers, links.shards, links

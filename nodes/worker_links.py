@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 import zmq
 
 from ..pipeline.config.job import Job
-from ..pipeline.embedding.plan import TablePlan
-from ..pipeline.embedding.row_cache import make_caches
 from ..pipeline.wire.messages import Delivery
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Connection, has_message
@@ -23,7 +21,6 @@ RESEND_CHECK_SECONDS = 1.0
 WAITED_SECONDS = 0.0002
 MAX_UNANSWERED_PUSHES = 8
 SPARE_BLOCKS = 6
-ROW_NUMBER_BYTES = 4
 
 
 class WorkerLinks:
@@ -35,7 +32,6 @@ class WorkerLinks:
 
     Args:
         identity: of the worker, to the nodes that it connects to.
-        plan: the split of the tables.
         waker: a descriptor that ends a `poll` when it can be read.
     """
 
@@ -45,7 +41,6 @@ class WorkerLinks:
         members: Sequence[MemberInfo],
         identity: str,
         job: Job,
-        plan: TablePlan,
         waker: int,
     ) -> None:
         def connect(member: MemberInfo) -> Connection:
@@ -55,11 +50,10 @@ class WorkerLinks:
         shards = sorted((m for m in members if m.role == "embedding"), key=lambda m: m.index)
         self.readers = {r.name: ReaderLine(r.name, connect(r), job.trainer.credit) for r in readers}
         names = [member.name for member in shards]
-        caches = make_caches(plan, job.trainer.cache_rows, job.trainer.cache_staleness)
         # Lookups ahead, a batch that is computed, and pushes that are not answered, with some to spare.
         blocks = job.trainer.lookups_ahead + MAX_UNANSWERED_PUSHES + SPARE_BLOCKS
         shared = [SharedRows(name, blocks) for name in names] if job.network.shares_memory else []
-        self.shards = ShardLines([connect(m) for m in shards], names, job.codecs.embedding(), caches, shared)
+        self.shards = ShardLines([connect(m) for m in shards], names, job.codecs.embedding(), shared)
         self._ready: frozenset[object] = frozenset()
         self._poller = zmq.Poller()
         for _, connection in self._ends():
@@ -91,7 +85,7 @@ class WorkerLinks:
             for message in self._arrived(connection):
                 now = time.monotonic()
                 self._time(message, now)
-                finished = self.shards.receive(shard, message, now)
+                finished = self.shards.receive(shard, message)
                 if finished is not None:
                     pushed.append(finished)
         now = time.monotonic()
@@ -121,8 +115,6 @@ class WorkerLinks:
             "sent_bytes": sum(connection.sent_bytes for _, connection in ends),
             "received_bytes": sum(connection.received_bytes for _, connection in ends),
         }
-        if self.shards.caches:
-            counts |= self._cache_counts()
         counts |= self._shared_counts()
         for name, connection in ends:
             counts[f"to/{name}"] = connection.sent_bytes
@@ -138,18 +130,6 @@ class WorkerLinks:
                 f"shared/{name}": one.bytes
                 for (name, _), one in zip(self.shards.named_connections, shared, strict=False)
             },
-        }
-
-    def _cache_counts(self) -> dict[str, float]:
-        caches = self.shards.caches
-        hits = sum(cache.hits for cache in caches)
-        floats = sum(cache.spared_floats for cache in caches)
-        return {
-            "cache_hits": hits,
-            "cache_misses": sum(cache.misses for cache in caches),
-            "cache_refreshed": sum(cache.refreshed for cache in caches),
-            # Of each row its number, and its floats as the codec makes them.
-            "cache_spared_bytes": ROW_NUMBER_BYTES * hits + round(self.shards.bytes_per_float * floats),
         }
 
     def close(self) -> None:

@@ -57,7 +57,6 @@ class Job(Section):
                 f'trainer.worker_kind: "process" given; worker processes share memory of the host, so '
                 f'trainer.device = "{self.trainer.device}" needs "thread"'
             )
-        self._require_use_of_cache()
         if self.run.deterministic:
             for key, given in (
                 ("trainer.count", self.trainer.count),
@@ -72,21 +71,6 @@ class Job(Section):
                     'or sync.algorithm = "none"'
                 )
         return self
-
-    def _require_use_of_cache(self) -> None:
-        trainer = self.trainer
-        # Not by what was given: a resolved job, which nodes get, gives every key.
-        usual = TrainerSection.model_fields["cache_staleness"].default
-        if trainer.cache_staleness != usual and not trainer.cache_rows:
-            raise ValueError(
-                f"trainer.cache_staleness: {trainer.cache_staleness} given, and there are no copies of rows "
-                "for it to bound; set trainer.cache_rows too, or leave it out"
-            )
-        if trainer.cache_rows and all(table.pooling for table in self.tables):
-            raise ValueError(
-                f"trainer.cache_rows: {trainer.cache_rows} given, and all tables have bags, which are never "
-                "cached; leave it out"
-            )
 
     @property
     def tables(self) -> tuple[TableSettings, ...]:

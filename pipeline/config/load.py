@@ -22,6 +22,15 @@ from .job import Job
 PATHS = ("path", "validation_path", "eval_path")
 """The keys of `[data]` that name files."""
 
+REMOVED_KEYS = {
+    "trainer.cache_rows": "was taken out in 0.2: delete the key",
+    "trainer.cache_staleness": "was taken out in 0.2 with trainer.cache_rows: delete the key",
+}
+"""Keys of earlier versions, and what to do about each.
+
+A job file with one is refused whatever its value; a job that an earlier version wrote into a run folder or a
+checkpoint is read without it."""
+
 
 def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     """The validated job of the file at `path` with each `section.key=value` of `overrides` applied.
@@ -102,7 +111,21 @@ def load_resolved(path: str | Path) -> Job:
         raise JobFileError(f"is no valid JSON ({error})", where=str(path)) from error
     if not isinstance(tree, dict):
         raise JobFileError("is no JSON object", where=str(path), remedy="give a run's job.json")
-    return validate_job(tree, where=str(path))
+    return validate_saved_job(tree, where=str(path))
+
+
+def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
+    """The job of a run folder or a checkpoint, perhaps of an earlier version.
+
+    Raises:
+        JobFileError: as `validate_job`.
+    """
+    tree = copy.deepcopy(tree)
+    for key in REMOVED_KEYS:
+        section, _, name = key.partition(".")
+        if isinstance(tree.get(section), dict):
+            tree[section].pop(name, None)
+    return validate_job(tree, where=where)
 
 
 def validate_job(tree: dict[str, Any], *, where: str) -> Job:
@@ -199,6 +222,8 @@ def _explain(detail: ErrorDetails) -> str:
         del names[2:3]
     key = ".".join(names)
     given, kind = detail["input"], detail["type"]
+    if kind == "extra_forbidden" and key in REMOVED_KEYS:
+        return f"{key}: {REMOVED_KEYS[key]}"
     if kind == "extra_forbidden":
         known = _known_keys(names[:-1])
         close = difflib.get_close_matches(names[-1], known, n=1)

@@ -85,14 +85,3 @@ class TrainerSection(Section):
         " have it, for fewer bytes and some more of the trainer's processor time: the same to the bit with"
         " float32 in `codecs.vectors` and `codecs.gradients`. Tables with bags are as without.",
     )
-    cache_rows: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(
-        default=0,
-        description="Embedding rows of which each worker keeps a copy, so that hot ones are not asked for in"
-        " every batch; 0 keeps none. Their vectors are older; tables with bags have none. A worker's take 4 x"
-        " embedding_dim + 12 bytes a row. Implies `distinct_rows`.",
-    )
-    cache_staleness: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        default=32,
-        description="Pushes of all workers that an embedding node may have applied since a copy was read when"
-        " a batch is looked up; an older one is read again. Only with `cache_rows`.",
-    )

@@ -152,23 +152,11 @@ def _sync(report: Report) -> list[str]:
         ("divergence of the replicas", wording.amount(report.replicas.divergence)),
         ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
         ("staleness of embeddings, pushes, most", wording.amount(staleness.embedding_max)),
-        *_row_cache(report),
     ]
     title = f"## Synchronization: {_plain(sync.algorithm)}, {_plain(sync.mode)}"
     picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
     slow = [_plain(wording.network(report)), ""] if report.network is not None else []
     return [title, "", *slow, *_table(("measure", "value"), rows), "", picture]
-
-
-def _row_cache(report: Report) -> list[tuple[str, str]]:
-    cache = report.row_cache
-    if cache is None:
-        return []
-    return [
-        ("copies of hot rows: of the rows of batches, served by a copy", wording.hit_rate(cache)),
-        ("copies of hot rows: bytes spared", wording.data_size(cache.spared_bytes)),
-        ("copies of hot rows: too old, and asked for again", wording.count(cache.refreshed)),
-    ]
 
 
 def _nodes(report: Report) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -178,22 +178,6 @@ class Staleness(Part):
     embedding_max: Amount | None
 
 
-class RowCacheUse(Part):
-    """The workers' copies of hot rows: `rows` of them a worker, of at most `staleness` more pushes.
-
-    `hits` are distinct rows of batches that a copy served, `misses` those that were asked for, `refreshed`
-    those among them whose copy was found too old. `spared_bytes` are those of the hits' numbers and vectors.
-    """
-
-    rows: Count
-    staleness: Count
-    hits: Count
-    misses: Count
-    hit_rate: Amount | None
-    refreshed: Count
-    spared_bytes: Count
-
-
 class Replicas(Part):
     """`divergence`: norm(w_i - mean) / norm(mean), averaged over the trainers, at the end."""
 
@@ -305,14 +289,18 @@ class Hardware(Part):
     memory_bytes: Annotated[int, Field(ge=1)] | None
 
 
+REMOVED_FIELDS = ("row_cache",)
+"""Fields of reports of earlier versions, which are read without them."""
+
+
 class Report(Part):
     """All of report.json. `elp` is batch x workers x trainers; `model_saved` says which model was saved.
 
     `outcome` is one of `OUTCOMES`, or "stopped: " or "finished early: " and why; `started_at` is ISO 8601.
     `eval_best` is of the best checkpoint, where that is another than the last one. `resumed_from` names the
     run that this one went on with, which had trained `restored_examples`; they are not part of `examples`.
-    `bad_batches` is None where no batch was left out, `row_cache` where workers have none. `precision` has in
-    which one each trainer's steps multiplied.
+    `bad_batches` is None where no batch was left out. `precision` has in which one each trainer's steps
+    multiplied.
     """
 
     format_version: Literal[1] = 1
@@ -338,7 +326,6 @@ class Report(Part):
     elp: Annotated[int, Field(ge=1)]
     precision: dict[str, str] = {}
     staleness: Staleness
-    row_cache: RowCacheUse | None = None
     replicas: Replicas
     ledger: Ledger
     events: list[Event] = []
@@ -362,6 +349,13 @@ class Report(Part):
         copy = self.model_copy()
         copy._folder = folder
         return copy
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        return {name: value for name, value in body.items() if name not in REMOVED_FIELDS}
 
     @model_validator(mode="after")
     def _known_outcome(self) -> Self:

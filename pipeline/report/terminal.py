@@ -115,7 +115,6 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         *((f"  {way}", _traffic(link)) for way, link in sync.links.items() if link.codec != "float32"),
         ("divergence", amount(report.replicas.divergence)),
         ("staleness", stale),
-        *([("row cache", wording.row_cache(cache))] if (cache := report.row_cache) is not None else []),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
         ("precision", ", ".join(sorted(set(report.precision.values()))) or wording.amount(None)),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .model import Evaluation, Identity, LinkTraffic, Report, RowCacheUse
+from .model import Evaluation, Identity, LinkTraffic, Report
 
 NOT_MEASURED = "not measured"
 ADDS_UP = "adds up"
@@ -176,18 +176,6 @@ def bad_batches(report: Report) -> str:
         f"{batches} ({count(bad.examples)} examples) left out, for a loss or gradients that are not finite "
         f"(at most {count(bad.limit)} are borne); the first: {bad.first[0]}."
     )
-
-
-def hit_rate(cache: RowCacheUse) -> str:
-    """How many rows of batches a worker's own copy served."""
-    total = cache.hits + cache.misses
-    share = NOT_MEASURED if cache.hit_rate is None else f"{cache.hit_rate:.1%}"
-    return f"{share} of {count(total)}"
-
-
-def row_cache(cache: RowCacheUse) -> str:
-    """The cache in one line."""
-    return f"{hit_rate(cache)} rows hit, {data_size(cache.spared_bytes)} spared"
 
 
 def books(report: Report) -> str:

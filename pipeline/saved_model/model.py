@@ -15,7 +15,7 @@ from torch import nn
 
 from ..checkpoint.manifest import CheckpointManifest, open_checkpoint
 from ..config.job import Job
-from ..config.load import validate_job
+from ..config.load import validate_saved_job
 from ..data.batch import Batch, Float32Array
 from ..data.id_classes import IdClass
 from ..embedding.loaded_tables import LoadedTables
@@ -61,7 +61,7 @@ class SavedModel:
         be imported.
         """
         folder, manifest = open_checkpoint(Path(path), verify=True, which=which)
-        job = validate_job(manifest.job, where=str(folder))
+        job = validate_saved_job(manifest.job, where=str(folder))
         dense = load_dense(folder, manifest, job)
         loaded = LoadedTables(SavedTables(folder, manifest), job.tables)
         classes = _id_classes(manifest, job)

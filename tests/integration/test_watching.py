@@ -29,12 +29,9 @@ from shadowsync.watch.status import Status, read_status
 
 ROLES = ["coordinator", "reader", "trainer", "trainer", "embedding", "sync"]
 # What only some jobs have.
-# Of a job with validation, and of one with a cache of rows.
+# Of a job with validation.
 RARE = {
     "shadowsync_job_validation_score",
-    "shadowsync_cache_hits_total",
-    "shadowsync_cache_misses_total",
-    "shadowsync_cache_spared_bytes_total",
 }
 PHONE, SCREEN = 390, 1280
 

@@ -69,8 +69,6 @@ OTHER: dict[str, Any] = {
     "trainer.lookups_ahead": 3,
     "trainer.max_bad_batches": 3,
     "trainer.distinct_rows": True,
-    "trainer.cache_rows": 99,
-    "trainer.cache_staleness": 3,
     "tables.C1": {"rows": 7},
     "embedding.nodes": 2,
     "embedding.optimizer": "sgd",
@@ -128,7 +126,6 @@ NEEDED = {
         "data.shuffle_window=0",
     ),
     "start.resume": ("start.checkpoint=/run",),
-    "trainer.cache_staleness": ("trainer.cache_rows=9",),
     "validation.patience": ("validation.every_seconds=60",),
 }
 LOCAL = {
@@ -216,19 +213,6 @@ def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Loa
     )
     assert load("", "run.deterministic=true", "sync.algorithm=none").sync.mode == "shadow"
     assert load("", *DETERMINISTIC).sync.mode == "fixed"
-
-
-def test_a_cache_that_would_do_nothing_is_refused(refusal: Callable[..., str], load: Load) -> None:
-    text = '[data]\nformat = "parquet"\npath = "x"\n'
-    assert refusal(text, "trainer.cache_staleness=5").startswith(
-        "trainer.cache_staleness: 5 given, and there"
-    )
-    kept = load("", "trainer.cache_staleness=5", "trainer.cache_rows=9")
-    # As nodes get it, with every key.
-    assert Job.model_validate(kept.model_dump()) == kept
-    assert Job.model_validate(load("").model_dump()) == load("")
-    bags = '[data]\nformat = "parquet"\npath = "x"\ncolumns = {y = "label", x = "%s"}\n'
-    assert "all tables have bags" in refusal(bags % "multi_hot", "trainer.cache_rows=9")
 
 
 def test_codecs_of_each_link_with_their_options(load: Load) -> None:

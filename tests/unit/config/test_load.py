@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.load import load_job, load_resolved
+from shadowsync.pipeline.config.load import REMOVED_KEYS, load_job, load_resolved
 from shadowsync.pipeline.errors import JobFileError
 
 Load = Callable[..., Job]
@@ -144,6 +144,31 @@ def test_resolved_job_is_the_same_job(load: Load, tmp_path: Path) -> None:
     assert again.digest == job.digest
     assert again.model.options == {"low": -float("inf"), "n": 2, "x": 2.0, "flag": True, "list": [1, "a"]}
     assert isinstance(again.model.options["x"], float)
+
+
+@pytest.mark.parametrize("key", REMOVED_KEYS)
+def test_a_key_of_an_earlier_version_is_refused_and_a_saved_job_read_without_it(
+    load: Load, write_job: Write, tmp_path: Path, key: str
+) -> None:
+    section, _, name = key.partition(".")
+    refused = f"{key}: {REMOVED_KEYS[key]}"
+    with pytest.raises(JobFileError) as caught:
+        load_job(write_job(f"{MINIMAL}[{section}]\n{name} = 0\n"))
+    assert refused in str(caught.value)
+    with pytest.raises(JobFileError) as caught:
+        load("", f"{key}=5")
+    assert refused in str(caught.value)
+    job = load()
+    tree = json.loads(job.model_dump_json())
+    file = tmp_path / "job.json"
+    tree[section][name] = 5
+    file.write_text(json.dumps(tree), encoding="utf-8")
+    assert load_resolved(file) == job
+    # The control: other unknown keys are refused there too.
+    tree[section][f"{name}_2"] = 5
+    file.write_text(json.dumps(tree), encoding="utf-8")
+    with pytest.raises(JobFileError, match=f"{name}_2: unknown key"):
+        load_resolved(file)
 
 
 def test_resolved_job_moves_no_path(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

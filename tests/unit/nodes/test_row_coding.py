@@ -170,8 +170,8 @@ def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
     request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS)
     lines.look_up(slot, [request], 0.0)
     with pytest.raises(ShardRefused, match="embedding-0: answered what cannot be read: bfloat16: 3 bytes"):
-        lines.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)), 0.0)
+        lines.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)))
     good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(DIM, 0.5, np.float32)))
-    assert lines.receive(0, good, 0.0) is None
+    assert lines.receive(0, good) is None
     assert slot.answers[0].tolist() == [0.5] * DIM
     assert slot.versions == [6]

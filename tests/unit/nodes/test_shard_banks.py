@@ -56,7 +56,7 @@ def answered(lines: ShardLines) -> Slot | None:
     assert connection.socket.poll(10_000), "nothing came"
     message = connection.receive()
     assert message is not None
-    return lines.receive(0, message, 0.0)
+    return lines.receive(0, message)
 
 
 @pytest.mark.parametrize("lr_scale", [1.0, 0.25])

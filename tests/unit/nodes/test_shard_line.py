@@ -51,10 +51,10 @@ def test_each_node_is_asked_for_its_part_even_of_nothing(lines: ShardLines, boxe
         assert isinstance(asked, Lookup)
         assert asked.rows.tolist() == rows
     assert (one.unanswered, lines.outstanding, lines.lookups) == (3, 3, 3)
-    assert lines.receive(2, vectors(3, 0.5, version=9), 0.0) is None
-    assert lines.receive(0, vectors(1, 1.5, 2.5, version=3), 0.0) is None
+    assert lines.receive(2, vectors(3, 0.5, version=9)) is None
+    assert lines.receive(0, vectors(1, 1.5, 2.5, version=3)) is None
     assert one.unanswered == 1
-    assert lines.receive(1, vectors(2, version=7), 0.0) is None
+    assert lines.receive(1, vectors(2, version=7)) is None
     assert one.unanswered == lines.outstanding == 0
     assert one.versions == [3, 7, 9]
     assert [answer.tolist() for answer in one.answers] == [[1.5, 1.5, 2.5, 2.5], [], [0.5, 0.5]]
@@ -64,9 +64,9 @@ def test_each_node_is_asked_for_its_part_even_of_nothing(lines: ShardLines, boxe
 def test_a_push_carries_the_batch_and_the_lookups_version(lines: ShardLines, boxes: list[Outbox]) -> None:
     one = slot(7)
     lines.look_up(one, [plan(0, 4), plan(1), plan(2, 6)], 0.0)
-    lines.receive(0, vectors(1, 1.0, version=3), 0.0)
-    lines.receive(1, vectors(2, version=5), 0.0)
-    lines.receive(2, vectors(3, 1.0, version=9), 0.0)
+    lines.receive(0, vectors(1, 1.0, version=3))
+    lines.receive(1, vectors(2, version=5))
+    lines.receive(2, vectors(3, 1.0, version=9))
     for box in boxes:
         box.take()
     gradients = [np.full(count * DIM, 0.25, np.float32) for count in (1, 0, 1)]
@@ -81,23 +81,23 @@ def test_a_push_carries_the_batch_and_the_lookups_version(lines: ShardLines, box
     assert push.rows.tolist() == [6]
     assert push.gradients is gradients[2]
     # The slot is finished by the last of its answers, once.
-    assert lines.receive(2, Pushed(6, repeated=True), 0.0) is None
-    assert lines.receive(2, Pushed(6, repeated=True), 0.0) is None
-    assert lines.receive(0, Pushed(4, repeated=False), 0.0) is None
-    assert lines.receive(1, Pushed(5, repeated=False), 0.0) is one
-    assert lines.receive(1, Pushed(5, repeated=False), 0.0) is None
+    assert lines.receive(2, Pushed(6, repeated=True)) is None
+    assert lines.receive(2, Pushed(6, repeated=True)) is None
+    assert lines.receive(0, Pushed(4, repeated=False)) is None
+    assert lines.receive(1, Pushed(5, repeated=False)) is one
+    assert lines.receive(1, Pushed(5, repeated=False)) is None
     assert (one.unpushed, lines.outstanding, lines.repeated_pushes) == (0, 0, 1)
 
 
 def test_an_answer_counts_once_and_from_whom_was_asked(lines: ShardLines) -> None:
     one = slot()
     lines.look_up(one, [plan(0, 4), plan(1, 5)], 0.0)
-    lines.receive(1, vectors(1, 9.0), 0.0)
-    lines.receive(0, vectors(99, 9.0), 0.0)
-    lines.receive(0, Pushed(1, repeated=False), 0.0)
+    lines.receive(1, vectors(1, 9.0))
+    lines.receive(0, vectors(99, 9.0))
+    lines.receive(0, Pushed(1, repeated=False))
     assert (one.unanswered, one.unpushed) == (2, 0)
-    lines.receive(0, vectors(1, 1.0), 0.0)
-    lines.receive(0, vectors(1, 2.0), 0.0)
+    lines.receive(0, vectors(1, 1.0))
+    lines.receive(0, vectors(1, 2.0))
     assert one.unanswered == 1
     assert one.answers[0].tolist() == [1.0, 1.0]
 
@@ -108,7 +108,7 @@ def test_only_what_is_overdue_is_sent_again_and_is_the_same(lines: ShardLines, b
     lines.look_up(late, [plan(0, 6)], 102.0)
     first = boxes[0].take()[0]
     boxes[1].take()
-    lines.receive(1, vectors(2, 1.0), 0.0)
+    lines.receive(1, vectors(2, 1.0))
     lines.resend_overdue(100.0 + RESEND_SECONDS)
     assert boxes[0].sent == []
     lines.resend_overdue(100.5 + RESEND_SECONDS)
@@ -135,13 +135,13 @@ def test_a_refusal_or_a_wrong_answer_is_an_error_by_name(
 ) -> None:
     lines.look_up(slot(), [plan(0, 4)], 0.0)
     with pytest.raises(ShardRefused, match=why):
-        lines.receive(0, message, 0.0)
+        lines.receive(0, message)
 
 
 def test_forgetting_lookups_keeps_pushes(lines: ShardLines, boxes: list[Outbox]) -> None:
     trained, waiting = slot(0), slot(1)
     lines.look_up(trained, [plan(0, 4)], 0.0)
-    lines.receive(0, vectors(1, 1.0), 0.0)
+    lines.receive(0, vectors(1, 1.0))
     lines.push(trained, [np.zeros(DIM, np.float32)], 0.0)
     lines.look_up(waiting, [plan(0, 5)], 0.0)
     assert lines.outstanding == 2
@@ -151,9 +151,9 @@ def test_forgetting_lookups_keeps_pushes(lines: ShardLines, boxes: list[Outbox])
         box.take()
     lines.resend_overdue(RESEND_SECONDS + 1)
     assert [message.KIND for message in boxes[0].take()] == ["push"]
-    assert lines.receive(0, vectors(3, 1.0), 0.0) is None
+    assert lines.receive(0, vectors(3, 1.0)) is None
     assert waiting.unanswered == 1
-    assert lines.receive(0, Pushed(2, repeated=False), 0.0) is trained
+    assert lines.receive(0, Pushed(2, repeated=False)) is trained
 
 
 def test_a_lost_node_strands_what_was_pushed_to_it_once(lines: ShardLines, boxes: list[Outbox]) -> None:
@@ -164,8 +164,8 @@ def test_a_lost_node_strands_what_was_pushed_to_it_once(lines: ShardLines, boxes
     both.versions = other.versions = [0, 0, 0]
     lines.push(both, [one, one, nothing], 0.0)
     lines.push(other, [one, one, nothing], 0.0)
-    assert lines.receive(2, Pushed(3, repeated=False), 0.0) is None
-    assert lines.receive(0, Pushed(4, repeated=False), 0.0) is None
+    assert lines.receive(2, Pushed(3, repeated=False)) is None
+    assert lines.receive(0, Pushed(4, repeated=False)) is None
     lines.look_up(waiting, [plan(0, 4)], 0.0)
     assert not lines.lost
     assert lines.open_pushes == 4
@@ -173,7 +173,7 @@ def test_a_lost_node_strands_what_was_pushed_to_it_once(lines: ShardLines, boxes
     assert lines.lost
     # The others' answers are still awaited, and finish nothing that is stranded.
     assert lines.open_pushes == 3
-    assert lines.receive(1, Pushed(2, repeated=False), 0.0) is None
+    assert lines.receive(1, Pushed(2, repeated=False)) is None
     for box in boxes:
         box.take()
     lines.resend_overdue(RESEND_SECONDS + 1)

@@ -84,7 +84,7 @@ def take(lines: ShardLines) -> Message:
     assert connection.socket.poll(10_000), "nothing came"
     message = connection.receive()
     assert message is not None
-    lines.receive(0, message, 0.0)
+    lines.receive(0, message)
     return message
 
 
@@ -288,8 +288,8 @@ def lines(box: Outbox) -> Iterator[ShardLines]:
     """With memory that the node has."""
     made = ShardLines([box.connection], ["embedding-0"], shared=[SharedRows("embedding-0", BLOCKS)])
     made.look_up(slot(99), [plan(0, 1, 2)], 0.0)
-    made.receive(0, Attached(1, shared=True, why=""), 0.0)
-    made.receive(0, vectors(1, 1.0, 2.0), 0.0)
+    made.receive(0, Attached(1, shared=True, why=""))
+    made.receive(0, vectors(1, 1.0, 2.0))
     assert [type(message) for message in box.take()] == [Attach, Lookup]
     yield made
     made.shared[0].close()
@@ -306,7 +306,7 @@ def answered(lines: ShardLines, box: Outbox, one: Slot) -> int:
     lines.look_up(one, [plan(0, 4, 5)], 0.0)
     lookup = asked(box)
     assert lookup.segment == 1
-    lines.receive(0, Vectors(lookup.request, 3, shared=True), 0.0)
+    lines.receive(0, Vectors(lookup.request, 3, shared=True))
     assert one.unanswered == 0
     return lookup.offset
 
@@ -330,7 +330,7 @@ def test_a_push_keeps_its_place_until_it_is_answered(lines: ShardLines, box: Out
     assert (push.segment, push.gradients.size) == (1, 0)
     place = answered(lines, box, slot(1))
     assert place != push.offset
-    assert lines.receive(0, Pushed(push.request, repeated=False), 0.0) is one
+    assert lines.receive(0, Pushed(push.request, repeated=False)) is one
     free = slot(2)
     assert answered(lines, box, free) == push.offset
 
@@ -352,9 +352,9 @@ def test_what_is_sent_again_is_whole_and_its_place_is_never_used_again(
     assert isinstance(asked_again, Lookup)
     assert (pushed_again.segment, asked_again.segment) == (0, 0)
     assert pushed_again.gradients.tolist() == [1, 2, 3, 4]
-    lines.receive(0, Pushed(push.request, repeated=True), 0.0)
+    lines.receive(0, Pushed(push.request, repeated=True))
     # The first answer may come late all the same: what it says is there.
-    lines.receive(0, Vectors(lookup.request, 3, shared=True), 0.0)
+    lines.receive(0, Vectors(lookup.request, 3, shared=True))
     assert (two.unanswered, two.answers[0].size) == (0, 4)
     two.answers = []
     kept = [slot(number) for number in range(10, 12)]
@@ -381,7 +381,7 @@ def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(lines: Shard
     assert isinstance(push, Push)
     assert (push.segment, push.gradients.tolist()) == (0, [1, 2, 3, 4])
     # The control: once the node has the new one, it is used.
-    lines.receive(0, Attached(2, shared=True, why=""), 0.0)
+    lines.receive(0, Attached(2, shared=True, why=""))
     lines.look_up(slot(2), [MANY], 0.0)
     assert asked(box).segment == 2
 
@@ -391,7 +391,7 @@ def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_repla
     lines.look_up(slot(0), [plan(0, 1, 2)], 0.0)
     lines.look_up(slot(1), [MANY], 0.0)
     assert [type(message) for message in box.take()] == [Attach, Lookup, Lookup]
-    lines.receive(0, Attached(1, shared=True, why=""), 0.0)
+    lines.receive(0, Attached(1, shared=True, why=""))
     lines.look_up(slot(2), [plan(0, 1, 2)], 0.0)
     offer, lookup = box.take()
     assert isinstance(offer, Attach)
@@ -458,4 +458,4 @@ def test_an_answer_into_memory_that_was_not_given_is_an_error(lines: ShardLines,
     assert isinstance(lookup, Lookup)
     assert lookup.segment == 0
     with pytest.raises(ShardRefused, match="embedding-0: answered into memory that it was not given"):
-        lines.receive(0, Vectors(lookup.request, 0, shared=True), 0.0)
+        lines.receive(0, Vectors(lookup.request, 0, shared=True))

@@ -96,3 +96,14 @@ def test_a_ledger_adds_up_only_if_all_identities_hold() -> None:
 def test_a_report_does_not_change(full_report: Report) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         full_report.__setattr__("seed", 2)
+
+
+@pytest.mark.parametrize("value", [None, {"rows": 9, "hits": 1}])
+def test_a_report_of_an_earlier_version_is_read_without_what_was_taken_out(
+    full_report: Report, value: object
+) -> None:
+    body = full_report.model_dump(mode="json")
+    assert Report.model_validate_json(json.dumps(body | {"row_cache": value})) == full_report
+    # The control.
+    with pytest.raises(ValidationError, match="row_caches"):
+        Report.model_validate_json(json.dumps(body | {"row_caches": value}))
