@@ -38,9 +38,9 @@ def prepare(
 ) -> None:
     """Turn the input of a job into Parquet that is parsed and hashed already, once for all runs.
 
-    All files that [data] names are read as a run would read them, and --out gets numbered parts, a profile of
-    the data (profile.md) and, last, manifest.json. A call that was interrupted goes on where it stopped. Then
-    `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
+    All files that [data] names are read as a run would read them, and --out gets numbered parts, statistics
+    of the data (statistics.md) and, last, manifest.json. A call that was interrupted goes on where it stopped.
+    Then `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
     """
     from ..pipeline.config.load import load_job
     from ..pipeline.errors import JobFileError
@@ -69,7 +69,7 @@ def prepare(
         click.echo(f"{shown(folder)} is not complete; the same command goes on where it stopped", err=True)
         raise
     _say(done, shown(folder))
-    click.echo(f"profile: {shown(folder / 'profile.md')}")
+    click.echo(f"statistics: {shown(folder / 'statistics.md')}")
 
 
 def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:

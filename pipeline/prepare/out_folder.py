@@ -15,10 +15,11 @@ from ..errors import DataError
 from .manifest import MANIFEST_NAME
 from .saved_progress import PROGRESS_NAME
 
-PROFILE_JSON: Final = "profile.json"
-PROFILE_MARKDOWN: Final = "profile.md"
+STATISTICS_JSON: Final = "statistics.json"
+STATISTICS_MARKDOWN: Final = "statistics.md"
+# Preparations of version 0.1 wrote profile.json, profile.md and pictures.
 _OWN: Final = re.compile(
-    rf"((train|validation|test)-\d+\.parquet|profile[a-z_-]*\.(json|md|png)|{re.escape(MANIFEST_NAME)}"
+    rf"((train|validation|test)-\d+\.parquet|statistics\.(json|md)|profile[a-z_-]*\.(json|md|png)|{re.escape(MANIFEST_NAME)}"
     rf"|{re.escape(PROGRESS_NAME)})({re.escape(UNFINISHED)}\d+)?"
 )
 

@@ -1,4 +1,4 @@
-"""One call of `shadowsync prepare`: the parts that are not there yet, then the profile and the manifest."""
+"""One call of `shadowsync prepare`: the missing parts, then the statistics and the manifest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from .manifest import MANIFEST_NAME, ROLES, Part, PreparedManifest, Role
 from .order import Piece, columns_of_job
 from .out_folder import clear_unfinished
 from .part_writer import PartWriter, sha256_of
-from .profiler import Profiler
 from .saved_progress import Progress
+from .statistics import StatisticsCounter
+from .statistics_page import write_statistics
 from .tapped_rows import TappedInput, TappedRows
 
 
@@ -40,7 +41,7 @@ class PreparationRun:
 
     Attributes:
         save_share: at most this part of the time goes into saving how far it is, which writes all of the
-            profiler's counts to the disk. What comes after the last saving is done again by the next call.
+            counts to the disk. What comes after the last saving is done again by the next call.
     """
 
     save_share: ClassVar[float] = 0.05
@@ -50,7 +51,7 @@ class PreparationRun:
         self._progress, self._tell = progress, tell
         self._columns = columns_of_job(job)
         self._digest = progress.order.digest
-        self._profiler = Profiler(job, progress.tally)
+        self._statistics = StatisticsCounter(job, progress.counted)
         row_bytes = 4 * sum(1 for column in self._columns)
         # A compressed file is one piece, whatever its size.
         self._stream_rows = max(1, job.data.span_bytes // row_bytes)
@@ -94,7 +95,7 @@ class PreparationRun:
 
     def _save(self) -> None:
         began = time.monotonic()
-        self._progress.tally = self._profiler.saved()
+        self._progress.counted = self._statistics.saved()
         self._progress.save(self._folder)
         self._saved_at = time.monotonic()
         self._saving_seconds = self._saved_at - began
@@ -142,16 +143,14 @@ class PreparationRun:
                 writer.write(some.chunk)
                 positives += int((some.chunk.examples.labels > 0).sum())
                 if role == "train":
-                    self._profiler.add(some)
+                    self._statistics.add(some)
                 self._tell(replace(self._told, rows=self._told.rows + writer.rows))
         finally:
             writer.close()
         return writer, positives
 
     def commit(self) -> PreparedManifest:
-        """Writes the profile, and last the manifest; then the progress is of no more use."""
-        from .profile_report import write_profile
-
+        """Writes the statistics, and last the manifest; then the progress is of no more use."""
         progress = self._progress
         for role in progress.positives:
             if not progress.summary(role).rows:
@@ -168,7 +167,7 @@ class PreparationRun:
             id_classes=dict(self._source.source.ids.by_column),
             parts=tuple(progress.parts),
         ).sealed()
-        write_profile(self._folder, self._profiler.profile(), manifest)
+        write_statistics(self._folder, self._statistics.statistics(), manifest)
         with whole_file(self._folder / MANIFEST_NAME) as file:
             file.write(manifest.model_dump_json(indent=1).encode() + b"\n")
         clear_unfinished(self._folder, {part.name for part in progress.parts})

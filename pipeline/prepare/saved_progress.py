@@ -19,7 +19,8 @@ from ..errors import DataError
 from .manifest import Order, Part, Role, RoleSummary
 
 PROGRESS_NAME: Final = "progress.safetensors"
-_KEY: Final = "shadowsync.progress"
+# What was counted changed its form with version 0.2.
+_KEY: Final = "shadowsync.progress.2"
 
 
 class _Done(BaseModel):
@@ -43,7 +44,7 @@ class Progress:
         parts: all complete ones; those of the piece after these too.
         positives: labels of 1 in the parts, by role.
         bad_rows: of the pieces that are done, by role.
-        tally: the profiler's.
+        counted: what the statistics have counted.
     """
 
     order: Order
@@ -51,7 +52,7 @@ class Progress:
     parts: list[Part] = field(default_factory=list)
     positives: dict[Role, int] = field(default_factory=dict)
     bad_rows: dict[Role, BadRows] = field(default_factory=dict)
-    tally: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    counted: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -72,7 +73,7 @@ class Progress:
             },
         )
         with whole_file(folder / PROGRESS_NAME) as file:
-            file.write(safetensors.numpy.save(dict(self.tally), {_KEY: done.model_dump_json()}))
+            file.write(safetensors.numpy.save(dict(self.counted), {_KEY: done.model_dump_json()}))
 
     @classmethod
     def load(cls, folder: Path, max_bad_rows: int) -> Progress | None:
@@ -83,7 +84,7 @@ class Progress:
         try:
             with safetensors.safe_open(path, "np") as file:
                 text = (file.metadata() or {}).get(_KEY, "")
-                tally = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                counted = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             done = _Done.model_validate(json.loads(text))
         except (OSError, ValueError, ValidationError, safetensors.SafetensorError) as error:
             raise DataError(
@@ -93,7 +94,7 @@ class Progress:
         for role, rows in bad.items():
             rows.count = done.bad_counts[role]
             rows.first = [BadRow(*row) for row in done.bad_first[role]]
-        return cls(done.order, done.pieces, done.parts, done.positives, bad, tally)
+        return cls(done.order, done.pieces, done.parts, done.positives, bad, counted)
 
     @staticmethod
     def remove(folder: Path) -> None:

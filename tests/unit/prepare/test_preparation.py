@@ -83,7 +83,7 @@ def test_a_compressed_file_goes_on_within_itself(tmp_path: Path) -> None:
     (tmp_path / "all.csv").write_text(csv_lines(9000, 3, 300))
     prepare(job_of_tree(csv_job(tmp_path / "all.csv")), tmp_path / "plain")
     folders = ("plain", "out")
-    plain, cut = (json.loads((tmp_path / name / "profile.json").read_bytes())["ids"] for name in folders)
+    plain, cut = (json.loads((tmp_path / name / "statistics.json").read_bytes())["ids"] for name in folders)
     assert plain == cut
 
 
