@@ -39,8 +39,8 @@ def prepare(
     """Turn the input of a job into Parquet that is parsed and hashed already, once for all runs.
 
     All files that [data] names are read as a run would read them, and --out gets numbered parts, statistics
-    of the data (statistics.md) and, last, manifest.json. A call that was interrupted goes on where it stopped.
-    Then `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
+    of the data (statistics.md) and, last, manifest.json. A call that was interrupted goes on where it
+    stopped. Then `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
     """
     from ..pipeline.config.load import load_job
     from ..pipeline.errors import JobFileError

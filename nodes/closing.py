@@ -11,11 +11,12 @@ import numpy as np
 
 from ..pipeline.checkpoint.files import FileEntry
 from ..pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
+from ..sync_algos.model_origin import ModelOrigin
 from .checkpoint_manifest import Books, manifest_of
 from .coordinator import Coordinator
 from .divergence import CHUNK_ELEMENTS, Divergence
 from .membership_state import Member
-from .model_words import CENTER, REPLICAS, ModelFacts
+from .model_words import ModelFacts
 from .outcome import Outcome
 from .running_checkpoint import PART_SECONDS
 from .to_the_end import to_the_end
@@ -157,7 +158,7 @@ class Closing:
         model is lost, and a replica is saved, and said to be one. Raises ClusterError if nobody answers."""
         names = self._model.by_promise(trainer.info.name for trainer in trainers)
         ordered = sorted(trainers, key=lambda trainer: names.index(trainer.info.name))
-        for origin in dict.fromkeys((self._model.origin, REPLICAS)):
+        for origin in dict.fromkeys((self._model.origin, ModelOrigin.REPLICAS)):
             for trainer in ordered:
                 dense = body | {"dense": True, "model": origin}
                 answer = await self._c.ask(trainer, "checkpoint", dense, self._part_seconds)
@@ -168,7 +169,8 @@ class Closing:
                         self._outcome.notes.append(f"{lost} is lost; the model is {saver}'s replica")
                         self._model.origin = origin
                     return trainer, answer
-                if origin == CENTER and trainer.alive and trainer.info.name not in self._c.refusals:
+                refused = trainer.info.name in self._c.refusals
+                if origin == ModelOrigin.CENTER and trainer.alive and not refused:
                     # One that could not read it in time speaks for all; one that refuses, for itself.
                     break
         raise no_checkpoint(names, "the model", self._c.refusals)

@@ -7,6 +7,7 @@ import logging
 import time
 from typing import Any
 
+from ..pipeline.data.span import to_runs
 from ..pipeline.data.spans import Span
 from ..pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from .closing import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Closing
@@ -21,7 +22,6 @@ from .progressive import take_progressive
 from .same_plan import require_same_plan
 from .same_start import require_same_start
 from .scoring import score_checkpoint
-from .span_numbers import to_runs
 from .stop import Stop
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,11 @@ import numpy as np
 from ..pipeline.data.spans import Span
 from ..pipeline.errors import ClusterError
 from ..pipeline.metrics.quality import QualitySums
+from ..sync_algos.model_origin import ModelOrigin
 from .closing import ASK_SECONDS
 from .coordinator import Coordinator
 from .membership_state import Member
-from .model_words import REPLICAS, ModelFacts
+from .model_words import ModelFacts
 from .outcome import Outcome, Score
 from .span_body import span_to_body
 
@@ -40,7 +41,7 @@ class Evaluation:
             same = set(self._model.agreeing(t.info.name for t in trainers))
             passes = [await self._score(self._model.origin, [t for t in trainers if t.info.name in same])]
         else:
-            passes = [await self._score(REPLICAS, [trainer]) for trainer in trainers]
+            passes = [await self._score(ModelOrigin.REPLICAS, [trainer]) for trainer in trainers]
         scored = [sums for sums in passes if sums is not None]
         if scored:
             self._outcome.score = Score(self._model.scored(len(scored)), scored)

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-CENTER = "center"
-MEAN = "mean"
-GLOBAL = "global"
-REPLICAS = "replicas"
+from ..sync_algos.model_origin import ModelOrigin
 
-_WORDS = {CENTER: "the center", MEAN: "the mean of the replicas", GLOBAL: "the global model"}
+_WORDS = {
+    ModelOrigin.CENTER: "the center",
+    ModelOrigin.MEAN: "the mean of the replicas",
+    ModelOrigin.GLOBAL: "the global model",
+}
 
 
 @dataclass
@@ -22,7 +23,7 @@ class ModelFacts:
     rounds that is of; `saved_by` is whose is saved.
     """
 
-    origin: str
+    origin: ModelOrigin
     algorithm: str
     dense_elements: int
     needs_peers: bool
@@ -34,7 +35,7 @@ class ModelFacts:
     def of(cls, facts: dict[str, Any], algorithm: str) -> ModelFacts:
         """From one trainer's facts; they all agree."""
         return cls(
-            origin=str(facts["model_origin"]),
+            origin=ModelOrigin(facts["model_origin"]),
             algorithm=algorithm,
             dense_elements=int(facts["dense_elements"]),
             needs_peers=bool(facts["needs_peers"]),
@@ -43,7 +44,7 @@ class ModelFacts:
     @property
     def single(self) -> bool:
         """Whether one model comes out, and not a replica for each trainer."""
-        return self.origin != REPLICAS
+        return self.origin != ModelOrigin.REPLICAS
 
     @property
     def words(self) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 from ..pipeline.checkpoint.files import FileEntry
 from ..pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
 from ..pipeline.errors import ClusterError
+from ..sync_algos.model_origin import ModelOrigin
 from .checkpoint_manifest import Books, manifest_of
 from .checkpoint_room import estimated_bytes, require_room
 from .coordinator import Coordinator
 from .membership_state import Member
-from .model_words import CENTER, MEAN, ModelFacts
+from .model_words import ModelFacts
 from .to_the_end import to_the_end
 
 # A node that cannot copy and write its part in this time is taken to be unable to.
@@ -87,7 +88,7 @@ class RunningCheckpoint:
         saver = self._saver(trainers)
         others = [(member, body) for member in (*trainers, *syncs) if member is not saver]
         files += await self._parts([(saver, body | {"dense": True}), *others])
-        if self._model.origin in (CENTER, MEAN):
+        if self._model.origin in (ModelOrigin.CENTER, ModelOrigin.MEAN):
             whole = body | {"files": [vars(entry) for entry in files]}
             files += await self._parts([(saver, whole)], verb="compose")
         return manifest_of(self._c, files, self._model.saved(saver.info.name), books)

@@ -12,13 +12,14 @@ import torch
 import zmq
 
 from ..pipeline.config.job import Job
+from ..pipeline.data.span import from_runs
 from ..pipeline.models.flat import digest_of
 from ..sync_algos.base import Algorithm
+from ..sync_algos.model_origin import ModelOrigin
 from .crew import Crew, make_crew
 from .kept_memory import keep_freed_memory
 from .peer_line import PeerSocket
 from .role import MemberInfo, NodeContext, Role, unknown_verb
-from .span_numbers import from_runs
 from .sync_group import GroupView
 from .synchronizer import Synchronizer
 from .trained import Trained
@@ -29,7 +30,6 @@ from .trainer_restore import Restored, restore_trainer
 from .worker_handle import WorkerHandle
 
 HOLD_SECONDS = 5.0
-REPLICAS = "replicas"
 
 log = logging.getLogger(__name__)
 
@@ -230,7 +230,7 @@ class TrainerRole(Role):
         return {"values": self._shared.replica.read(stride=int(body["stride"])).numpy().tobytes()}
 
     async def _model(self, origin: str) -> torch.Tensor | None:
-        if origin == REPLICAS:
+        if origin == ModelOrigin.REPLICAS:
             return self._shared.replica.flat
         return await self._sync.model() if self._sync is not None else None
 

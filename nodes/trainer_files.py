@@ -17,7 +17,7 @@ from ..pipeline.data.batch import Float32Array
 from ..pipeline.errors import CheckpointError
 from ..pipeline.models.flat import FlatLayout
 from ..sync_algos.base import Algorithm, AlgorithmState
-from .model_words import CENTER, GLOBAL, MEAN, REPLICAS
+from ..sync_algos.model_origin import ModelOrigin
 from .replica import Shared
 
 
@@ -42,7 +42,7 @@ class TrainerSnapshot:
         the copy, as in any snapshot of a round. Call it where no round writes the algorithm's state."""
         state = algorithm.state()
         tensors = {name: value.clone() for name, value in state.tensors.items()}
-        own = algorithm.global_model().clone() if algorithm.model.value == GLOBAL else None
+        own = algorithm.global_model().clone() if algorithm.model.value == ModelOrigin.GLOBAL else None
         return cls(
             replica=shared.replica.snapshot(shared.replica.whole),
             optimizer={name: v.detach().to("cpu", copy=True) for name, v in shared.optimizer.state.items()},
@@ -53,7 +53,7 @@ class TrainerSnapshot:
 
     def model(self, origin: str) -> torch.Tensor | None:
         """The model that comes out, if one trainer alone can tell."""
-        return {REPLICAS: self.replica, GLOBAL: self.global_model}.get(origin)
+        return {ModelOrigin.REPLICAS: self.replica, ModelOrigin.GLOBAL: self.global_model}.get(origin)
 
 
 def write_trainer(directory: Path, index: int, snapshot: TrainerSnapshot) -> list[FileEntry]:
@@ -87,7 +87,7 @@ def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, nu
     together, or the mean of the replicas, float32 [numel]. So it is the model of exactly what is saved, and
     no round has to be run for it. Raises CheckpointError for files that lack a part of it."""
     files = list(entries)
-    parts = {CENTER: _center, MEAN: _mean}[origin](directory, files, numel)
+    parts = {ModelOrigin.CENTER: _center, ModelOrigin.MEAN: _mean}[origin](directory, files, numel)
     if parts.shape != (numel,):
         raise CheckpointError(
             f"the files make a model of {len(parts)} elements, not {numel}", where=str(directory)

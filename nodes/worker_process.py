@@ -11,13 +11,13 @@ import numpy as np
 import torch
 import zmq
 
+from ..pipeline.data.span import to_runs
 from ..pipeline.errors import ExitCode, ShadowSyncError
 from ..pipeline.metrics.quality import QualitySums
 from ..pipeline.wire.messages import WorkerNote
 from .distant_rounds import DistantRounds
 from .fixed_rate import GatedRounds, WorkerRounds
 from .role import MemberInfo
-from .span_numbers import to_runs
 from .trained import Trained
 from .worker_handle import Held
 from .worker_line import WorkerLine

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import zmq
 
+from ..pipeline.data.span import from_runs
 from ..pipeline.embedding.plan import TablePlan
 from ..pipeline.errors import ExitCode, ShadowSyncError
 from ..pipeline.metrics.quality import QualitySums
@@ -27,7 +28,6 @@ from .replica import Shared
 from .replica_memory import SharedMemory
 from .role import MemberInfo
 from .sampler import thread_figures
-from .span_numbers import from_runs
 from .tracing import TRACER
 from .trained import Trained
 from .worker import Worker

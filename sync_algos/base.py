@@ -12,26 +12,12 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 import torch
 
 from .grouping import Grouping, everyone
-
-
-class ModelOrigin(Enum):
-    """Which model comes out of a job under an algorithm; `eval`, the report and the checkpoint follow it.
-
-    CENTER: what the sync nodes hold. MEAN: the mean of the replicas at the end. GLOBAL: what the
-    algorithm's `global_model` gives, the same on every trainer. REPLICAS: there is no single model; the
-    quality is the mean of the replicas' own scores, and the first trainer's replica is the one saved.
-    """
-
-    CENTER = "center"
-    MEAN = "mean"
-    GLOBAL = "global"
-    REPLICAS = "replicas"
+from .model_origin import ModelOrigin as ModelOrigin
 
 
 @dataclass(frozen=True, slots=True)

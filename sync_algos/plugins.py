@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..class_loader import NoSuchFile, load_module
 from .base import Algorithm
 from .options import AlgorithmError, option_types
 
@@ -64,7 +60,7 @@ def load_class(name: str) -> Any:
     where, _, class_name = name.rpartition(":")
     if not where or not class_name:
         raise AlgorithmError(KEY, f"{name!r} given; write package.module:Class or ./file.py:Class")
-    module = _load_file(name, Path(where)) if _is_file(where) else _load_module(name, where)
+    module = _load(name, where)
     try:
         return getattr(module, class_name)
     except AttributeError:
@@ -92,13 +88,11 @@ def check_class(name: str, cls: Any) -> type[Algorithm]:
     return cls
 
 
-def _is_file(where: str) -> bool:
-    return where.endswith(".py") or "/" in where
-
-
-def _load_module(name: str, where: str) -> ModuleType:
+def _load(name: str, where: str) -> ModuleType:
     try:
-        return importlib.import_module(where)
+        return load_module(where)
+    except NoSuchFile as error:
+        raise AlgorithmError(KEY, f"{name!r} given; {error}") from error
     except ModuleNotFoundError as error:
         if error.name is not None and (where == error.name or where.startswith(f"{error.name}.")):
             raise AlgorithmError(
@@ -109,30 +103,6 @@ def _load_module(name: str, where: str) -> ModuleType:
         raise AlgorithmError(KEY, _import_failed(name, error)) from error
     except Exception as error:
         raise AlgorithmError(KEY, _import_failed(name, error)) from error
-
-
-def _load_file(name: str, path: Path) -> ModuleType:
-    """A file is a module of its own, once in a process, by its absolute path."""
-    file = path.resolve()
-    if not file.is_file():
-        raise AlgorithmError(KEY, f"{name!r} given; there is no file {file}")
-    module_name = f"shadowsync_algorithm_{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
-    if module_name in sys.modules:
-        return sys.modules[module_name]
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    if spec is None or spec.loader is None:
-        raise AlgorithmError(KEY, f"{name!r} given; {file} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name while it runs.
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[module_name]
-        if not isinstance(error, Exception):
-            raise
-        raise AlgorithmError(KEY, _import_failed(name, error)) from error
-    return module
 
 
 def _import_failed(name: str, error: Exception) -> str:

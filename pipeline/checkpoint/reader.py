@@ -134,11 +134,6 @@ class TensorReader:
             expected = piece.stop
 
 
-def read_tensors(directory: Path, entries: Iterable[FileEntry], name: str) -> NDArray[Any]:
-    """The one tensor `name` out of `entries`; raises CheckpointError. For several, keep a TensorReader."""
-    return TensorReader(directory, entries).read(name)
-
-
 def _read_piece(piece: _Piece, name: str, rows: slice | None) -> NDArray[Any]:
     try:
         with safe_open(piece.path, framework="numpy") as file:

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.span import to_runs
 from ..errors import CheckpointError
 from .files import FileEntry, write_tensors
 from .reader import TensorReader
@@ -83,7 +84,7 @@ class SavedLedger:
                     ranges.add((*key, start, number))
                 start = number + 1
         for key, numbers in self.partial.items():
-            ranges.update((*key, start, stop) for start, stop in _runs(numbers))
+            ranges.update((*key, start, stop) for start, stop in to_runs(numbers))
         rows = [(epoch, span, self.seed, start, stop) for epoch, span, start, stop in sorted(ranges)]
         return np.array(rows, np.int64).reshape(-1, 5)
 
@@ -133,16 +134,3 @@ def _by_span(rows: NDArray[np.int64]) -> dict[_Key, dict[int, int]]:
     for epoch, span, number, examples in rows.tolist():
         spans.setdefault((epoch, span), {})[number] = examples
     return spans
-
-
-def _runs(numbers: Iterable[int]) -> Iterable[tuple[int, int]]:
-    """Ascending [start, stop) ranges of consecutive numbers."""
-    start = stop = -1
-    for number in sorted(numbers):
-        if number != stop:
-            if stop > start:
-                yield start, stop
-            start = number
-        stop = number + 1
-    if stop > start:
-        yield start, stop

@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from .hashing import GOLDEN_RATIO, mix
+
 UInt32Array = NDArray[np.uint32]
 UInt64Array = NDArray[np.uint64]
 
@@ -17,10 +19,7 @@ _BACKWARD: Final = tuple(pow(multiplier, -1, 2**32) for multiplier in _FORWARD)
 
 def mix64(value: UInt64Array) -> UInt64Array:
     """SplitMix64's step and finalizer, element by element: uint64 of any shape to the same shape."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    return mix(value + np.uint64(GOLDEN_RATIO))
 
 
 def mix_numbers(*numbers: int) -> int:

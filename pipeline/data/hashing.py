@@ -2,7 +2,7 @@
 
 Of a value of `length` bytes in categorical column `column` (from 0), all arithmetic modulo 2**64:
 
-    h = mix(mix(HASH_SEED ^ ((column + 1) * GOLDEN)) ^ (length * GOLDEN))
+    h = mix(mix(HASH_SEED ^ ((column + 1) * GOLDEN_RATIO)) ^ (length * GOLDEN_RATIO))
     for each 8 bytes, read little-endian, the last ones padded with zero bytes:  h = mix(h ^ word)
     row = ((h >> 32) * table_rows) >> 32
 
@@ -10,6 +10,8 @@ Of a value of `length` bytes in categorical column `column` (from 0), all arithm
 bijection, so two values of at most 8 bytes and of equal length never share an h. The multiply-shift (Lemire,
 2019) favours no row by more than table_rows / 2**32. A missing value is the empty string, which has a row
 like any other. The seed is a constant and not `run.seed`: checkpoints of two runs have the same rows.
+
+The package's one `mix`: the first values of rows, stochastic rounding and the generator use it too.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ HASH_SEED = 0x5348_4144_4F57_0001
 PADDING_BYTES = 8
 """How many bytes must be readable after the last field, because fields are loaded as whole words."""
 
-_GOLDEN = 0x9E37_79B9_7F4A_7C15
-_FIRST, _SECOND = 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB
-_ALL = 2**64 - 1
+GOLDEN_RATIO = 0x9E37_79B9_7F4A_7C15
+MULTIPLIER_1, MULTIPLIER_2 = 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB
+MASK = 2**64 - 1
 # Below this many unfinished values a Python loop beats numpy's cost of some 20 calls per word; without it one
 # field of a million bytes would take seconds.
 _FEW = 16
@@ -38,32 +40,37 @@ Uint64Array = NDArray[np.uint64]
 IndexArray = NDArray[np.int64]
 
 
-def _mix_one(value: int) -> int:
-    value = ((value ^ (value >> 30)) * _FIRST) & _ALL
-    value = ((value ^ (value >> 27)) * _SECOND) & _ALL
+def mix_one(value: int) -> int:
+    """SplitMix64's finalizer of one number below 2**64."""
+    value = ((value ^ (value >> 30)) * MULTIPLIER_1) & MASK
+    value = ((value ^ (value >> 27)) * MULTIPLIER_2) & MASK
     return value ^ (value >> 31)
 
 
-def _mix(values: Uint64Array) -> Uint64Array:
-    """The finalizer, in place; `values` is returned."""
-    values ^= values >> np.uint64(30)
-    values *= np.uint64(_FIRST)
-    values ^= values >> np.uint64(27)
-    values *= np.uint64(_SECOND)
-    values ^= values >> np.uint64(31)
+def mix(values: Uint64Array, scratch: Uint64Array | None = None) -> Uint64Array:
+    """SplitMix64's finalizer in place; `values` is returned.
+
+    `scratch`, of the same shape, is overwritten; without it numpy allocates temporaries.
+    """
+    for shift, multiplier in ((30, MULTIPLIER_1), (27, MULTIPLIER_2)):
+        values ^= np.right_shift(values, np.uint64(shift), out=scratch)
+        values *= np.uint64(multiplier)
+    values ^= np.right_shift(values, np.uint64(31), out=scratch)
     return values
 
 
 def _start(column: int, length: int) -> int:
     """The h of a value before its first word."""
-    return _mix_one(_mix_one(HASH_SEED ^ (((column + 1) * _GOLDEN) & _ALL)) ^ ((length * _GOLDEN) & _ALL))
+    return mix_one(
+        mix_one(HASH_SEED ^ (((column + 1) * GOLDEN_RATIO) & MASK)) ^ ((length * GOLDEN_RATIO) & MASK)
+    )
 
 
 def hash_bytes(column: int, value: bytes) -> int:
     """The hash of one value, as an int below 2**64: the definition, which the vectorized forms equal."""
     h = _start(column, len(value))
     for at in range(0, len(value), 8):
-        h = _mix_one(h ^ int.from_bytes(value[at : at + 8], "little"))
+        h = mix_one(h ^ int.from_bytes(value[at : at + 8], "little"))
     return h
 
 
@@ -88,7 +95,7 @@ def hash_fields(
     empty = np.array([[_start(column, 0)] for column in columns], np.uint64)
     h = unaligned_words(buffer)[starts]
     h ^= full
-    _mix(h)
+    mix(h)
     other = lengths != 8
     if other.any():
         missing = lengths == 0
@@ -104,21 +111,21 @@ def _hash_any(
     buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, columns: IndexArray
 ) -> Uint64Array:
     """The hashes of values of any length but 0, uint64 [k]."""
-    golden = np.uint64(_GOLDEN)
-    h = _mix((columns + 1).astype(np.uint64) * golden ^ np.uint64(HASH_SEED))
-    h = _mix(h ^ lengths.astype(np.uint64) * golden)
+    golden = np.uint64(GOLDEN_RATIO)
+    h = mix((columns + 1).astype(np.uint64) * golden ^ np.uint64(HASH_SEED))
+    h = mix(h ^ lengths.astype(np.uint64) * golden)
     words = unaligned_words(buffer)
     active, done = np.arange(len(starts)), 0
     while len(active) >= _FEW or (len(active) and done == 0):
         left = lengths[active] - done
         unused_bits = (np.maximum(8 - left, 0) << 3).astype(np.uint64)
         word = (words[starts[active] + done] << unused_bits) >> unused_bits
-        h[active] = _mix(h[active] ^ word)
+        h[active] = mix(h[active] ^ word)
         active, done = active[left > 8], done + 8
     for index in active:
         value, stop = int(h[index]), int(starts[index] + lengths[index])
         for at in range(int(starts[index]) + done, stop, 8):
-            value = _mix_one(value ^ int.from_bytes(buffer[at : min(at + 8, stop)].tobytes(), "little"))
+            value = mix_one(value ^ int.from_bytes(buffer[at : min(at + 8, stop)].tobytes(), "little"))
         h[index] = value
     return h
 
@@ -137,7 +144,7 @@ def hash_integers(column: int, values: NDArray[Any]) -> Uint64Array:
     signed = np.issubdtype(values.dtype, np.signedinteger)
     h: Uint64Array = values.astype(np.int64 if signed else np.uint64).view(np.uint64)
     h ^= np.uint64(_start(column, 8))
-    return _mix(h)
+    return mix(h)
 
 
 def table_rows_of(hashes: Uint64Array, table_rows: tuple[int, ...]) -> Int32Array:

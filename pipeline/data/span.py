@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -35,3 +36,22 @@ class Span:
     first: int = 0
     last: int = -1
     prepared: str = ""
+
+
+def to_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The numbers as ascending runs (start, stop), each without its stop.
+
+    Sets of numbers that mostly follow each other are sent and saved like this.
+    """
+    runs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], number + 1)
+        else:
+            runs.append((number, number + 1))
+    return runs
+
+
+def from_runs(runs: Iterable[Sequence[int]]) -> frozenset[int]:
+    """The numbers that `to_runs` was given."""
+    return frozenset(number for start, stop in runs for number in range(start, stop))

@@ -74,11 +74,6 @@ class AppliedBatches:
             totals[epoch, span] = totals.get((epoch, span), 0) + number
         return totals
 
-    def watermark(self, epoch: int, span: int, seed: int) -> int:
-        """The first batch number of the span that is not in the set."""
-        bounds = self._bounds.get((epoch, span, seed), [])
-        return bounds[1] if bounds and bounds[0] == 0 else 0
-
     def to_array(self) -> NDArray[np.int64]:
         """For the checkpoint: int64 [ranges, 5], each (epoch, span, seed, start, stop), ascending."""
         records = [

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .rows import GOLDEN_RATIO, MASK, mix
+from ..data.hashing import GOLDEN_RATIO, MASK, mix
 
 WORDS_PER_ROW = 1024
 """Of 64 bits, each for four floats of a row."""

@@ -14,10 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-GOLDEN_RATIO = 0x9E3779B97F4A7C15
-MULTIPLIER_1 = 0xBF58476D1CE4E5B9
-MULTIPLIER_2 = 0x94D049BB133111EB
-MASK = 2**64 - 1
+from ..data.hashing import GOLDEN_RATIO, MASK, mix, mix_one
+
 PAIRS_PER_ROW = 2048
 DIM_LIMIT = 2 * PAIRS_PER_ROW
 CHUNK_COUNTERS = 16_384
@@ -64,37 +62,18 @@ def row_values(
         part += key
         bits, spare = counters[: len(part)], scratch[: len(part)]
         np.add(part[:, None], within_row, out=bits)
-        finalize(bits, spare)
+        # The multiplication spreads consecutive counters.
+        bits *= np.uint64(GOLDEN_RATIO)
+        mix(bits, spare)
         # The halves by their weight, not their address, so that byte order changes no value.
         signed = bits.astype("<u8", copy=False).view("<i4")[:, :dim]
         np.multiply(signed >> 8, unit, out=out[start : start + step], casting="same_kind", dtype=np.float32)
     return out
 
 
-def finalize(bits: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
-    """SplitMix64's `mix(x * GOLDEN_RATIO)` in place; the multiplication spreads consecutive counters.
-    `spare` is scratch of the same shape."""
-    bits *= np.uint64(GOLDEN_RATIO)
-    mix(bits, spare)
-
-
-def mix(bits: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
-    """The other half of `finalize`, of counters that were multiplied."""
-    for shift, multiplier in ((30, MULTIPLIER_1), (27, MULTIPLIER_2)):
-        np.right_shift(bits, np.uint64(shift), out=spare)
-        bits ^= spare
-        bits *= np.uint64(multiplier)
-    np.right_shift(bits, np.uint64(31), out=spare)
-    bits ^= spare
-
-
 def mixed_key(*words: int) -> int:
     """64 well-mixed bits of numbers of at least 0, so that counters of two keys do not run side by side."""
     key = 0
     for word in words:
-        key = (key + word + 1) & MASK
-        key = (key * GOLDEN_RATIO) & MASK
-        key = ((key ^ (key >> 30)) * MULTIPLIER_1) & MASK
-        key = ((key ^ (key >> 27)) * MULTIPLIER_2) & MASK
-        key ^= key >> 31
+        key = mix_one((key + word + 1) * GOLDEN_RATIO & MASK)
     return key

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from shadowsync.pipeline.checkpoint.files import TYPES, FileEntry, write_tensors
-from shadowsync.pipeline.checkpoint.reader import TensorReader, read_tensors
+from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
 
 LIMIT_BYTES = 4096
@@ -57,7 +57,7 @@ def test_tensors_come_back_from_files_of_bounded_size(tmp_path: Path) -> None:
     for name, values in tensors.items():
         assert reader.shape(name) == values.shape
         _assert_equal(reader.read(name), values)
-        _assert_equal(read_tensors(tmp_path, reversed(entries), name), values)
+        _assert_equal(TensorReader(tmp_path, reversed(entries)).read(name), values)
 
 
 def test_the_library_reads_what_was_written(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_what_cannot_be_stored_is_refused(tmp_path: Path) -> None:
 def test_a_tensor_that_is_not_there_is_named(tmp_path: Path) -> None:
     entries = write_tensors(tmp_path, "part", {"a": np.zeros(3)}, {})
     with pytest.raises(CheckpointError, match="no tensor b"):
-        read_tensors(tmp_path, entries, "b")
+        TensorReader(tmp_path, entries).read("b")
 
 
 def test_a_truncated_or_missing_file_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.kept import BestNote, adopt_best, drop, pin, promote
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
-from shadowsync.pipeline.checkpoint.reader import read_tensors
+from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
 
 NOTE = BestNote("ne", 0.75, 123, "input")
@@ -31,7 +31,7 @@ def save(run: Path, value: float) -> Path:
 
 def value_of(run: Path, which: str) -> float:
     folder, manifest = open_checkpoint(run, verify=True, which="best" if which == "best" else "last")
-    return float(read_tensors(folder, manifest.files, "t")[0])
+    return float(TensorReader(folder, manifest.files).read("t")[0])
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -22,7 +22,7 @@ from shadowsync.pipeline.checkpoint.manifest import (
     commit,
     open_checkpoint,
 )
-from shadowsync.pipeline.checkpoint.reader import read_tensors
+from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
 from shadowsync.tests.support.processes import wait_until
 
@@ -50,7 +50,7 @@ def _save(run: Path, value: float) -> Path:
 
 def _value(path: Path) -> float:
     folder, manifest = open_checkpoint(path, verify=True)
-    return float(read_tensors(folder, manifest.files, "t1")[0])
+    return float(TensorReader(folder, manifest.files).read("t1")[0])
 
 
 def test_a_checkpoint_comes_back(tmp_path: Path) -> None:

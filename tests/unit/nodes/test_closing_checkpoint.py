@@ -10,17 +10,18 @@ import pytest
 from shadowsync.nodes.closing import HURRY_SECONDS, Closing
 from shadowsync.nodes.coordinator import Coordinator
 from shadowsync.nodes.membership_state import Member
-from shadowsync.nodes.model_words import CENTER, REPLICAS, ModelFacts
+from shadowsync.nodes.model_words import ModelFacts
 from shadowsync.nodes.outcome import Outcome
 from shadowsync.nodes.running_checkpoint import PART_SECONDS
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
+from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
 
 
 def closing(c: FakeCoordinator, *, hurry: bool = False) -> Closing:
     outcome = Outcome(trainers={"trainer-0": {}})
-    model = ModelFacts(REPLICAS, "none", ELEMENTS, needs_peers=False)
+    model = ModelFacts(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
     return Closing(cast(Coordinator, c), outcome, model, hurry=hurry)
 
 
@@ -70,19 +71,19 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
         c = FakeCoordinator(folder, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
 
         def answer(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-            if body["dense"] and body["model"] == CENTER and refused in ("both", node.info.name):
+            if body["dense"] and body["model"] == ModelOrigin.CENTER and refused in ("both", node.info.name):
                 raise JobFileError("it has numbers that are not finite")
             return c.written(node, verb, body)
 
         c.answer = answer
         outcome = Outcome(trainers={"trainer-0": {}, "trainer-1": {}})
-        model = ModelFacts(CENTER, "easgd", ELEMENTS, needs_peers=False)
+        model = ModelFacts(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
         await Closing(cast(Coordinator, c), outcome, model).checkpoint()
         asked = [body["model"] for _, _, body, _ in c.asked if body["dense"]]
         return model.saved_by, asked, outcome
 
     saver, asked, outcome = asyncio.run(body("trainer-0"))
-    assert (saver, asked, outcome.notes) == ("trainer-1", [CENTER, CENTER], [])
+    assert (saver, asked, outcome.notes) == ("trainer-1", [ModelOrigin.CENTER, ModelOrigin.CENTER], [])
     saver, asked, outcome = asyncio.run(body("both"))
-    assert (saver, asked) == ("trainer-0", [CENTER, CENTER, REPLICAS])
+    assert (saver, asked) == ("trainer-0", [ModelOrigin.CENTER, ModelOrigin.CENTER, ModelOrigin.REPLICAS])
     assert any("is lost; the model is trainer-0's replica" in note for note in outcome.notes)

@@ -10,12 +10,13 @@ from shadowsync.nodes.conductor import Conductor
 from shadowsync.nodes.coordinator import Coordinator
 from shadowsync.nodes.ledger_state import LedgerState
 from shadowsync.nodes.ledger_store import LedgerStore
-from shadowsync.nodes.model_words import REPLICAS, ModelFacts
+from shadowsync.nodes.model_words import ModelFacts
 from shadowsync.nodes.placement import Placement
 from shadowsync.nodes.settings import NodeSettings
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 
 
@@ -41,7 +42,7 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
                 c.bad_batches.add(left_out, ledger.path_of)
             ledger.span_read(0, 0, batches=3, examples=30, bad_rows=0)
             conductor = Conductor(c, [], [])
-            conductor._model = ModelFacts(REPLICAS, "none", 1, needs_peers=False)
+            conductor._model = ModelFacts(ModelOrigin.REPLICAS, "none", 1, needs_peers=False)
             await asyncio.wait_for(conductor._train(), 20.0)
             assert c.stop.done() is not bool(trained)
             if not trained:

@@ -13,13 +13,14 @@ import pytest
 from shadowsync.nodes import keeper as keeper_module
 from shadowsync.nodes.coordinator import Coordinator
 from shadowsync.nodes.keeper import Keeper
-from shadowsync.nodes.model_words import REPLICAS, ModelFacts
+from shadowsync.nodes.model_words import ModelFacts
 from shadowsync.nodes.scoring import CheckpointScore
 from shadowsync.pipeline.checkpoint.kept import BestNote, promote
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
 
@@ -37,7 +38,7 @@ def score(probability: float) -> CheckpointScore:
 
 
 def keeper_of(c: FakeCoordinator) -> Keeper:
-    model = ModelFacts(REPLICAS, "none", ELEMENTS, needs_peers=False)
+    model = ModelFacts(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
     return Keeper(cast(Coordinator, c), model, SPANS)
 
 

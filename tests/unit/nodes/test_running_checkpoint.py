@@ -14,15 +14,18 @@ from shadowsync.nodes import checkpoint_room, running_checkpoint
 from shadowsync.nodes.checkpoint_room import RESERVE_BYTES
 from shadowsync.nodes.coordinator import Coordinator
 from shadowsync.nodes.membership_state import Member
-from shadowsync.nodes.model_words import GLOBAL, REPLICAS, ModelFacts
+from shadowsync.nodes.model_words import ModelFacts
 from shadowsync.nodes.running_checkpoint import RunningCheckpoint
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ResourceError
+from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
 
 
-def taker(c: FakeCoordinator, origin: str = REPLICAS, *, peers: bool = False) -> RunningCheckpoint:
+def taker(
+    c: FakeCoordinator, origin: ModelOrigin = ModelOrigin.REPLICAS, *, peers: bool = False
+) -> RunningCheckpoint:
     return RunningCheckpoint(cast(Coordinator, c), ModelFacts(origin, "none", ELEMENTS, peers))
 
 
@@ -107,7 +110,7 @@ def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Pa
         for peers, saver in ((True, "trainer-1"), (False, "trainer-0")):
             c = job(tmp_path)
             c.group.lose(0)
-            await taker(c, GLOBAL, peers=peers).take()
+            await taker(c, ModelOrigin.GLOBAL, peers=peers).take()
             assert savers(c) == [saver]
             # The other writes its replica all the same.
             assert [name for name, *_ in c.asked].count("trainer-0") == 1

@@ -69,7 +69,7 @@ def test_two_files_of_one_name_are_two_modules(write: Write, tmp_path: Path) -> 
         (":Mine", "write package.module:Class"),
         ("./absent.py:Mine", "there is no file /"),
         ("FOLDER/my_bad_algo.py:Mine", "cannot be imported (ZeroDivisionError: division by zero)"),
-        ("FOLDER/my_text.txt:Mine", "my_text.txt is no Python file"),
+        ("FOLDER/my_text.txt:Mine", "my_text.txt is not a Python file"),
     ],
 )
 def test_what_cannot_be_loaded(write: Write, tmp_path: Path, name: str, said: str) -> None:

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.nodes.span_numbers import from_runs, to_runs
+from shadowsync.pipeline.data.span import from_runs, to_runs
 
 
 def test_numbers_that_follow_each_other_are_one_run() -> None:
-    assert to_runs([7, 3, 4, 5, 9, 4]) == [[3, 6], [7, 8], [9, 10]]
+    assert to_runs([7, 3, 4, 5, 9, 4]) == [(3, 6), (7, 8), (9, 10)]
     assert to_runs([]) == []
 
 
