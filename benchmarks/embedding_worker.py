@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.data.batch import Int32Array
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.routing import ShardRouter
 from shadowsync.pipeline.report.hardware import describe_hardware, versions
+from shadowsync.pipeline.types import Int32Array
 
 TABLES, DIM, BATCHES = 26, 16, 20
 

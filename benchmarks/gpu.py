@@ -28,8 +28,8 @@ from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save
 from shadowsync.nodes.replica import Shared
 from shadowsync.nodes.step import Step, Stepper
 from shadowsync.pipeline.config.load import validate_job
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 
 ROWS, TABLES, DENSE = 50_000, 26, 13

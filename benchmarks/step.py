@@ -26,8 +26,8 @@ from shadowsync.nodes.kept_memory import keep_freed_memory
 from shadowsync.nodes.replica import Shared
 from shadowsync.nodes.step import Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Delivery, Lookup, Push, Vectors
 from torch.nn.functional import linear

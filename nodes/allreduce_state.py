@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.peer_messages import (
     PeerAsk,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import zmq
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.codecs.feedback import ErrorFeedback
 from ..pipeline.wire.codecs.reference import Reference
 from ..pipeline.wire.codecs.registry import LinkCodecs

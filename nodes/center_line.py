@@ -11,8 +11,8 @@ from typing import Any, cast
 import zmq
 import zmq.asyncio
 
-from ..pipeline.data.batch import Float32Array
 from ..pipeline.errors import ProtocolError
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.codecs.base import Codec, CodecError
 from ..pipeline.wire.codecs.feedback import decode_chunk
 from ..pipeline.wire.frames import decode, encode

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import zmq
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.codecs.float32 import Float32
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues

@@ -16,9 +16,9 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from ..pipeline.data.batch import BatchId
 from ..pipeline.data.id_classes import IdClass
 from ..pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
+from ..pipeline.types import BatchId
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Refused
 from ..pipeline.wire.endpoints import advertised

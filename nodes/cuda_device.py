@@ -9,12 +9,11 @@ from typing import cast
 
 import torch
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array, Int64Array
 from .cuda_streams import Event, Streams
 from .device import Computed, Landed, Landing, Lane, Staged
 from .device_replica import DeviceReplica
 from .flat_replica import FlatReplica
-from .replica_memory import Int64Array
 
 
 class CudaDevice:

@@ -10,7 +10,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..pipeline.data.batch import Batch, BatchId
+from ..pipeline.data.batch import Batch
+from ..pipeline.types import BatchId
 from ..pipeline.wire.messages import Credit, Delivery
 
 RESEND_SECONDS = 3.0

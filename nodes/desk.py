@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ..pipeline.data.batch import BatchId
 from ..pipeline.errors import ClusterError, ExitCode, ProtocolError
+from ..pipeline.types import BatchId
 from .membership_state import Member
 from .span_body import span_to_body
 from .status import answer_status

@@ -9,10 +9,9 @@ from typing import Protocol
 
 import torch
 
-from ..pipeline.data.batch import Float32Array
 from ..pipeline.errors import JobFileError
+from ..pipeline.types import Float32Array, Int64Array
 from .flat_replica import FlatReplica
-from .replica_memory import Int64Array
 
 
 @dataclass(slots=True)

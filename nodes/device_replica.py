@@ -6,10 +6,10 @@ import threading
 
 import torch
 
+from ..pipeline.types import Int64Array
 from ..sync_algos.base import Slice
 from .cuda_streams import Event, Streams
 from .flat_replica import FlatReplica
-from .replica_memory import Int64Array
 
 
 class DeviceReplica(FlatReplica):

@@ -14,12 +14,12 @@ from ..pipeline.checkpoint.files import FileEntry
 from ..pipeline.checkpoint.manifest import open_checkpoint
 from ..pipeline.checkpoint.saved_ledger import SavedLedger
 from ..pipeline.config.job import Job
-from ..pipeline.data.batch import BatchId
 from ..pipeline.embedding.applied import AppliedBatches
 from ..pipeline.embedding.saved_tables import SavedTables
 from ..pipeline.embedding.store import ShardStore
 from ..pipeline.errors import ResourceError
 from ..pipeline.memory import available_memory_bytes
+from ..pipeline.types import BatchId
 from .role import NodeContext, unknown_verb
 from .serving_role import ServingRole
 from .shard_part import ShardPart

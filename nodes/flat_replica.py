@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..pipeline.types import Int64Array
 from ..sync_algos.base import Slice
-from .replica_memory import Int64Array
 
 
 class FlatReplica:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pipeline.data.batch import BatchId
 from ..pipeline.report.model import Examples, Identity, Ledger
+from ..pipeline.types import BatchId
 from .coordinator import Coordinator
 from .membership_state import Member
 from .outcome import Outcome

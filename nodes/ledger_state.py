@@ -11,8 +11,8 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
-from ..pipeline.data.batch import BatchId
 from ..pipeline.data.spans import Span, span_order
+from ..pipeline.types import BatchId
 from .ledger_totals import LedgerTotals
 from .open_span import OpenSpan
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from ..pipeline.checkpoint.saved_ledger import SavedLedger
-from ..pipeline.data.batch import BatchId
 from ..pipeline.data.spans import Span
 from ..pipeline.errors import ResourceError
+from ..pipeline.types import BatchId
 from .ledger_state import Acknowledged, LeftOut
 
 SCHEMA = """

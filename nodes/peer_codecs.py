@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.codecs.base import Payload
 from ..pipeline.wire.codecs.reference import Reference
 from ..pipeline.wire.codecs.registry import LinkCodecs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from .early_chunks import RoundId
 
 

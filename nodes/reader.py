@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import zmq
 
 from ..pipeline.config.job import Job
-from ..pipeline.data.batch import BatchId
+from ..pipeline.types import BatchId
 from ..pipeline.wire.sockets import Listener
 from .delivery_state import TRAINING
 from .reader_feed import Feed, ReadSpan, SpanTotals

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..pipeline.data.batch import BatchId
+from ..pipeline.types import BatchId
 from ..pipeline.wire.messages import Credit
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Listener

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from ..sync_algos.base import Slice
 from .peer_codecs import Coding, Packed
 from .reused_buffers import ReusedBuffers

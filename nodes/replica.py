@@ -12,11 +12,12 @@ from ..pipeline.embedding.routing import ShardRouter
 from ..pipeline.models.flat import FlatLayout
 from ..pipeline.models.optimizers import SharedOptimizer
 from ..pipeline.models.registry import build_model
+from ..pipeline.types import Int64Array
 from .device import Device, find_device
 from .example_count import ExampleCount
 from .flat_replica import FlatReplica
 from .precision import Precision, find_precision
-from .replica_memory import Int64Array, PrivateMemory, ReplicaMemory
+from .replica_memory import PrivateMemory, ReplicaMemory
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-Int64Array = NDArray[np.int64]
+from ..pipeline.types import Int64Array
 
 
 class ReplicaMemory(ABC):

@@ -11,12 +11,12 @@ from ..pipeline.checkpoint.manifest import CheckpointManifest, open_checkpoint
 from ..pipeline.checkpoint.saved_ledger import SavedLedger
 from ..pipeline.config.job import Job
 from ..pipeline.config.load import validate_saved_job
-from ..pipeline.data.batch import BatchId
 from ..pipeline.data.spans import Span
 from ..pipeline.embedding.plan import TablePlan
 from ..pipeline.embedding.ranges import Range, fault_of
 from ..pipeline.embedding.saved_tables import SavedTables
 from ..pipeline.errors import DataError, JobFileError
+from ..pipeline.types import BatchId
 from .checkpoint_manifest import describe_input, input_differences
 
 # What a batch, or the state that is taken over, is a function of. Everything else may change.

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 
 # What refers to a buffer that nobody uses: the list, and whoever looks.
 IDLE_REFERENCES = 3

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.peer_messages import PeerAsk, PeerChunk, PeerEnded, PeerReady, PeerResult, PeerVerdict
 from .early_chunks import RoundId, round_of
 from .peer_codecs import Packed, plain

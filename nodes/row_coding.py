@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from ..pipeline.data.batch import Float32Array, Int32Array
+from ..pipeline.types import Float32Array, Int32Array
 from ..pipeline.wire.codecs.base import Codec, Payload
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import CodedPush, CodedVectors, Push, Vectors

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..pipeline.data.batch import Float32Array
 from ..pipeline.embedding.lookup import LookupPlan
 from ..pipeline.errors import ShadowSyncError
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.codecs.base import CodecError
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ..pipeline.data.batch import Float32Array
 from ..pipeline.embedding.applied import AppliedBatches
 from ..pipeline.embedding.shard_work import ShardWork
 from ..pipeline.embedding.store import ShardStore
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import Attach, Lookup, Push, Pushed, Vectors
 from ..pipeline.wire.pool import BufferPool

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.messages import Attach, Attached, Lookup, Push
 from ..pipeline.wire.segment import FLOAT_BYTES, HEAD_BYTES, OwnSegment, running_kernel
 

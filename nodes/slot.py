@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..pipeline.data.batch import Float32Array
 from ..pipeline.embedding.lookup import LookupPlan
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.messages import Delivery
 from .reader_line import ReaderLine
 from .shared_rows import Lent

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.peer_messages import PeerState, PeerStateAsk
 from ..sync_algos.base import Algorithm, AlgorithmState
 

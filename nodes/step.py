@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..pipeline.data.batch import Float32Array
 from ..pipeline.embedding.lookup import LookupPlan
 from ..pipeline.embedding.vectors import Vectors
 from ..pipeline.metrics.quality import QualitySums
 from ..pipeline.models.loss import clip_, mean_log_loss
 from ..pipeline.models.rounded import RoundedMatrices
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.messages import Delivery
 from .device import Computed, Landed, Landing, Staged
 from .replica import Shared

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..pipeline.data.batch import BatchId
+from ..pipeline.types import BatchId
 from ..pipeline.wire.messages import Delivery
 
 

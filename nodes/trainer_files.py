@@ -13,9 +13,9 @@ import torch
 
 from ..pipeline.checkpoint.files import FileEntry, write_tensors
 from ..pipeline.checkpoint.reader import TensorReader
-from ..pipeline.data.batch import Float32Array
 from ..pipeline.errors import CheckpointError
 from ..pipeline.models.flat import FlatLayout
+from ..pipeline.types import Float32Array
 from ..sync_algos.base import Algorithm, AlgorithmState
 from ..sync_algos.model_origin import ModelOrigin
 from .replica import Shared
@@ -53,7 +53,8 @@ class TrainerSnapshot:
 
     def model(self, origin: str) -> torch.Tensor | None:
         """The model that comes out, if one trainer alone can tell."""
-        return {ModelOrigin.REPLICAS: self.replica, ModelOrigin.GLOBAL: self.global_model}.get(origin)
+        models = {ModelOrigin.REPLICAS.value: self.replica, ModelOrigin.GLOBAL.value: self.global_model}
+        return models.get(origin)
 
 
 def write_trainer(directory: Path, index: int, snapshot: TrainerSnapshot) -> list[FileEntry]:
@@ -87,7 +88,9 @@ def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, nu
     together, or the mean of the replicas, float32 [numel]. So it is the model of exactly what is saved, and
     no round has to be run for it. Raises CheckpointError for files that lack a part of it."""
     files = list(entries)
-    parts = {ModelOrigin.CENTER: _center, ModelOrigin.MEAN: _mean}[origin](directory, files, numel)
+    parts = {ModelOrigin.CENTER.value: _center, ModelOrigin.MEAN.value: _mean}[origin](
+        directory, files, numel
+    )
     if parts.shape != (numel,):
         raise CheckpointError(
             f"the files make a model of {len(parts)} elements, not {numel}", where=str(directory)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 
 # What fits into the fastest caches; small enough calls cost more than they save.
 BLOCK = 16_384

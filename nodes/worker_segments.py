@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from ..pipeline.data.batch import Float32Array
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.messages import Attach, Attached, Lookup, Push
 from ..pipeline.wire.segment import FLOAT_BYTES, OpenedSegment, SegmentError
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .hashing import PADDING_BYTES, IndexArray, Uint8Array
+from ..types import IndexArray, Uint8Array
+from .hashing import PADDING_BYTES
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch import Int32Array, no_bag_lengths, no_bag_rows
+from ..types import Int32Array
+from .batch import no_bag_lengths, no_bag_rows
 
 
 @dataclass(frozen=True, slots=True)

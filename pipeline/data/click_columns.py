@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64Array = NDArray[np.float64]
-Int32Array = NDArray[np.int32]
+from ..types import Float64Array, Int32Array
 
 # Rows are drawn in blocks of this many, so that any row can be made without those before it.
 BLOCK_EXAMPLES: Final = 8_192

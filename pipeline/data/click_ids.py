@@ -7,17 +7,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..types import Uint32Array, Uint64Array
 from .hashing import GOLDEN_RATIO, mix
-
-UInt32Array = NDArray[np.uint32]
-UInt64Array = NDArray[np.uint64]
 
 # The two multipliers of MurmurHash3's 32-bit finalizer, and their inverses modulo 2**32.
 _FORWARD: Final = (0x85EBCA6B, 0xC2B2AE35)
 _BACKWARD: Final = tuple(pow(multiplier, -1, 2**32) for multiplier in _FORWARD)
 
 
-def mix64(value: UInt64Array) -> UInt64Array:
+def mix64(value: Uint64Array) -> Uint64Array:
     """SplitMix64's step and finalizer, element by element: uint64 of any shape to the same shape."""
     return mix(value + np.uint64(GOLDEN_RATIO))
 
@@ -30,7 +28,7 @@ def mix_numbers(*numbers: int) -> int:
     return int(state[0])
 
 
-def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> UInt32Array:
+def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> Uint32Array:
     """uint32 [n]: the ids of ranks of at least 0. One to one within a column, so no two ranks share an id."""
     value = ranks.astype(np.uint32) ^ _key(seed, column)
     value = (value ^ (value >> np.uint32(16))) * np.uint32(_FORWARD[0])
@@ -38,7 +36,7 @@ def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> UInt32Arra
     return value ^ (value >> np.uint32(16))
 
 
-def ranks_of_ids(seed: int, column: int, ids: UInt32Array) -> NDArray[np.int64]:
+def ranks_of_ids(seed: int, column: int, ids: Uint32Array) -> NDArray[np.int64]:
     """int64 [n]: the inverse of `ids_of_ranks`; of a number that is no id of the column, an absurd rank."""
     value = (ids ^ (ids >> np.uint32(16))) * np.uint32(_BACKWARD[1])
     value = (value ^ (value >> np.uint32(13)) ^ (value >> np.uint32(26))) * np.uint32(_BACKWARD[0])
@@ -46,7 +44,7 @@ def ranks_of_ids(seed: int, column: int, ids: UInt32Array) -> NDArray[np.int64]:
     return ranks
 
 
-def normals_of_ids(seed: int, column: int, ids: UInt32Array, component: int) -> NDArray[np.float64]:
+def normals_of_ids(seed: int, column: int, ids: Uint32Array, component: int) -> NDArray[np.float64]:
     """float64 [n]: a standard normal value of each id, a function of (seed, column, id, component) alone."""
     first = mix64(ids.astype(np.uint64) ^ np.uint64(mix_numbers(seed, 2, column, component)))
     second = mix64(first)

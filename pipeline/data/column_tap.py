@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .hashing import Uint64Array
-
-Mask: TypeAlias = NDArray[np.bool_]
+from ..types import Mask, Uint64Array
 
 
 @dataclass

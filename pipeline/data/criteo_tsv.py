@@ -9,10 +9,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ..types import IndexArray
 from .bad_rows import BadRows, printable
 from .column_tap import ColumnTap
 from .decimals import parse_number, parse_numbers
-from .hashing import IndexArray, hash_fields, table_rows_of
+from .hashing import hash_fields, table_rows_of
 from .schema import Examples, FeatureShape, log_transform
 from .sources import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, line_blocks, line_numbers, too_long
 from .span import Span

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import DataError
+from ..types import BatchId
 from .bad_rows import BadRows
-from .batch import Batch, BatchId
+from .batch import Batch
 from .column_tap import ColumnTap
 from .criteo_tsv import read_tsv
 from .example_memory import WindowMemory

@@ -8,7 +8,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from .hashing import IndexArray, Uint8Array, Uint64Array, unaligned_words
+from ..types import IndexArray, Uint8Array, Uint64Array
+from .hashing import unaligned_words
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MINUS = np.uint64(ord("-"))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..types import Int32Array
 from .bags import Bags
-from .batch import Int32Array
 from .schema import Examples
 
 

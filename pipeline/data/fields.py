@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from ..types import Float64Array, Int32Array, Mask, Uint64Array
 from .arrow_columns import is_number, is_text, numbers_of, string_fields
-from .batch import Int32Array
 from .decimals import parse_numbers
-from .hashing import Uint64Array, hash_bytes, hash_fields, hash_integers
-
-Mask: TypeAlias = NDArray[np.bool_]
-Float64Array: TypeAlias = NDArray[np.float64]
+from .hashing import hash_bytes, hash_fields, hash_integers
 
 # So many are a second.
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6}

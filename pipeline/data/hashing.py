@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch import Int32Array
+from ..types import IndexArray, Int32Array, Uint8Array, Uint64Array
 
 HASH_VERSION = 1
 HASH_SEED = 0x5348_4144_4F57_0001
@@ -34,10 +34,6 @@ MASK = 2**64 - 1
 # Below this many unfinished values a Python loop beats numpy's cost of some 20 calls per word; without it one
 # field of a million bytes would take seconds.
 _FEW = 16
-
-Uint8Array = NDArray[np.uint8]
-Uint64Array = NDArray[np.uint64]
-IndexArray = NDArray[np.int64]
 
 
 def mix_one(value: int) -> int:

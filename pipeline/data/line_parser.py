@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 from numpy.typing import NDArray
 
-from .hashing import IndexArray
+from ..types import IndexArray
 from .sources import LineBlock
 
 _RETURN, _NEWLINE = 13, 10

@@ -11,12 +11,13 @@ import pyarrow as pa
 from ..config.columns_section import ColumnSection
 from ..config.data_section import DataSection
 from ..errors import JobFileError
+from ..types import Float32Array, Float64Array, Int32Array, Mask, Uint64Array
 from .arrow_columns import is_text
 from .bags import Bags
-from .batch import Float32Array, Int32Array, no_weights
+from .batch import no_weights
 from .column_tap import ColumnTap
-from .fields import Float64Array, Mask, TextRules, bags, equals_any, hashes, moments, nulls, numbers
-from .hashing import Uint64Array, column_number, table_rows_of
+from .fields import TextRules, bags, equals_any, hashes, moments, nulls, numbers
+from .hashing import column_number, table_rows_of
 from .label_expression import LabelExpression
 from .schema import Examples, log_transform
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..types import Float64Array
 from .arrow_columns import bytes_of
 from .bad_rows import BadRows, printable
-from .fields import Float64Array
 from .line_parser import LineParser, Parsed
 from .parquet import parquet_rows
 from .parquet_schema import check_parquet

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..types import Float32Array, Int32Array
 from .bags import Bags
-from .batch import Float32Array, Int32Array, no_weights
+from .batch import no_weights
 
 LABEL = "label"
 

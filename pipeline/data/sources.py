@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DataError
-from .hashing import PADDING_BYTES, Uint8Array
+from ..types import Uint8Array
+from .hashing import PADDING_BYTES
 from .places import opened_raw, reading, suffix_of
 from .span import Span
 

@@ -18,15 +18,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from .click_columns import (
-    COUNT_COLUMNS,
-    ID_COLUMNS,
-    Float64Array,
-    IdColumn,
-    Int32Array,
-    draw_block,
-    popularity,
-)
+from ..types import Float64Array, Int32Array
+from .click_columns import COUNT_COLUMNS, ID_COLUMNS, IdColumn, draw_block, popularity
 from .click_ids import ids_of_ranks, normals_of_ids
 
 LATENT_DIM: Final = 2

@@ -7,8 +7,8 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.batch import BatchId
 from ..errors import CheckpointError
+from ..types import BatchId
 
 _Key = tuple[int, int, int]
 

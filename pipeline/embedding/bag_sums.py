@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding_bag
 
-from ..data.batch import Float32Array, Int32Array
+from ..types import Float32Array, Int32Array
 
 
 def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: Float32Array) -> None:

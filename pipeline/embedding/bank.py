@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..data.batch import Float32Array, Int32Array
+from ..types import Float32Array, Int32Array
 from .optimizers import make_row_optimizer
 from .plan import Bank
 from .row_state import WEIGHTS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.batch import Int32Array
+from ..types import Int32Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from ..config.tables import TableSettings
-from ..data.batch import Float32Array, Int32Array
 from ..errors import ResourceError
 from ..memory import available_memory_bytes
+from ..types import Float32Array, Int32Array
 from .bag_sums import sum_bags
 from .lookup import NO_BAG_LENGTHS
 from .plan import TablePlan

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.batch import Int32Array
+from ..types import Int32Array
 from .distinct import Distinct
 
 Places: TypeAlias = NDArray[np.int64]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.batch import Int32Array
+from ..types import Int32Array
 from .distinct import Distinct
 from .lookup import NO_BAG_LENGTHS, Bags, BankLookup, BankShare, LookupPlan, Places
 from .plan import Piece, TablePlan

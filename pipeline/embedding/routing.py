@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..data.batch import Int32Array
+from ..types import Int32Array
 from .floats import Floats
 from .lookup import NO_BAG_LENGTHS, Bags, LookupPlan
 from .node_tables import NodeTables

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..data.batch import Float32Array, Int32Array
+from ..types import Float32Array, Int32Array
 from .rounding import round_at_random, rounding_bits
 from .row_memory import RowMemory
 from .widened import WidenedRows

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ..checkpoint.manifest import CheckpointManifest
 from ..checkpoint.reader import TensorReader
 from ..config.tables import TableSettings
-from ..data.batch import Float32Array
 from ..errors import CheckpointError
+from ..types import Float32Array
 from .applied import AppliedBatches
 from .row_state import WEIGHTS, row_states
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..data.batch import Float32Array, Int32Array
+from ..types import Float32Array, Int32Array
 from .bag_sums import sum_bags
 from .bank import Places, RowBank
 from .lookup import BankShare

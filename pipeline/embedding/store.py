@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..data.batch import BatchId, Float32Array, Int32Array
 from ..errors import ResourceError
 from ..memory import available_memory_bytes
+from ..types import BatchId, Float32Array, Int32Array
 from .bank import RowBank
 from .floats import Floats, flat_floats
 from .lookup import NO_BAG_LENGTHS, bank_shares, count_floats

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.tables import TableSettings
-from ..data.batch import Batch, Int32Array
+from ..data.batch import Batch
+from ..types import Int32Array
 
 HEAD_ROWS = 1024
 """The most looked-up rows of a table: about what a processor keeps close by."""

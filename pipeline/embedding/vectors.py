@@ -10,7 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
-from ..data.batch import Float32Array
+from ..types import Float32Array
 from .floats import Floats, flat_floats
 from .lookup import LookupPlan
 from .routes import BankRoute, Routes

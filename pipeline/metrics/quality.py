@@ -6,12 +6,9 @@ import math
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import DataError
-
-Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
+from ..types import Float32Array, Float64Array
 
 BINS: Final = 65_536
 _LOGIT_SCALE: Final = 3.0

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from ..data.bags import Bags
-from ..data.batch import Int32Array, no_weights
+from ..data.batch import no_weights
 from ..data.parquet_schema import PREPARED_KEY
 from ..data.places import opened, reading
 from ..data.records import Chunk
 from ..data.schema import Examples
 from ..errors import DataError
+from ..types import Int32Array
 from .manifest import Column, Part, PreparedManifest
 from .part_writer import ROW_GROUP_ROWS, part_schema
 

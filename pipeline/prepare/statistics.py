@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from ..config.job import Job
-from ..data.batch import Float32Array
 from ..data.hashing import column_number, hash_bytes
+from ..types import Float32Array
 from .tapped_rows import TappedRows
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
@@ -119,7 +119,7 @@ class _Counts:
     """
 
     def __init__(self, dtype: type[pl.DataType], saved: Arrays) -> None:
-        schema = {"value": dtype, "count": pl.Int64}
+        schema: dict[str, type[pl.DataType]] = {"value": dtype, "count": pl.Int64}
         self.frame = pl.DataFrame({key: saved.get(key, []) for key in schema}, schema=schema)
         self.short = int(saved["short"][0]) if saved else 0
 

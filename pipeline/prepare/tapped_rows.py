@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from ..config.job import Job
 from ..data.bad_rows import BadRows
-from ..data.column_tap import ColumnTap, Mask
-from ..data.hashing import Uint64Array
+from ..data.column_tap import ColumnTap
 from ..data.job_input import JobInput
 from ..data.records import Chunk
 from ..data.span import Span
+from ..types import Mask, Uint64Array
 
 
 @dataclass(frozen=True, slots=True)

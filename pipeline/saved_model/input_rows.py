@@ -9,12 +9,10 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from ..config.columns_section import suggest
 from ..data.arrow_columns import bytes_of, plain_type
 from ..data.bad_rows import printable
-from ..data.batch import Float32Array
 from ..data.id_classes import id_class
 from ..data.line_parser import LineParser, Parsed
 from ..data.parquet import parquet_rows
@@ -25,10 +23,10 @@ from ..data.sources import first_line, line_blocks, line_numbers, without_first_
 from ..data.span import Span
 from ..data.text_header import delimiter_of
 from ..errors import DataError
+from ..types import Float32Array, IndexArray
 from .input_schema import InputSchema
 
 Columns: TypeAlias = Mapping[str, pa.Array]
-IndexArray: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 
 from ..checkpoint.whole_file import whole_file
 from ..data.bad_rows import KEPT
-from ..data.batch import Batch, BatchId, Float32Array
+from ..data.batch import Batch
 from ..data.parquet_schema import check_parquet
 from ..data.spans import plan_spans
 from ..errors import CheckpointError, DataError
+from ..types import BatchId, Float32Array
 from .input_rows import InputRows, read_input, rows_of_columns
 from .input_schema import InputSchema, input_schema
 from .model import SavedModel

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..data.batch import Float32Array
 from ..data.hashing import column_number, hash_bytes, hash_integers, table_rows_of
+from ..types import Float32Array
 
 RawId = str | bytes | int | None
 

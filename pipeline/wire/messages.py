@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..data.batch import BatchId, Float32Array, Int32Array
+from ..types import BatchId, Float32Array, Int32Array
 from .codecs.base import Payload
 from .peer_messages import (
     PeerAsk,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..data.batch import Float32Array, Int32Array
+from ..types import Float32Array, Int32Array
 from .codecs.base import Payload
 from .schema import Message, tensor
 

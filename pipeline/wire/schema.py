@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..data.batch import BatchId
+from ..types import BatchId
 
 MAX_TEXT_CHARACTERS = 65_536
 MAX_INTEGER = 2**63 - 1

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from ..data.batch import Float32Array
+from ..types import Float32Array
 
 TOKEN_BYTES: Final = 16
 # Where values may begin: the token has a page of its own.

@@ -11,11 +11,11 @@ import torch
 from shadowsync.nodes.trainer_files import compose_model
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
-from shadowsync.pipeline.data.batch import BatchId, Float32Array
 from shadowsync.pipeline.embedding.saved_tables import SavedTables
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.models.registry import build_model
+from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.resumed import tensors

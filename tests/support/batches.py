@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from shadowsync.pipeline.data.batch import Batch, BatchId
+from shadowsync.pipeline.data.batch import Batch
+from shadowsync.pipeline.types import BatchId
 
 
 def batch_id(number: int, *, epoch: int = 0, span: int = 0, seed: int = 1) -> BatchId:

@@ -14,9 +14,9 @@ from shadowsync.nodes.ledger_store import LedgerStore
 from shadowsync.nodes.membership_state import Membership
 from shadowsync.nodes.outcome import Outcome
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.report.model import Examples, Ledger
+from shadowsync.pipeline.types import BatchId
 
 if TYPE_CHECKING:
     from shadowsync.nodes.coordinator import Coordinator

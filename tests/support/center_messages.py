@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from shadowsync.pipeline.data.batch import Float32Array
+from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterValues
 
 

@@ -16,9 +16,10 @@ from shadowsync.nodes.shard_service import ShardService
 from shadowsync.nodes.trained import Trained
 from shadowsync.nodes.worker import Worker
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.batch import Batch, BatchId
+from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.tests.support.shared import build_shared
 

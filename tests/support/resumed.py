@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.pipeline.data.batch import Float32Array
+from shadowsync.pipeline.types import Float32Array
 
 from .runs import RunFolder, Settings
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.batch import Float32Array
+from ...types import Float32Array
 
 Payload = NDArray[np.uint8]
 

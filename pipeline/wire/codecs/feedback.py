@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...data.batch import Float32Array
+from ...types import Float32Array
 from .base import Codec, CodecError, Payload
 from .float32 import Float32
 

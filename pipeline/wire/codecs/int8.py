@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.batch import Float32Array
+from ...types import Float32Array
 from .base import Codec, CodecError, Payload
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 64, 1 << 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...data.batch import Float32Array
+from ...types import Float32Array
 from .base import Codec, CodecError, Payload
 from .feedback import Encoded, decode_chunk, encode_chunk
 from .float32 import Float32

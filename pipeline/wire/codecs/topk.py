@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ...data.batch import Float32Array
+from ...types import Float32Array
 from .base import Codec, CodecError, Payload
 
 LARGEST_FRACTION = 0.5

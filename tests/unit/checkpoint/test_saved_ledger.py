@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.embedding.applied import AppliedBatches
 from shadowsync.pipeline.errors import CheckpointError
+from shadowsync.pipeline.types import BatchId
 
 LEDGER = SavedLedger(
     seed=7,

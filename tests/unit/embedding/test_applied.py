@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.embedding.applied import AppliedBatches
 from shadowsync.pipeline.errors import CheckpointError
+from shadowsync.pipeline.types import BatchId
 
 IDS = st.builds(BatchId, st.integers(0, 1), st.integers(0, 2), st.integers(0, 12), st.integers(3, 4))
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.data.batch import Float32Array
 from shadowsync.pipeline.embedding.optimizers import (
     OPTIMIZERS,
     RowOptimizer,
@@ -14,6 +13,7 @@ from shadowsync.pipeline.embedding.optimizers import (
 )
 from shadowsync.pipeline.embedding.row_state import ROW_STATES, row_states, state_floats
 from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.types import Float32Array
 
 ROWS, DIM, LR = 40, 6, 0.05
 

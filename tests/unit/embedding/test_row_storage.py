@@ -10,7 +10,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.nodes.shard_part import ShardPart
-from shadowsync.pipeline.data.batch import Float32Array, Int32Array
 from shadowsync.pipeline.embedding.applied import AppliedBatches
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.row_storage import make_row_storage
@@ -18,6 +17,7 @@ from shadowsync.pipeline.embedding.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.store import ShardStore
 from shadowsync.pipeline.embedding.widened import WidenedRows, nearest_bits
 from shadowsync.pipeline.errors import ResourceError
+from shadowsync.pipeline.types import Float32Array, Int32Array
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.saved_shards import manifest_of_files
 from shadowsync.tests.support.tables import make_table

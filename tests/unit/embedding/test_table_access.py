@@ -6,9 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.data.batch import Batch, BatchId
+from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.row_costs import CountedPrices, TimedPrices, Traffic, cost_of
 from shadowsync.pipeline.embedding.table_access import AccessCounter, TableAccess
+from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.tables import make_table
 
 TABLES = (make_table("one", 1000), make_table("bag", 50, pooling="sum"), make_table("skewed", 10**6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from shadowsync.nodes.center_state import CenterState
-from shadowsync.pipeline.data.batch import Float32Array
+from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import exchange_of, values_of

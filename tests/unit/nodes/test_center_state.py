@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.nodes.center_state import CenterState
-from shadowsync.pipeline.data.batch import Float32Array
+from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import exchange_of, values_of

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from shadowsync.nodes.delivery_state import RESEND_SECONDS, TRAINING, DeliveryState, size_of, token_of
-from shadowsync.pipeline.data.batch import BatchId
+from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.tests.support.batches import make_batch
 

@@ -20,10 +20,10 @@ from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.batch import BatchId, Int32Array
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.saved_tables import SavedTables
 from shadowsync.pipeline.errors import ResourceError
+from shadowsync.pipeline.types import BatchId, Int32Array
 from shadowsync.pipeline.wire.messages import Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection

@@ -15,8 +15,8 @@ from shadowsync.nodes.device_replica import DeviceReplica
 from shadowsync.nodes.replica import Shared
 from shadowsync.nodes.step import Step, Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice
 from shadowsync.tests.support.gpu import GPU, needs_gpu

@@ -9,8 +9,8 @@ import pytest
 from shadowsync.nodes.outcome import Outcome
 from shadowsync.nodes.stop import Stop
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.books import BATCH, Books, red
 
 READ = "read by the readers = trained + returned + in flight"

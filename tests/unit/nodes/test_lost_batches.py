@@ -6,8 +6,8 @@ from shadowsync.nodes.ledger_state import LedgerState
 from shadowsync.nodes.lost_batches import lost_batches
 from shadowsync.nodes.membership_state import Member
 from shadowsync.nodes.role import MemberInfo
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.types import BatchId
 
 
 def reader(kept_bytes: int, parsed_examples: int) -> Member:

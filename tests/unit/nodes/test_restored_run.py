@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from shadowsync.nodes.restored_run import RestoredRun
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
-from shadowsync.pipeline.data.batch import BatchId
+from shadowsync.pipeline.types import BatchId
 
 LEDGER = SavedLedger(1, {(0, 0): SavedSpan(3, 20, 0)}, {(0, 1): {0: 10}}, {(0, 0): {1: 10}, (0, 1): {2: 10}})
 

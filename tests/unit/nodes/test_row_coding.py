@@ -12,7 +12,6 @@ from shadowsync.nodes.row_coding import RowCoding
 from shadowsync.nodes.shard_line import ShardLines, ShardRefused
 from shadowsync.nodes.shard_service import ShardService
 from shadowsync.nodes.slot import Slot
-from shadowsync.pipeline.data.batch import BatchId, Float32Array
 from shadowsync.pipeline.embedding.lookup import (
     NO_BAG_LENGTHS,
     BankLookup,
@@ -22,6 +21,7 @@ from shadowsync.pipeline.embedding.lookup import (
 )
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.codecs.base import CodecError
 from shadowsync.pipeline.wire.codecs.registry import STATELESS, LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import (

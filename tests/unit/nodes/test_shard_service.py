@@ -13,9 +13,9 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 from shadowsync.nodes.shard_service import ShardService
-from shadowsync.pipeline.data.batch import BatchId, Float32Array
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener

@@ -18,10 +18,10 @@ from shadowsync.nodes.shard_line import RESEND_SECONDS, ShardLines, ShardRefused
 from shadowsync.nodes.shard_service import ShardService
 from shadowsync.nodes.shared_rows import SharedRows
 from shadowsync.nodes.slot import Slot
-from shadowsync.pipeline.data.batch import Float32Array
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.routing import ShardRouter
 from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import (
     Attach,

@@ -21,9 +21,9 @@ from shadowsync.nodes.watching import Watching
 from shadowsync.nodes.watching import _names as page_names
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import JobFileError, ProtocolError
+from shadowsync.pipeline.types import BatchId
 from shadowsync.watch.curves import Curves
 from shadowsync.watch.status import read_status
 

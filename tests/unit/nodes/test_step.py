@@ -14,9 +14,9 @@ from shadowsync.nodes.replica import Shared
 from shadowsync.nodes.step import DENSE as DENSE_GRADIENT
 from shadowsync.nodes.step import EMBEDDINGS, LOSS, ON_DEVICE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.batch import BatchId, Float32Array
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.mlp import THIN_ELEMENTS
+from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice
 from shadowsync.tests.support.fake_streams import FakeStreams

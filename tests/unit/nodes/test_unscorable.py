@@ -13,10 +13,11 @@ from shadowsync.nodes.slot import Slot
 from shadowsync.nodes.step import Stepper
 from shadowsync.nodes.worker import Worker
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.batch import Batch, BatchId
+from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.outbox import Outbox
 

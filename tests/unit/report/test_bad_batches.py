@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 from shadowsync.nodes.bad_batches import KEPT, BadBatches
 from shadowsync.nodes.ledger_state import LeftOut
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.terminal import print_report
+from shadowsync.pipeline.types import BatchId
 
 
 def bad(count: int, limit: int = 10) -> BadBatches:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from shadowsync.pipeline.data.batch import BatchId
 from shadowsync.pipeline.errors import ProtocolError
+from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire import frames as frames_module
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import (

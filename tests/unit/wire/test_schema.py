@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from shadowsync.pipeline.data.batch import BatchId
+from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.schema import (
     MAX_INTEGER,
     MAX_NUMBERS,

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from shadowsync.pipeline.data.batch import Float32Array
+from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.codecs.base import Codec, CodecError
 from shadowsync.pipeline.wire.codecs.bfloat16 import BFloat16
 from shadowsync.pipeline.wire.codecs.float16 import Float16

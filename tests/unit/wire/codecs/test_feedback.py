@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.pipeline.data.batch import Float32Array
+from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.codecs.base import Codec, CodecError
 from shadowsync.pipeline.wire.codecs.feedback import Encoded, ErrorFeedback, decode_chunk, encode_chunk
 from shadowsync.pipeline.wire.codecs.reference import NO_REFERENCE, Reference
