@@ -85,7 +85,9 @@ def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
 
 
 def _say(done: Prepared, where: str) -> None:
-    """What a preparation gave."""
+    """Print what a preparation wrote."""
+    from ..pipeline.text.format import data_size
+
     for role in done.manifest.roles:
         if role.rows:
             bad = f", {role.bad_rows:,} malformed left out" if role.bad_rows else ""
@@ -96,8 +98,6 @@ def _say(done: Prepared, where: str) -> None:
     size = sum(part.bytes for part in done.manifest.parts)
     before = f", {done.parts_before} of them by an earlier call" if done.parts_before else ""
     what = (
-        "is there already"
-        if done.reused
-        else f"{len(done.manifest.parts)} parts{before}, {size / 1e6:,.0f} MB"
+        "is there already" if done.reused else f"{len(done.manifest.parts)} parts{before}, {data_size(size)}"
     )
     click.echo(f"{what}: {where}")

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..pipeline.report import wording
+from ..pipeline.report.wording import DOES_NOT
+from ..pipeline.text.format import MISSING, amount, data_size, duration, number
 from .cells import REFERENCE
 from .record import Comparison
 from .statistics import Paired
 from .summary import Row
-
-NOTHING: Final = "–"
 
 
 @dataclass(frozen=True)
@@ -23,20 +22,10 @@ class Column:
     text: Callable[[Row], str]
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Rounded, or a dash for what was not measured."""
-    return NOTHING if value is None else f"{value:,.{digits}f}"
-
-
-def amount(value: float | None) -> str:
-    """About four digits, or a dash."""
-    return NOTHING if value is None else wording.amount(value)
-
-
 def difference(value: Paired | None) -> str:
     """A signed difference with its interval."""
     if value is None:
-        return NOTHING
+        return MISSING
     if value.low is None or value.high is None:
         return f"{value.mean:+.4f} (one pair)"
     return f"{value.mean:+.4f} [{value.low:+.4f}, {value.high:+.4f}]"
@@ -45,7 +34,7 @@ def difference(value: Paired | None) -> str:
 def ratio(value: Paired | None) -> str:
     """A ratio with its interval."""
     if value is None:
-        return NOTHING
+        return MISSING
     if value.low is None or value.high is None:
         return f"{value.mean:.3f} (one pair)"
     return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
@@ -55,7 +44,7 @@ def standing(row: Row) -> str:
     """Whether all runs of a cell are there, and whether their books are right."""
     parts = []
     if not row.ledger_adds_up:
-        parts.append(f"LEDGER {wording.DOES_NOT}")
+        parts.append(f"LEDGER {DOES_NOT}")
     if row.failed:
         parts.append(f"{len(row.failed)} FAILED")
     if row.died:
@@ -64,11 +53,11 @@ def standing(row: Row) -> str:
 
 
 def _bytes(row: Row) -> str:
-    return NOTHING if row.sync_bytes is None else wording.data_size(round(row.sync_bytes))
+    return data_size(row.sync_bytes)
 
 
 def _gap(row: Row) -> str:
-    return NOTHING if row.gap_mean is None else f"{number(row.gap_mean, 1)} / {amount(row.gap_max)}"
+    return MISSING if row.gap_mean is None else f"{number(row.gap_mean, 1)} / {amount(row.gap_max)}"
 
 
 COLUMNS: Final = (
@@ -76,18 +65,16 @@ COLUMNS: Final = (
     Column("runs", standing),
     Column("NE", lambda row: number(row.ne)),
     Column(f"NE minus {REFERENCE}", lambda row: difference(row.ne_difference)),
-    Column("by NE", lambda row: row.ne_verdict or NOTHING),
+    Column("by NE", lambda row: row.ne_verdict or MISSING),
     Column("AUC", lambda row: number(row.auc)),
     Column(f"AUC minus {REFERENCE}", lambda row: difference(row.auc_difference)),
-    Column("by AUC", lambda row: row.auc_verdict or NOTHING),
+    Column("by AUC", lambda row: row.auc_verdict or MISSING),
     Column("examples/s", lambda row: amount(row.examples_per_second)),
     Column("over none", lambda row: ratio(row.speed_ratio)),
     Column("CPU s / million", lambda row: amount(row.cpu_seconds_per_million)),
     Column("sync bytes", _bytes),
     Column("rounds", lambda row: amount(row.rounds)),
-    Column(
-        "round", lambda row: NOTHING if row.round_seconds is None else wording.duration(row.round_seconds)
-    ),
+    Column("round", lambda row: duration(row.round_seconds)),
     Column("gap mean / max", _gap),
     Column("divergence", lambda row: amount(row.divergence)),
 )
@@ -97,9 +84,9 @@ COLUMNS: Final = (
 NARROW: Final = (
     Column("algorithm", lambda row: row.label),
     Column("NE", lambda row: number(row.ne)),
-    Column("by NE", lambda row: row.ne_verdict or NOTHING),
+    Column("by NE", lambda row: row.ne_verdict or MISSING),
     Column("ex./s", lambda row: amount(row.examples_per_second)),
-    Column("/none", lambda row: NOTHING if row.speed_ratio is None else f"{row.speed_ratio.mean:.3f}"),
+    Column("/none", lambda row: MISSING if row.speed_ratio is None else f"{row.speed_ratio.mean:.3f}"),
     Column("sync", _bytes),
     Column("gap, max", _gap),
 )

@@ -12,7 +12,7 @@ from rich.live import Live
 
 from ..pipeline.report.placement import read_plan
 from ..pipeline.report.placement_table import print_plan
-from . import words
+from ..pipeline.text.format import duration
 from .status import Status, read_status
 from .table import table_of
 
@@ -105,7 +105,8 @@ def line_of(status: Status) -> str:
     ]
     if status.progress.fraction is not None:
         left = status.progress.seconds_left
-        parts.append(f"{status.progress.fraction:>4.0%}" + (f", {words.duration(left)} left" if left else ""))
+        end = f", {duration(round(left))} left" if left else ""
+        parts.append(f"{status.progress.fraction:>4.0%}{end}")
     if status.speed.mean is not None:
         parts.append(f"{status.speed.mean:>9,.0f} examples/s")
     if status.quality.ne is not None:

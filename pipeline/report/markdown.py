@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
+from ..text.markdown import markdown_table, plain
 from . import wording
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import HOW_IN_WORDS
@@ -40,18 +39,18 @@ def _answer(report: Report) -> list[str]:
     )
     trained = wording.count(report.examples.trained)
     return [
-        f"# Run {_plain(report.run)}: {_plain(report.outcome)}",
+        f"# Run {plain(report.run)}: {plain(report.outcome)}",
         "",
         *([] if report.ledger.adds_up else [f"> **{books}**", ""]),
-        f"**{_plain(wording.quality(report))}**",
+        f"**{plain(wording.quality(report))}**",
         "",
-        f"- {_plain(wording.saved(report))}",
-        *(f"- {_plain(text)}" for text in wording.kept(report)),
-        *([f"- {_plain(wording.bad_batches(report))}"] if report.bad_batches is not None else []),
+        f"- {plain(wording.saved(report))}",
+        *(f"- {plain(text)}" for text in wording.kept(report)),
+        *([f"- {plain(wording.bad_batches(report))}"] if report.bad_batches is not None else []),
         *([f"- {books}"] if report.ledger.adds_up else []),
         f"- {trained} examples trained; {wording.duration(report.wall_seconds)} in all; {speed}.",
-        f"- Exit code {report.exit_code}, seed {report.seed}, started {_plain(report.started_at)}, "
-        f"job `{_plain(report.job_digest)}`.",
+        f"- Exit code {report.exit_code}, seed {report.seed}, started {plain(report.started_at)}, "
+        f"job `{plain(report.job_digest)}`.",
     ]
 
 
@@ -77,11 +76,19 @@ def _quality(report: Report) -> list[str]:
             ("NE of the teacher, held-out", wording.number(report.eval.teacher_ne)),
             ("gain ratio: (1 - NE) / (1 - NE of the teacher)", wording.number(report.eval.gain_ratio)),
         ]
-    progressive = [_plain(wording.progressive(report)), ""] if report.train.progressive is not None else []
+    progressive = [plain(wording.progressive(report)), ""] if report.train.progressive is not None else []
     note = "NE is the logloss over that of always predicting the mean label: 1 is useless, lower is better."
     picture = f"![NE over examples]({NE_PICTURE})"
-    table_lines = _table(("measure", "value"), table)
-    return ["## Quality", "", *progressive, *table_lines, "", note, "", picture]
+    return [
+        "## Quality",
+        "",
+        *progressive,
+        *markdown_table(("measure", "value"), table),
+        "",
+        note,
+        "",
+        picture,
+    ]
 
 
 def _ledger(report: Report) -> list[str]:
@@ -105,12 +112,12 @@ def _ledger(report: Report) -> list[str]:
     return [
         f"## Ledger: {wording.verdict(ledger.adds_up)}",
         "",
-        *_table(("identity", "left side", "right side", "verdict"), identities),
+        *markdown_table(("identity", "left side", "right side", "verdict"), identities),
         "",
-        *_table(("examples", "count"), [(what, wording.count(number)) for what, number in terms]),
+        *markdown_table(("examples", "count"), [(what, wording.count(number)) for what, number in terms]),
         "",
         f"Dense updates that died with a trainer: {wording.count(ledger.lost_dense_updates)}.",
-        *(["", *_table(("embedding shard", "batches applied"), shards)] if shards else []),
+        *(["", *markdown_table(("embedding shard", "batches applied"), shards)] if shards else []),
         *_bad_batches(report),
     ]
 
@@ -119,7 +126,10 @@ def _bad_batches(report: Report) -> list[str]:
     if report.bad_batches is None:
         return []
     first = [(str(bad.id), bad.path, bad.trainer, bad.why) for bad in report.bad_batches.first]
-    return ["", *_table(("batch left out (epoch, span, number, seed)", "file", "trainer", "why"), first)]
+    return [
+        "",
+        *markdown_table(("batch left out (epoch, span, number, seed)", "file", "trainer", "why"), first),
+    ]
 
 
 def _throughput(report: Report) -> list[str]:
@@ -133,7 +143,7 @@ def _throughput(report: Report) -> list[str]:
     ]
     picture = f"![examples/s per trainer]({THROUGHPUT_PICTURE})"
     note = "From the first to the last trained batch."
-    return ["## Throughput", "", *_table(("measure", "value"), rows), "", note, "", picture]
+    return ["## Throughput", "", *markdown_table(("measure", "value"), rows), "", note, "", picture]
 
 
 def _sync(report: Report) -> list[str]:
@@ -154,10 +164,10 @@ def _sync(report: Report) -> list[str]:
         ("staleness of embeddings, pushes, most", wording.amount(staleness.embedding_max)),
         *_row_cache(report),
     ]
-    title = f"## Synchronization: {_plain(sync.algorithm)}, {_plain(sync.mode)}"
+    title = f"## Synchronization: {plain(sync.algorithm)}, {plain(sync.mode)}"
     picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
-    slow = [_plain(wording.network(report)), ""] if report.network is not None else []
-    return [title, "", *slow, *_table(("measure", "value"), rows), "", picture]
+    slow = [plain(wording.network(report)), ""] if report.network is not None else []
+    return [title, "", *slow, *markdown_table(("measure", "value"), rows), "", picture]
 
 
 def _row_cache(report: Report) -> list[tuple[str, str]]:
@@ -182,8 +192,12 @@ def _nodes(report: Report) -> list[str]:
         )
         for node in report.nodes
     ]
-    table = _table(("node", "role", "CPU time", "peak memory", "exit"), rows) if rows else ["None reported."]
-    return ["## Nodes", "", *table]
+    lines = (
+        markdown_table(("node", "role", "CPU time", "peak memory", "exit"), rows)
+        if rows
+        else ["None reported."]
+    )
+    return ["## Nodes", "", *lines]
 
 
 def _placement(report: Report) -> list[list[str]]:
@@ -205,13 +219,13 @@ def _placement(report: Report) -> list[list[str]]:
     ]
     head = ("node", "pieces", "rows", "memory", "expected ns/example", "rows looked up", "CPU time")
     note = "The pieces, and what was sampled of each table, are in plan.json."
-    return [[f"## Tables: {HOW_IN_WORDS[placement.how]}", "", *_table(head, rows), "", note]]
+    return [[f"## Tables: {HOW_IN_WORDS[placement.how]}", "", *markdown_table(head, rows), "", note]]
 
 
 def _events(report: Report) -> list[str]:
     rows = [(f"{event.seconds:.1f} s", event.node, event.what) for event in report.events]
-    table = _table(("after", "node", "event"), rows) if rows else ["Nothing happened to any node."]
-    return ["## Events", "", *table]
+    lines = markdown_table(("after", "node", "event"), rows) if rows else ["Nothing happened to any node."]
+    return ["## Events", "", *lines]
 
 
 def _versions(report: Report) -> list[str]:
@@ -222,18 +236,8 @@ def _versions(report: Report) -> list[str]:
         ("memory", wording.data_size(hardware.memory_bytes)),
         *report.versions.items(),
     ]
-    return ["## Machine and versions", "", *_table(("what", "which"), rows)]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
-    return ["| " + " | ".join(line) + " |" for line in lines]
+    return ["## Machine and versions", "", *markdown_table(("what", "which"), rows)]
 
 
 def _loud(text: str, loud: bool) -> str:
     return f"**{text}**" if loud else text
-
-
-def _plain(text: str) -> str:
-    """Text from a job, a node or an error, kept in its line and in its cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,7 +1,10 @@
-"""Numbers and verdicts of a report as people read them: the same words on paper and on the terminal."""
+"""The sentences of a report, the same in report.md and on the terminal."""
 
 from __future__ import annotations
 
+from functools import partial
+
+from ..text import format
 from .model import Evaluation, Identity, LinkTraffic, Report, RowCacheUse
 
 NOT_MEASURED = "not measured"
@@ -9,44 +12,13 @@ ADDS_UP = "adds up"
 DOES_NOT = "DOES NOT ADD UP"
 
 
-def count(value: int | None) -> str:
-    """With separators of thousands."""
-    return NOT_MEASURED if value is None else f"{value:,}"
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """Rounded to `digits` behind the point."""
-    return NOT_MEASURED if value is None else f"{value:,.{digits}f}"
-
-
-def amount(value: float | None) -> str:
-    """About four digits, whatever the size."""
-    if value is None:
-        return NOT_MEASURED
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def data_size(value: int | None) -> str:
-    """Bytes in the binary unit that suits them."""
-    if value is None:
-        return NOT_MEASURED
-    size, units = float(value), ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:,.0f} bytes" if units[0] == "bytes" else f"{size:,.1f} {units[0]}"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds, or minutes and hours where there are some; below a second in ms."""
-    if seconds is None:
-        return NOT_MEASURED
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+# In a report a figure that was not measured says so in words.
+count = partial(format.count, missing=NOT_MEASURED)
+number = partial(format.number, missing=NOT_MEASURED)
+amount = partial(format.amount, missing=NOT_MEASURED)
+data_size = partial(format.data_size, missing=NOT_MEASURED)
+duration = partial(format.duration, missing=NOT_MEASURED)
+percent = partial(format.percent, missing=NOT_MEASURED)
 
 
 def mean_and_most(mean: str, most: str) -> str:
@@ -83,7 +55,9 @@ def quality(report: Report) -> str:
         score = f"NE {number(evaluation.ne)}"
     text = f"{score} on {count(evaluation.examples)} held-out examples, of {evaluation.model}."
     if evaluation.gain_ratio is not None:
-        text += f" That is {evaluation.gain_ratio:.1%} of what the teacher that made the data gains over"
+        text += (
+            f" That is {percent(evaluation.gain_ratio, 1)} of what the teacher that made the data gains over"
+        )
         text += f" the mean (its NE is {number(evaluation.teacher_ne)})."
     return text
 
@@ -181,8 +155,7 @@ def bad_batches(report: Report) -> str:
 def hit_rate(cache: RowCacheUse) -> str:
     """How many rows of batches a worker's own copy served."""
     total = cache.hits + cache.misses
-    share = NOT_MEASURED if cache.hit_rate is None else f"{cache.hit_rate:.1%}"
-    return f"{share} of {count(total)}"
+    return f"{percent(cache.hit_rate, 1)} of {count(total)}"
 
 
 def row_cache(cache: RowCacheUse) -> str:

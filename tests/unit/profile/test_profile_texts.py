@@ -43,7 +43,7 @@ def test_paper_says_the_answer_first(profile: Profile) -> None:
     assert "5,120 examples/s" in text
     assert "took 9.00 ms, of which the node's socket thread worked 4.00" in text
     assert "at most 5.0 MB/s one way, between trainer-0 and embedding-0" in text
-    assert "| trainer-0 | embedding-0 | 4.8 MiB/s | 3.8 MiB/s |" in text
+    assert "| trainer-0 | embedding-0 | 5.00 MB/s | 4.00 MB/s |" in text
     assert "stood still 7%" in text
     assert "perfetto" in text
 
