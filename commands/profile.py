@@ -20,9 +20,8 @@ def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = Fal
     from rich.console import Console
 
     from ..pipeline.errors import ClusterError, DataError, ExitCode
-    from ..pipeline.profile.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON
-    from ..pipeline.profile.terminal import print_profile
-    from ..pipeline.profile.write import read_profile
+    from ..pipeline.profile.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
+    from ..pipeline.profile.render import print_profile
     from ..pipeline.report.run_folder import shown
 
     code, text, report, folder = supervise(job, quiet=quiet, supervised=supervised, profile_seconds=seconds)
