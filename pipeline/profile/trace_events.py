@@ -30,7 +30,7 @@ class NodeTrace:
 
 
 def trace_events(traces: Iterable[NodeTrace]) -> list[dict[str, Any]]:
-    """Events by process and thread, in microseconds since the first one. Raises ValueError for wrong marks."""
+    """Events in microseconds since the first one. Raises ValueError for wrong marks."""
     ordered = sorted(traces, key=lambda trace: (ROLES.index(trace.role), trace.name))
     starts = [
         mark[2] - trace.offset_seconds * 1e6 for trace in ordered for mark in _checked(trace.marks["marks"])
