@@ -1,4 +1,4 @@
-"""The commands that start one node each: a coordinator, and what joins it."""
+"""Commands that start one node: the coordinator, or a role that joins it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def node_options(command: F) -> F:
-    """What differs from process to process."""
+    """Add the options that differ from process to process."""
     for option in (
         click.option("--bind", help="Host, or host:port, to listen on. [default: network.bind]"),
         click.option("--advertise", help="The host that others are told. [default: network.advertise]"),

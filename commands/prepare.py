@@ -73,7 +73,7 @@ def prepare(
 
 
 def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
-    """Compares the folder with the job and with its checksums."""
+    """Compare the folder with the job and with its checksums."""
     from ..pipeline.config.load import load_job
     from ..pipeline.prepare.verify import verify_folder
 

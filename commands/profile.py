@@ -15,8 +15,11 @@ PROFILED = "finished early: profiled for "
 
 
 def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = False) -> NoReturn:
-    """Runs the job, prints the profile that it left, and ends this process with the job's exit code. Raises
-    DataError if the job ended before anything could be measured, ClusterError if no trainer answered."""
+    """Run the job, print its profile, and exit with the job's exit code.
+
+    Raises DataError if the job ended before anything could be measured, ClusterError if no trainer
+    answered.
+    """
     from rich.console import Console
 
     from ..pipeline.errors import ClusterError, DataError, ExitCode

@@ -1,4 +1,4 @@
-"""`shadowsync resume`: go on with a run from its checkpoint."""
+"""`shadowsync resume`: continues a run from its checkpoint."""
 
 from __future__ import annotations
 

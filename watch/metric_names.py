@@ -1,4 +1,4 @@
-"""Every metric that a node serves to Prometheus: its name, its unit, and the count that it comes from."""
+"""The metrics that nodes serve to Prometheus: names, units and their counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PREFIX = "shadowsync_"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric; `key` is the count's name in a heartbeat. A counter's `name` is without its `_total`."""
+    """One metric; `key` is the count's name in a heartbeat, `name` lacks `_total`."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -19,7 +19,7 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        """As Prometheus has it."""
+        """The name that Prometheus shows."""
         return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 

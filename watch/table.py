@@ -20,7 +20,10 @@ _PLURAL = {"embedding": "embedding nodes", "sync": "sync nodes"}
 
 
 def table_of(status: Status) -> RenderableType:
-    """The whole picture; some 10 lines and one a node, or one a role where there are more than MOST_NODES."""
+    """Render the whole status: some 10 lines, and one per node.
+
+    One line per role if there are more than MOST_NODES.
+    """
     nodes = status.nodes
     rows = [_node_cells(node) for node in nodes] if len(nodes) <= MOST_NODES else _role_rows(nodes)
     parts: list[RenderableType] = [_head(status), _bar(status), _figures(status), Text()]

@@ -23,7 +23,7 @@ _MARKED_POINTS: Final = 40
 
 
 def draw_curves(report: Report, directory: Path) -> list[Path]:
-    """Draws ne.png, throughput.png and sync_gap.png into `directory`, each whole or not at all.
+    """Draw ne.png, throughput.png and sync_gap.png into `directory`, each atomically.
 
     A curve without points gives a picture that says so. Any thread may call; raises ResourceError if a
     picture cannot be written.

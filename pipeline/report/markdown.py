@@ -1,4 +1,4 @@
-"""report.md: the report for a stranger, the answer first."""
+"""Rendering of report.md: for a stranger, the answer first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WAYS = {
 
 
 def render_markdown(report: Report) -> str:
-    """The whole report.md, ending in a newline; it links the pictures of `draw_curves` beside it."""
+    """Render report.md, ending in a newline; it links the pictures of `draw_curves`."""
     sections = (
         _answer(report),
         _quality(report),
@@ -201,7 +201,7 @@ def _nodes(report: Report) -> list[str]:
 
 
 def _placement(report: Report) -> list[list[str]]:
-    """One section where several nodes share the tables, else none."""
+    """One section if several nodes share the tables, otherwise none."""
     placement = report.placement
     if placement is None or len(placement.nodes) < 2:
         return []

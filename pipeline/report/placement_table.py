@@ -13,8 +13,10 @@ SHOWN_NODES = 16
 
 
 def print_plan(record: PlanRecord, console: Console) -> None:
-    """What each embedding node keeps, and what it is expected to have to do; nothing for a single node. Only
-    the thread that owns `console` may call."""
+    """Print what each embedding node keeps and its expected load; nothing for one node.
+
+    Only the thread that owns `console` may call.
+    """
     if len(record.nodes) < 2:
         return
     how = HOW_IN_WORDS[record.how]

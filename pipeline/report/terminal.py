@@ -1,4 +1,4 @@
-"""The report on the terminal: the facts of report.md in at most 40 lines of 100 columns."""
+"""The report on the terminal, in at most 40 lines of 100 columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _EVENT_ROWS: Final = 3
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Prints what report.md states, shortened; without colours or control codes if it is no terminal.
+    """Print the facts of report.md, shortened.
+
+    Writes no colours or control codes if `console` is not a terminal.
 
     Broken identities are printed before those that hold. Only the thread that owns `console` may call.
     """
@@ -69,7 +71,7 @@ def _identities(report: Report) -> Table:
 
 
 def _figures(report: Report, *, side_by_side: bool) -> Table:
-    """The facts, two a line (about examples, about speed) where there is room for it."""
+    """The facts, two per line (examples, speed) if there is room."""
     table = plain_table()
     left, right = _examples_facts(report), _speed_facts(report)
     if not side_by_side:

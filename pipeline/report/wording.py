@@ -22,30 +22,30 @@ percent = partial(format.percent, missing=NOT_MEASURED)
 
 
 def mean_and_most(mean: str, most: str) -> str:
-    """A mean with its maximum, both already in words."""
+    """Join a mean and its maximum, both formatted already."""
     return NOT_MEASURED if mean == most == NOT_MEASURED else f"{mean} mean, {most} at most"
 
 
 def verdict(holds: bool) -> str:
-    """Of an identity or of the whole ledger."""
+    """Say whether an identity or the whole ledger holds."""
     return ADDS_UP if holds else DOES_NOT
 
 
 def difference(identity: Identity) -> str:
-    """By how much an identity is off, or that it is not."""
+    """Say by how much an identity is off, if it is."""
     off = identity.left - identity.right
     return verdict(True) if off == 0 else f"{verdict(False)} (off by {off:+,})"
 
 
 def auc(evaluation: Evaluation) -> str:
-    """The AUC, with the bound of its error where that could be seen in the digits shown."""
+    """Format the AUC, with the bound of its error if that shows in the digits."""
     text = number(evaluation.auc)
     error = evaluation.auc_error
     return f"{text} (within {error:.1g})" if error is not None and error >= 1e-3 else text
 
 
 def quality(report: Report) -> str:
-    """The one sentence on what came out."""
+    """Describe the quality of the model."""
     evaluation = report.eval
     if evaluation is None:
         return "The model was not evaluated: no held-out data was scored in this run."
@@ -63,7 +63,7 @@ def quality(report: Report) -> str:
 
 
 def progressive(report: Report) -> str:
-    """The sentence on the progressive part, or "" where the job has none."""
+    """Describe the progressive part; "" if the job has none."""
     part = report.train.progressive
     if part is None:
         return ""
@@ -76,7 +76,7 @@ def progressive(report: Report) -> str:
 
 
 def network(report: Report) -> str:
-    """What was emulated, or "" where nothing was."""
+    """Describe the emulated network; "" if there was none."""
     slow = report.network
     if slow is None:
         return ""
@@ -93,7 +93,7 @@ def network(report: Report) -> str:
 
 
 def traffic(link: LinkTraffic) -> str:
-    """How much went one way, by which codec, and how much that saved; bytes of float32 need no ratio."""
+    """Describe the traffic of one direction: bytes, codec, and what it saved."""
     text = f"{data_size(link.bytes)}, {link.codec}"
     if link.codec == "float32" or link.compression is None:
         return text
@@ -101,20 +101,20 @@ def traffic(link: LinkTraffic) -> str:
 
 
 def references(report: Report) -> str:
-    """The memory of references and residuals, or "" where there was none."""
+    """Describe the memory of references and residuals; "" if there was none."""
     held = report.sync.reference_bytes
     return ", ".join(f"{data_size(size)} on {role} nodes" for role, size in held.items())
 
 
 def saved(report: Report) -> str:
-    """Which model the checkpoint holds."""
+    """Say which model the checkpoint holds."""
     if report.model_saved is None:
         return "No model was saved."
     return f"Saved in checkpoint/: {report.model_saved}."
 
 
 def kept(report: Report) -> list[str]:
-    """What the run started from, and what was validated and kept while it went on: a sentence each."""
+    """Describe what the run started from, its validation and its checkpoints, a sentence each."""
     found = []
     if report.resumed_from is not None:
         restored = count(report.restored_examples)
@@ -141,7 +141,7 @@ def kept(report: Report) -> list[str]:
 
 
 def bad_batches(report: Report) -> str:
-    """What was left out because it was not finite, or "" where nothing was."""
+    """Describe the batches that were left out; "" if there were none."""
     bad = report.bad_batches
     if bad is None:
         return ""
@@ -153,18 +153,18 @@ def bad_batches(report: Report) -> str:
 
 
 def hit_rate(cache: RowCacheUse) -> str:
-    """How many rows of batches a worker's own copy served."""
+    """Say how many rows a worker's own copy served."""
     total = cache.hits + cache.misses
     return f"{percent(cache.hit_rate, 1)} of {count(total)}"
 
 
 def row_cache(cache: RowCacheUse) -> str:
-    """The cache in one line."""
+    """Describe the cache in one line."""
     return f"{hit_rate(cache)} rows hit, {data_size(cache.spared_bytes)} spared"
 
 
 def books(report: Report) -> str:
-    """The one sentence on the ledger."""
+    """Describe the ledger."""
     ledger = report.ledger
     wrong = sum(not identity.holds for identity in ledger.identities)
     if wrong:

@@ -1,4 +1,4 @@
-"""Writes a report into the folder of its run."""
+"""Reading and writing the report in the folder of its run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARKDOWN_NAME: Final = "report.md"
 
 
 def write_report(directory: Path, report: Report) -> None:
-    """Writes report.json, the three pictures and report.md into `directory`, in this order.
+    """Write report.json, the three pictures and report.md into `directory`, in this order.
 
     Each file appears whole or not at all and replaces an older one. The numbers come first, so that they
     are there even if a picture cannot be drawn; report.md comes last, when its pictures exist. Any thread
@@ -31,7 +31,7 @@ def write_report(directory: Path, report: Report) -> None:
 
 
 def rewrite_texts(directory: Path, report: Report) -> None:
-    """Writes report.json and report.md again, with what was known only after `write_report`."""
+    """Write report.json and report.md again, with what became known after `write_report`."""
     with whole_file(directory / JSON_NAME) as file:
         file.write(report.model_dump_json(indent=1).encode() + b"\n")
     with whole_file(directory / MARKDOWN_NAME) as file:
@@ -39,5 +39,5 @@ def rewrite_texts(directory: Path, report: Report) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """The report in the file `path`; raises ValueError if that is none, OSError if it cannot be read."""
+    """Read report.json. Raises ValueError if the file is not a report, OSError if unreadable."""
     return Report.model_validate_json(path.read_bytes())
