@@ -107,7 +107,7 @@ def profile(
     web: str | None,
     **network: str | None,
 ) -> None:
-    """Run a job a short while and say where its bottleneck is.
+    """Run a job for a short while and find its bottleneck.
 
     Starts the job as `run` does, measures every node, and ends it. The run's folder then has profile.md,
     profile.json, and a trace of one second of every node, which ui.perfetto.dev and chrome://tracing open.

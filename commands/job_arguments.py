@@ -30,7 +30,7 @@ def web_option(command: F) -> F:
     return click.option(
         "--web",
         metavar="[HOST:]PORT",
-        help="Show the job on a web page there; without HOST on this machine only. [default: watch.web]",
+        help="Serve a web page of the job there; without HOST, for this machine only. [default: watch.web]",
     )(command)
 
 

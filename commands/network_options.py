@@ -16,8 +16,8 @@ def network_options(command: F) -> F:
         click.option(
             "--emulation",
             type=click.Choice(["auto", "relay", "tc"]),
-            help="By which means. auto takes the kernel's traffic control where there is root and what it"
-            " needs, and a relay process otherwise.",
+            help="How to emulate it. auto uses the kernel's traffic control if this is root and its tools are"
+            " there, and a relay process otherwise.",
         ),
         click.option(
             "--delay-links",
@@ -33,7 +33,7 @@ def network_options(command: F) -> F:
         click.option(
             "--delay",
             metavar="TIME",
-            help="Emulate a slow network, for example 50ms: one way, so a question and its answer take twice"
+            help="Emulate a slow network, for example 50ms: one way, so a request and its reply take twice"
             " as long. 0ms puts the emulation in place without a delay, to compare with.",
         ),
     ):

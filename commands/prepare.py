@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     required=True,
-    help="The folder to write, of this machine; it is made if need be. With --verify it may be a URL.",
+    help="The folder to write, on this machine; created if absent. With --verify it may be a URL.",
 )
-@click.option("--force", is_flag=True, help="Remove what an earlier call wrote there, and begin anew.")
+@click.option("--force", is_flag=True, help="Remove what an earlier call wrote there, and start over.")
 @click.option(
     "--verify",
     is_flag=True,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 def prepare(
     job_file: str, out: str, force: bool, verify: bool, quiet: bool, overrides: tuple[str, ...]
 ) -> None:
-    """Turn the input of a job into Parquet that is parsed and hashed already, once for all runs.
+    """Parse and hash the input of a job into Parquet, once for all runs.
 
     All files that [data] names are read as a run would read them, and --out gets numbered parts, a profile of
-    the data (profile.md) and, last, manifest.json. A call that was interrupted goes on where it stopped. Then
+    the data (profile.md) and, last, manifest.json. An interrupted call resumes where it stopped. Then
     `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
     """
     from ..pipeline.config.load import load_job
@@ -66,7 +66,7 @@ def prepare(
         with progress_shown(quiet=quiet) as tell:
             done = prepare_folder(job, folder, force=force, tell=tell)
     except KeyboardInterrupt:
-        click.echo(f"{shown(folder)} is not complete; the same command goes on where it stopped", err=True)
+        click.echo(f"{shown(folder)} is not complete; the same command resumes where it stopped", err=True)
         raise
     _say(done, shown(folder))
     click.echo(f"profile: {shown(folder / 'profile.md')}")

@@ -1,4 +1,4 @@
-"""`shadowsync profile`: runs a job a short while and says where its bottleneck is."""
+"""`shadowsync profile`: runs a job for a short while and finds its bottleneck."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = Fal
             click.echo(f"trace, for https://ui.perfetto.dev: {shown(folder / TRACE_JSON)}")
     elif code is ExitCode.OK and report is not None and report.outcome.startswith(PROFILED):
         raise ClusterError(
-            "no trainer answered in time, so that nothing was measured",
+            "no trainer answered in time, so nothing was measured",
             where=shown(folder) if folder is not None else "",
             remedy="measure for longer (--seconds), or see what else runs there",
         )

@@ -18,5 +18,5 @@ def which_option(flag: str) -> Callable[[F], F]:
         type=click.Choice(["last", "best"]),
         default="last",
         show_default=True,
-        help="Its last checkpoint, or the best by validation.",
+        help="The last checkpoint, or the best by validation.",
     )

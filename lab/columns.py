@@ -1,4 +1,4 @@
-"""The columns of every table of a comparison: the same words on the page, on paper and on the terminal."""
+"""The columns of a comparison's tables: page, compare.md and terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Column:
 
 
 def difference(value: Paired | None) -> str:
-    """A signed difference with its interval."""
+    """Format a signed difference with its interval."""
     if value is None:
         return MISSING
     if value.low is None or value.high is None:
@@ -32,7 +32,7 @@ def difference(value: Paired | None) -> str:
 
 
 def ratio(value: Paired | None) -> str:
-    """A ratio with its interval."""
+    """Format a ratio with its interval."""
     if value is None:
         return MISSING
     if value.low is None or value.high is None:
@@ -41,7 +41,7 @@ def ratio(value: Paired | None) -> str:
 
 
 def standing(row: Row) -> str:
-    """Whether all runs of a cell are there, and whether their books are right."""
+    """Say whether all runs of a cell finished and their ledgers add up."""
     parts = []
     if not row.ledger_adds_up:
         parts.append(f"LEDGER {DOES_NOT}")
@@ -93,7 +93,7 @@ NARROW: Final = (
 
 
 def facts(comparison: Comparison, rows: list[Row]) -> list[str]:
-    """The sentences that stand above the tables."""
+    """The sentences above the tables."""
     seeds = ", ".join(str(seed) for seed in comparison.seeds)
     trainers = comparison.cells[-1].trainers
     lines = [
@@ -105,19 +105,19 @@ def facts(comparison: Comparison, rows: list[Row]) -> list[str]:
         lines.append("No slow network was emulated.")
     else:
         by = f"by {comparison.means}: " if comparison.means else ""
-        lines.append(f"Emulated network, {by}{comparison.network}. A question and its answer take both ways.")
+        lines.append(f"Emulated network, {by}{comparison.network}. A request and its reply are each delayed.")
     stolen = [row.relay_cpu_seconds for row in rows if row.relay_cpu_seconds is not None]
     if stolen:
-        lines.append(f"The relay took {max(stolen):.1f} s of CPU a run at most, from the same cores.")
+        lines.append(f"The relay took {max(stolen):.1f} s of CPU per run at most, on the same cores.")
     lines.append(
-        "Intervals are 95% each, over pairs of the same seed (Student's t); where one holds 0, the answer is "
-        "inconclusive. Lower NE is better, higher AUC is better."
+        "Intervals are 95% each, over pairs of the same seed (Student's t); where one contains 0, the answer "
+        "is inconclusive. Lower NE is better, higher AUC is better."
     )
     return lines
 
 
 def incomplete(comparison: Comparison) -> str:
-    """What is missing, or "" where nothing is."""
+    """Say what is missing; "" if nothing is."""
     waiting = sum(run.status == "waiting" for run in comparison.runs)
     if comparison.complete and not waiting:
         return ""

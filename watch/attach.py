@@ -75,7 +75,7 @@ async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator
         socket.close()
         context.term()
         raise ClusterError(
-            f"is no address ({zmq.strerror(error.errno or 0)})",
+            f"is not an address ({zmq.strerror(error.errno or 0)})",
             where=address,
             remedy="write tcp://HOST:PORT, as the coordinator printed it",
         ) from error

@@ -65,7 +65,9 @@ class Scalars:
                 tag = f"{status.validation_metric}/validation"
                 self._file.add(validation.examples, {tag: validation.value})
         except OSError as error:
-            log.error("%s: cannot be written (%s); no more of it", self._file.path, error.strerror)
+            log.error(
+                "%s: cannot be written (%s); no more scalars are written", self._file.path, error.strerror
+            )
             self.close()
             return
         self._validated = len(status.validation)

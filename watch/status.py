@@ -214,5 +214,5 @@ def read_status(body: dict[str, Any]) -> Status:
 def cursor_of(body: object) -> Cursor:
     """Parse the cursors of a request. Raises ValueError or TypeError."""
     if not isinstance(body, dict):
-        raise TypeError("curves: an object of curves is expected")
+        raise TypeError("curves must be an object")
     return {str(name): (float(step), int(count)) for name, (step, count) in body.items()}

@@ -54,7 +54,7 @@ def _ne(report: Report) -> Figure:
     points = report.curves.ne
     if not points:
         return _empty(axes, figure, "no normalized entropy was measured")
-    _line(axes, points, "in training, since the point before")
+    _line(axes, points, "in training, since the last point")
     if report.eval is not None and report.eval.ne is not None:
         label = f"held-out, of {report.eval.model}: {report.eval.ne:.4f}"
         axes.axhline(report.eval.ne, color="tab:green", linestyle="--", label=label)

@@ -10,8 +10,8 @@ from .placement import HOW_IN_WORDS
 _WAYS = {
     "center_up": "to the center",
     "center_down": "from the center",
-    "peers_up": "to the trainers that reduce",
-    "peers_down": "from the trainers that reduce",
+    "peers_up": "to the trainers of an all-reduce",
+    "peers_down": "from the trainers of an all-reduce",
 }
 
 
@@ -55,7 +55,7 @@ def _answer(report: Report) -> list[str]:
 
 
 def _quality(report: Report) -> list[str]:
-    rows = [("NE in training, each example scored before it is learned", report.train.ne_progressive)]
+    rows = [("NE in training, each example scored before it is trained on", report.train.ne_progressive)]
     table = [(what, wording.number(value)) for what, value in rows]
     if (part := report.train.progressive) is not None:
         table += [
@@ -116,7 +116,7 @@ def _ledger(report: Report) -> list[str]:
         "",
         *markdown_table(("examples", "count"), [(what, wording.count(number)) for what, number in terms]),
         "",
-        f"Dense updates that died with a trainer: {wording.count(ledger.lost_dense_updates)}.",
+        f"Dense updates lost with a dead trainer: {wording.count(ledger.lost_dense_updates)}.",
         *(["", *markdown_table(("embedding shard", "batches applied"), shards)] if shards else []),
         *_bad_batches(report),
     ]
@@ -150,18 +150,21 @@ def _sync(report: Report) -> list[str]:
     sync, staleness = report.sync, report.staleness
     rows = [
         ("rounds completed", wording.count(sync.rounds)),
-        ("rounds that ended without all of their slices", wording.count(sync.incomplete_rounds)),
-        ("of those, perhaps completed by a trainer that was gone", wording.count(sync.undecided_rounds)),
-        ("slices that a center applied without an answer", wording.count(sync.unanswered_slices)),
+        ("rounds that ended with slices missing", wording.count(sync.incomplete_rounds)),
+        ("of these, perhaps completed by a trainer that was gone", wording.count(sync.undecided_rounds)),
+        (
+            "slices that a center applied but whose reply is not known to have arrived",
+            wording.count(sync.unanswered_slices),
+        ),
         ("gap between rounds, iterations, mean", wording.number(sync.gap_mean, 1)),
-        ("gap between rounds, iterations, most", wording.amount(sync.gap_max)),
+        ("gap between rounds, iterations, maximum", wording.amount(sync.gap_max)),
         ("seconds of a round, mean", wording.duration(sync.seconds_mean)),
         ("bytes, both ways", wording.data_size(sync.bytes)),
         *((f"of these: {_WAYS.get(way, way)}", wording.traffic(link)) for way, link in sync.links.items()),
         *([("memory of lossy codecs", wording.references(report))] if sync.reference_bytes else []),
         ("divergence of the replicas", wording.amount(report.replicas.divergence)),
         ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
-        ("staleness of embeddings, pushes, most", wording.amount(staleness.embedding_max)),
+        ("staleness of embeddings, pushes, maximum", wording.amount(staleness.embedding_max)),
         *_row_cache(report),
     ]
     title = f"## Synchronization: {plain(sync.algorithm)}, {plain(sync.mode)}"
@@ -175,9 +178,9 @@ def _row_cache(report: Report) -> list[tuple[str, str]]:
     if cache is None:
         return []
     return [
-        ("copies of hot rows: of the rows of batches, served by a copy", wording.hit_rate(cache)),
+        ("copies of hot rows: rows served by a copy, of the rows of batches", wording.hit_rate(cache)),
         ("copies of hot rows: bytes spared", wording.data_size(cache.spared_bytes)),
-        ("copies of hot rows: too old, and asked for again", wording.count(cache.refreshed)),
+        ("copies of hot rows: too old, requested again", wording.count(cache.refreshed)),
     ]
 
 

@@ -68,7 +68,7 @@ def progressive(report: Report) -> str:
     if part is None:
         return ""
     if not part.examples:
-        return f"None of the {count(part.trained)} examples of the progressive part are scored."
+        return f"None of the {count(part.trained)} examples of the progressive part were scored."
     score = f"logloss {number(part.logloss)}" if part.ne is None else f"NE {number(part.ne)}"
     some = "" if part.examples == part.trained else f" of {count(part.trained)}"
     text = f"{score}, AUC {number(part.auc)} on {count(part.examples)}{some} examples of the progressive part"
@@ -118,7 +118,7 @@ def kept(report: Report) -> list[str]:
     found = []
     if report.resumed_from is not None:
         restored = count(report.restored_examples)
-        found.append(f"It goes on with {report.resumed_from}, which had trained {restored} examples.")
+        found.append(f"It resumed {report.resumed_from}, which had trained {restored} examples.")
     validation = report.validation
     if validation is not None and validation.best is not None:
         where = "also the last one" if validation.best_is_last else f"kept in {validation.folder}/"
@@ -148,7 +148,7 @@ def bad_batches(report: Report) -> str:
     batches = "1 batch" if bad.count == 1 else f"{count(bad.count)} batches"
     return (
         f"{batches} ({count(bad.examples)} examples) left out, for a loss or gradients that are not finite "
-        f"(at most {count(bad.limit)} are borne); the first: {bad.first[0]}."
+        f"(at most {count(bad.limit)} are tolerated); the first: {bad.first[0]}."
     )
 
 
