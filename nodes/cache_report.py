@@ -1,4 +1,4 @@
-"""What the workers' copies of hot rows came to, for the report."""
+"""The report's figures of the workers' copies of hot rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .outcome import Answers
 
 
 def cache_report(job: Job, counts: Answers) -> RowCacheUse | None:
-    """From the last counts of all trainers; None where the job has no cache."""
+    """Sum the last counts of all trainers; None if the job has no cache."""
     if not job.trainer.cache_rows:
         return None
     hits, misses = total(counts, "cache_hits"), total(counts, "cache_misses")
