@@ -1,4 +1,4 @@
-"""The command line: options to configuration to nodes. Imports lazily, so that --help needs no torch."""
+"""The command line. Imports lazily, so that --help needs no torch."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Exit codes:
 
 
 class Commands(click.Group):
-    """Turns our errors into one line and an exit code."""
+    """Turns errors of shadowsync into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command."""
+        """Run the command."""
         from .pipeline.errors import ExitCode, ShadowSyncError
 
         # A process that is number 1, as in a container, has no default action for it: it would go on.
@@ -107,7 +107,7 @@ def profile(
     web: str | None,
     **network: str | None,
 ) -> None:
-    """Run a job a short while and say where its bottleneck is.
+    """Run a job for a short while and find its bottleneck.
 
     Starts the job as `run` does, measures every node, and ends it. The run's folder then has profile.md,
     profile.json, and a trace of one second of every node, which ui.perfetto.dev and chrome://tracing open.

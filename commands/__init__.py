@@ -1,1 +1,1 @@
-"""The commands that have a file of their own: click only, the rest is imported when one runs."""
+"""Commands in files of their own. They import only click until one runs."""

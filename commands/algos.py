@@ -1,4 +1,4 @@
-"""`shadowsync algos`: the algorithms that there are."""
+"""`shadowsync algos`: lists the algorithms."""
 
 from __future__ import annotations
 

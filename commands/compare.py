@@ -12,20 +12,22 @@ from .network_options import network_options, network_overrides
 
 @click.command()
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=click.Path())
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="For every run.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting in every run."
+)
 @click.option(
     "--algorithms",
     metavar="LIST",
     help="For example none,easgd,easgd@5,easgd:elastic_rate=0.3@30: NAME is the shadow mode, NAME@K a fixed"
     " rate of every K iterations, :KEY=VALUE an option of the algorithm.",
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), help="How many, from run.seed on. [default: 3]")
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Number of seeds, from run.seed on. [default: 3]")
 @network_options
 @click.option(
     "--resume",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Go on with the comparison in DIR, and try again what failed; takes no other option.",
+    help="Resume the comparison in DIR and retry what failed; takes no other option.",
 )
 def compare(
     job_file: str | None,
@@ -39,7 +41,7 @@ def compare(
 
     Each is run with every seed on the same data, in alternation. The folder RUN-compare beside the job's
     runs holds compare.html, compare.json, compare.md and every run. A run that fails is shown as failed and
-    the others go on; the exit code is then 5, or 7 if a ledger does not add up.
+    the others continue; the exit code is then 5, or 7 if a ledger does not add up.
     """
     from rich.console import Console
 

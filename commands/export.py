@@ -18,16 +18,16 @@ from .which_option import which_option
     type=click.Choice(["torch-export", "onnx"]),
     default="torch-export",
     show_default=True,
-    help="Of the dense part: dense.pt2 for torch.export.load, or dense.onnx.",
+    help="Format of the dense part: dense.pt2 for torch.export.load, or dense.onnx.",
 )
 @click.option(
     "--tables",
     type=click.Choice(["parquet", "safetensors", "none"]),
     default="parquet",
     show_default=True,
-    help="Of the embedding tables: a file each, or one for all.",
+    help="Format of the embedding tables: a file each (parquet), or one for all (safetensors).",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="A folder that is made for them.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to create.")
 @which_option("--which")
 def export(
     run_folder: Path,

@@ -20,13 +20,14 @@ import click
 def generate(directory: Path, reuse: bool, **options: Any) -> None:
     """Generate a Criteo-shaped click log with a planted teacher into DIRECTORY."""
     from ..pipeline.data.generator import generate_log
+    from ..pipeline.text.format import data_size
 
     manifest = generate_log(directory, reuse=reuse, **options)
     done = "is there already" if manifest.reused else "written"
     for name, part in (("train", manifest.train), ("eval", manifest.eval)):
         if part.examples:
             teacher = "" if part.teacher_ne is None else f", teacher's NE {part.teacher_ne:.4f}"
-            size = f"{part.bytes / 1e6:,.0f} MB"
+            size = data_size(part.bytes)
             ids = f"{part.distinct_ids:,} distinct ids"
             click.echo(f"{name}: {part.examples:,} examples, {ids}, {size}{teacher}")
     click.echo(f"{done}: {directory}")

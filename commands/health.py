@@ -1,4 +1,4 @@
-"""`shadowsync health`: is the node of this container well?"""
+"""`shadowsync health`: checks the node of this container."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import click
 @click.option("--timeout", default=5.0, show_default=True, type=click.FloatRange(min=0, min_open=True))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the node's figures.")
 def health(path: Path, timeout: float, as_json: bool) -> None:
-    """Ask the node that answers at the Unix socket PATH whether it is well.
+    """Ask the node that answers at the Unix socket PATH whether it is healthy.
 
-    PATH is by default what SHADOWSYNC_HEALTH says, which tells a node where to answer, too. The exit code is
-    0 for a coordinator that answers and for a node that is in its job and heard the coordinator lately, and
-    1 otherwise, also when nothing answers for --timeout seconds.
+    PATH defaults to SHADOWSYNC_HEALTH, which also tells a node where to answer. The exit code is 0 for a
+    coordinator that answers and for a node that is in its job and heard from the coordinator recently, and 1
+    otherwise, also when nothing answers for --timeout seconds.
     """
     import json
     from dataclasses import asdict

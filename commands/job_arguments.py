@@ -1,4 +1,4 @@
-"""What every command that starts nodes takes: the job, what overrides it, and the page."""
+"""Options of every command that starts nodes: job, overrides, page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def job_options(command: F) -> F:
-    """JOB.toml and --set."""
+    """Add JOB.toml and --set."""
     command = click.option(
         "--set",
         "overrides",
@@ -26,23 +26,23 @@ def job_options(command: F) -> F:
 
 
 def web_option(command: F) -> F:
-    """`--web`, a key of the job file's [watch]."""
+    """Add `--web`, a key of the job file's [watch]."""
     return click.option(
         "--web",
         metavar="[HOST:]PORT",
-        help="Show the job on a web page there; without HOST on this machine only. [default: watch.web]",
+        help="Serve a web page of the job there; without HOST, for this machine only. [default: watch.web]",
     )(command)
 
 
 def web_override(web: str | None) -> list[str]:
-    """`--web` as overrides of the job file."""
+    """Turn `--web` into overrides of the job file."""
     import json
 
     return [] if web is None else [f"watch.web={json.dumps(web)}"]
 
 
 def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool) -> Job:
-    """The job of a TOML file, or of the resolved JSON that a supervisor or a run folder has.
+    """Load the job from TOML, or from the resolved JSON of a supervisor or run folder.
 
     `torch`: whether this process will have torch anyway, and so may import an algorithm.
     """

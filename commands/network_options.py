@@ -1,4 +1,4 @@
-"""The options of a slow network, which `run` and `compare` share."""
+"""Options of a slow network, shared by `run` and `compare`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def network_options(command: F) -> F:
-    """The slow network of `run` and `compare`; each is a key of the job file's [network]."""
+    """Add the options of a slow network; each is a key of [network]."""
     for option in (
         click.option(
             "--emulation",
             type=click.Choice(["auto", "relay", "tc"]),
-            help="By which means. auto takes the kernel's traffic control where there is root and what it"
-            " needs, and a relay process otherwise.",
+            help="How to emulate it. auto uses the kernel's traffic control if this is root and its tools are"
+            " there, and a relay process otherwise.",
         ),
         click.option(
             "--delay-links",
@@ -33,7 +33,7 @@ def network_options(command: F) -> F:
         click.option(
             "--delay",
             metavar="TIME",
-            help="Emulate a slow network, for example 50ms: one way, so a question and its answer take twice"
+            help="Emulate a slow network, for example 50ms: one way, so a request and its reply take twice"
             " as long. 0ms puts the emulation in place without a delay, to compare with.",
         ),
     ):
@@ -42,7 +42,7 @@ def network_options(command: F) -> F:
 
 
 def network_overrides(given: Mapping[str, str | None]) -> list[str]:
-    """The network options as overrides of the job file, quoted: text whatever is in them."""
+    """Turn the network options into overrides of the job file, quoted as text."""
     import json
 
     return [f"network.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]

@@ -1,4 +1,4 @@
-"""The commands that start one node each: a coordinator, and what joins it."""
+"""Commands that start one node: the coordinator, or a role that joins it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def node_options(command: F) -> F:
-    """What differs from process to process."""
+    """Add the options that differ from process to process."""
     for option in (
         click.option("--bind", help="Host, or host:port, to listen on. [default: network.bind]"),
-        click.option("--advertise", help="The host that others are told. [default: network.advertise]"),
+        click.option(
+            "--advertise", help="The host that other nodes connect to. [default: network.advertise]"
+        ),
         click.option(
             "--metrics-port",
             type=click.IntRange(0, 65_535),
-            help="Serve metrics for Prometheus there, 0: nowhere. [default: watch.metrics_port]",
+            help="Port for Prometheus metrics; 0 for none. [default: watch.metrics_port]",
         ),
         click.option("--token", hidden=True),
         click.option("--supervised", is_flag=True, hidden=True),
@@ -53,7 +55,7 @@ def coordinator(
     metrics_port: int | None,
     web: str | None,
 ) -> None:
-    """Start the coordinator of a job; it prints the address that the others join."""
+    """Start the coordinator of a job; it prints the address for the other nodes to join."""
     from ..nodes.coordinator_main import run_coordinator
     from ..nodes.logs import log_to_stderr
 

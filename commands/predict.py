@@ -25,11 +25,11 @@ from .which_option import which_option
 def predict(
     run_folder: Path, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Literal["last", "best"]
 ) -> None:
-    """Score files with the model that RUN saved, one row for each of theirs, in their order.
+    """Score files with the model that RUN saved: one output row per input row, in order.
 
     The output has the columns file, row (from 1: a line of text, a row of Parquet), probability, logit and
-    label. A row that cannot be read, or whose logit is not finite, has no probability; how many there are,
-    and the first of them, is said.
+    label. A row that cannot be read, or whose logit is not finite, has no probability; the command prints how
+    many such rows there are, and the first of them.
     """
     from ..pipeline.data.places import absolute
     from ..pipeline.saved_model.model import SavedModel

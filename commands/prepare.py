@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     required=True,
-    help="The folder to write, of this machine; it is made if need be. With --verify it may be a URL.",
+    help="The folder to write, on this machine; created if absent. With --verify it may be a URL.",
 )
-@click.option("--force", is_flag=True, help="Remove what an earlier call wrote there, and begin anew.")
+@click.option("--force", is_flag=True, help="Remove what an earlier call wrote there, and start over.")
 @click.option(
     "--verify",
     is_flag=True,
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 def prepare(
     job_file: str, out: str, force: bool, verify: bool, quiet: bool, overrides: tuple[str, ...]
 ) -> None:
-    """Turn the input of a job into Parquet that is parsed and hashed already, once for all runs.
+    """Parse and hash the input of a job into Parquet, once for all runs.
 
     All files that [data] names are read as a run would read them, and --out gets numbered parts, statistics
-    of the data (statistics.md) and, last, manifest.json. A call that was interrupted goes on where it
-    stopped. Then `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
+    of the data (statistics.md) and, last, manifest.json. An interrupted call resumes where it stopped. Then
+    `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
     """
     from ..pipeline.config.load import load_job
     from ..pipeline.errors import JobFileError
@@ -66,14 +66,14 @@ def prepare(
         with progress_shown(quiet=quiet) as tell:
             done = prepare_folder(job, folder, force=force, tell=tell)
     except KeyboardInterrupt:
-        click.echo(f"{shown(folder)} is not complete; the same command goes on where it stopped", err=True)
+        click.echo(f"{shown(folder)} is not complete; the same command resumes where it stopped", err=True)
         raise
     _say(done, shown(folder))
     click.echo(f"statistics: {shown(folder / 'statistics.md')}")
 
 
 def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
-    """Compares the folder with the job and with its checksums."""
+    """Compare the folder with the job and with its checksums."""
     from ..pipeline.config.load import load_job
     from ..pipeline.prepare.verify import verify_folder
 
@@ -85,7 +85,9 @@ def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
 
 
 def _say(done: Prepared, where: str) -> None:
-    """What a preparation gave."""
+    """Print what a preparation wrote."""
+    from ..pipeline.text.format import data_size
+
     for role in done.manifest.roles:
         if role.rows:
             bad = f", {role.bad_rows:,} malformed left out" if role.bad_rows else ""
@@ -96,8 +98,6 @@ def _say(done: Prepared, where: str) -> None:
     size = sum(part.bytes for part in done.manifest.parts)
     before = f", {done.parts_before} of them by an earlier call" if done.parts_before else ""
     what = (
-        "is there already"
-        if done.reused
-        else f"{len(done.manifest.parts)} parts{before}, {size / 1e6:,.0f} MB"
+        "is there already" if done.reused else f"{len(done.manifest.parts)} parts{before}, {data_size(size)}"
     )
     click.echo(f"{what}: {where}")

@@ -15,7 +15,7 @@ _PERIOD_SECONDS = 0.2
 
 @contextmanager
 def progress_shown(*, quiet: bool) -> Iterator[Callable[[Told], None]]:
-    """Gives a callback that shows how far it is, on standard error; nothing where that is no terminal."""
+    """Yield a callback that shows progress if standard error is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 

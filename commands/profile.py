@@ -1,4 +1,4 @@
-"""`shadowsync profile`: runs a job a short while and says where its bottleneck is."""
+"""`shadowsync profile`: runs a job for a short while and finds its bottleneck."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ PROFILED = "finished early: profiled for "
 
 
 def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = False) -> NoReturn:
-    """Runs the job, prints the profile that it left, and ends this process with the job's exit code. Raises
-    DataError if the job ended before anything could be measured, ClusterError if no trainer answered."""
+    """Run the job, print its profile, and exit with the job's exit code.
+
+    Raises DataError if the job ended before anything could be measured, ClusterError if no trainer
+    answered.
+    """
     from rich.console import Console
 
     from ..pipeline.errors import ClusterError, DataError, ExitCode
-    from ..pipeline.profile.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON
-    from ..pipeline.profile.terminal import print_profile
-    from ..pipeline.profile.write import read_profile
+    from ..pipeline.profile.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
+    from ..pipeline.profile.render import print_profile
     from ..pipeline.report.run_folder import shown
 
     code, text, report, folder = supervise(job, quiet=quiet, supervised=supervised, profile_seconds=seconds)
@@ -34,7 +36,7 @@ def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = Fal
             click.echo(f"trace, for https://ui.perfetto.dev: {shown(folder / TRACE_JSON)}")
     elif code is ExitCode.OK and report is not None and report.outcome.startswith(PROFILED):
         raise ClusterError(
-            "no trainer answered in time, so that nothing was measured",
+            "no trainer answered in time, so nothing was measured",
             where=shown(folder) if folder is not None else "",
             remedy="measure for longer (--seconds), or see what else runs there",
         )

@@ -1,4 +1,4 @@
-"""`shadowsync resume`: go on with a run from its checkpoint."""
+"""`shadowsync resume`: continues a run from its checkpoint."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .which_option import which_option
 @which_option("--from")
 @click.option("--quiet", is_flag=True, help="No progress and no report on the terminal, only errors.")
 def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", "best"], quiet: bool) -> None:
-    """Go on with RUN from a checkpoint: what it had trained is not trained again.
+    """Resume RUN from a checkpoint; what it had trained is not trained again.
 
     The new run has a folder of its own beside RUN, which stays as it is. It may have more or fewer nodes of
-    any role. A run that has trained all of its input goes on if data.epochs is raised.
+    any role. A run that has trained all of its input continues if data.epochs is raised.
     """
     from ..nodes.resume import resumed_job
     from .watched import run_watched

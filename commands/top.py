@@ -11,12 +11,12 @@ import click
 @click.command()
 @click.argument("run_folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
 @click.option("--join", metavar="tcp://HOST:PORT", help="The coordinator's address.")
-@click.option("--once", is_flag=True, help="Show it once and end.")
+@click.option("--once", is_flag=True, help="Show it once and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a second, with all curves.")
 def top(run_folder: Path | None, join: str | None, once: bool, as_json: bool) -> None:
     """Watch a running job: give its run folder, for example runs/latest, or the coordinator's address.
 
-    It only asks, and disturbs nothing. It ends when the job does, and on Ctrl-C.
+    It only reads, and does not disturb the job. It ends with the job, or on Ctrl-C.
     """
     from ..watch.attach import address_of, attach
 

@@ -1,4 +1,4 @@
-"""Running a job to its end in front of somebody: what `run` and `resume` share."""
+"""Running a job with its progress on the terminal: shared by `run` and `resume`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def run_watched(job: Job, command: str, *, quiet: bool, supervised: bool = False) -> NoReturn:
-    """Checks the job, starts all of its roles on this machine, shows their progress and their report, and
-    ends this process with the job's exit code. `command` is what the user called."""
+    """Run a job on this machine, show its progress and report, and exit.
+
+    Exits with the job's exit code. `command` is what the user called.
+    """
     from rich.console import Console
 
     from ..pipeline.report.run_folder import shown
@@ -32,7 +34,7 @@ def run_watched(job: Job, command: str, *, quiet: bool, supervised: bool = False
 
 
 def end(command: str, code: ExitCode, text: str) -> NoReturn:
-    """Ends this process with the exit code of a job, and says why if there is something to say."""
+    """Exit with the exit code of a job; print `text` if there is one."""
     if text:
         click.echo(f"shadowsync {command}: {text}", err=True)
     sys.exit(int(code))
@@ -41,8 +43,10 @@ def end(command: str, code: ExitCode, text: str) -> NoReturn:
 def supervise(
     job: Job, *, quiet: bool, supervised: bool, profile_seconds: float | None = None
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
-    """Runs a job to its end, with its progress on the terminal unless `quiet`: the exit code, one line for
-    the user, the report if there is one, and the run's folder."""
+    """Run a job to its end, with its progress on the terminal unless `quiet`.
+
+    Returns the exit code, one line for the user, the report if there is one, and the run's folder.
+    """
     from ..nodes.run_job import prepare
     from ..nodes.supervisor import Supervisor
     from ..watch.live import display

@@ -1,4 +1,4 @@
-"""The option of all commands that read a run's model: which of its checkpoints."""
+"""The option that chooses one of a run's checkpoints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def which_option(flag: str) -> Callable[[F], F]:
-    """The option called `flag`; the command gets it as `which`, "last" or "best"."""
+    """Make the option `flag`; the command gets "last" or "best" as `which`."""
     return click.option(
         flag,
         "which",
         type=click.Choice(["last", "best"]),
         default="last",
         show_default=True,
-        help="Its last checkpoint, or the best by validation.",
+        help="The last checkpoint, or the best by validation.",
     )

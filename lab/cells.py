@@ -1,4 +1,4 @@
-"""What is compared: `name`, `name@k`, `name:key=value@k`, and the job of each."""
+"""The variants that are compared (`name`, `name@k`, `name:key=value@k`) and their jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cell:
 
 
 def parse_cells(text: str) -> list[Cell]:
-    """The cells of `--algorithms`, separated by commas; raises JobFileError for what cannot be read.
+    """Parse `--algorithms`, separated by commas. Raises JobFileError.
 
     A comma inside brackets or quotes belongs to an option's value. What is written twice gets labels of its
     own, so that a spread can be seen.
@@ -56,7 +56,7 @@ def parse_cells(text: str) -> list[Cell]:
 
 
 def cell_job(base: Job, cell: Cell, seed: int, name: str, directory: str) -> Job:
-    """The job of a cell: `base` with another `sync`; raises JobFileError.
+    """Build the job of a cell: `base` with another `sync`. Raises JobFileError.
 
     The options of `base` are its own algorithm's, so only cells of that one start from them.
     """
@@ -74,7 +74,7 @@ def cell_job(base: Job, cell: Cell, seed: int, name: str, directory: str) -> Job
 
 
 def reference_job(base: Job, seed: int, name: str, directory: str) -> Job:
-    """The job of one trainer that has nobody to synchronize with; its workers stay as they are."""
+    """Build the job of one trainer without synchronization, with the same workers."""
     tree = base.model_dump()
     tree["sync"] |= {"algorithm": "none", "options": {}}
     tree["trainer"]["count"] = 1
@@ -83,7 +83,7 @@ def reference_job(base: Job, seed: int, name: str, directory: str) -> Job:
 
 
 def slug(label: str) -> str:
-    """The label as the start of a folder's name; two labels may have the same."""
+    """Turn a label into the start of a folder's name; not unique."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-._")[:60] or "cell"
 
 
@@ -93,7 +93,7 @@ def _parse_cell(text: str, label: str) -> Cell:
     if not at:
         body = text
     elif not rate.isascii() or not rate.isdigit() or int(rate) < 1:
-        raise JobFileError(f"--algorithms: {text!r} has {rate!r} for a rate", remedy=_EXAMPLE)
+        raise JobFileError(f"--algorithms: {text!r} has {rate!r} as its rate", remedy=_EXAMPLE)
     else:
         every = int(rate)
     # A plug-in's own name has a colon: package.module:Class.
@@ -112,8 +112,8 @@ def _parse_cell(text: str, label: str) -> Cell:
 
 
 def _split(text: str) -> list[str]:
-    """At commas that are in no brackets and no quotes."""
+    """Split at commas outside of brackets and quotes."""
     piece = r"""(?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,\["'])+"""
     if rest := re.sub(piece, "", text).strip(", "):
-        raise JobFileError(f"--algorithms: {rest!r} is opened and not closed", remedy=_EXAMPLE)
+        raise JobFileError(f"--algorithms: {rest!r} is never closed", remedy=_EXAMPLE)
     return re.findall(piece, text)

@@ -1,4 +1,4 @@
-"""The columns of every table of a comparison: the same words on the page, on paper and on the terminal."""
+"""The columns of a comparison's tables: page, compare.md and terminal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..pipeline.report import wording
+from ..pipeline.report.wording import DOES_NOT
+from ..pipeline.text.format import MISSING, amount, data_size, duration, number
 from .cells import REFERENCE
 from .record import Comparison
 from .statistics import Paired
 from .summary import Row
-
-NOTHING: Final = "–"
 
 
 @dataclass(frozen=True)
@@ -23,39 +22,29 @@ class Column:
     text: Callable[[Row], str]
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Rounded, or a dash for what was not measured."""
-    return NOTHING if value is None else f"{value:,.{digits}f}"
-
-
-def amount(value: float | None) -> str:
-    """About four digits, or a dash."""
-    return NOTHING if value is None else wording.amount(value)
-
-
 def difference(value: Paired | None) -> str:
-    """A signed difference with its interval."""
+    """Format a signed difference with its interval."""
     if value is None:
-        return NOTHING
+        return MISSING
     if value.low is None or value.high is None:
         return f"{value.mean:+.4f} (one pair)"
     return f"{value.mean:+.4f} [{value.low:+.4f}, {value.high:+.4f}]"
 
 
 def ratio(value: Paired | None) -> str:
-    """A ratio with its interval."""
+    """Format a ratio with its interval."""
     if value is None:
-        return NOTHING
+        return MISSING
     if value.low is None or value.high is None:
         return f"{value.mean:.3f} (one pair)"
     return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
 def standing(row: Row) -> str:
-    """Whether all runs of a cell are there, and whether their books are right."""
+    """Say whether all runs of a cell finished and their ledgers add up."""
     parts = []
     if not row.ledger_adds_up:
-        parts.append(f"LEDGER {wording.DOES_NOT}")
+        parts.append(f"LEDGER {DOES_NOT}")
     if row.failed:
         parts.append(f"{len(row.failed)} FAILED")
     if row.died:
@@ -64,11 +53,11 @@ def standing(row: Row) -> str:
 
 
 def _bytes(row: Row) -> str:
-    return NOTHING if row.sync_bytes is None else wording.data_size(round(row.sync_bytes))
+    return data_size(row.sync_bytes)
 
 
 def _gap(row: Row) -> str:
-    return NOTHING if row.gap_mean is None else f"{number(row.gap_mean, 1)} / {amount(row.gap_max)}"
+    return MISSING if row.gap_mean is None else f"{number(row.gap_mean, 1)} / {amount(row.gap_max)}"
 
 
 COLUMNS: Final = (
@@ -76,18 +65,16 @@ COLUMNS: Final = (
     Column("runs", standing),
     Column("NE", lambda row: number(row.ne)),
     Column(f"NE minus {REFERENCE}", lambda row: difference(row.ne_difference)),
-    Column("by NE", lambda row: row.ne_verdict or NOTHING),
+    Column("by NE", lambda row: row.ne_verdict or MISSING),
     Column("AUC", lambda row: number(row.auc)),
     Column(f"AUC minus {REFERENCE}", lambda row: difference(row.auc_difference)),
-    Column("by AUC", lambda row: row.auc_verdict or NOTHING),
+    Column("by AUC", lambda row: row.auc_verdict or MISSING),
     Column("examples/s", lambda row: amount(row.examples_per_second)),
     Column("over none", lambda row: ratio(row.speed_ratio)),
     Column("CPU s / million", lambda row: amount(row.cpu_seconds_per_million)),
     Column("sync bytes", _bytes),
     Column("rounds", lambda row: amount(row.rounds)),
-    Column(
-        "round", lambda row: NOTHING if row.round_seconds is None else wording.duration(row.round_seconds)
-    ),
+    Column("round", lambda row: duration(row.round_seconds)),
     Column("gap mean / max", _gap),
     Column("divergence", lambda row: amount(row.divergence)),
 )
@@ -97,16 +84,16 @@ COLUMNS: Final = (
 NARROW: Final = (
     Column("algorithm", lambda row: row.label),
     Column("NE", lambda row: number(row.ne)),
-    Column("by NE", lambda row: row.ne_verdict or NOTHING),
+    Column("by NE", lambda row: row.ne_verdict or MISSING),
     Column("ex./s", lambda row: amount(row.examples_per_second)),
-    Column("/none", lambda row: NOTHING if row.speed_ratio is None else f"{row.speed_ratio.mean:.3f}"),
+    Column("/none", lambda row: MISSING if row.speed_ratio is None else f"{row.speed_ratio.mean:.3f}"),
     Column("sync", _bytes),
     Column("gap, max", _gap),
 )
 
 
 def facts(comparison: Comparison, rows: list[Row]) -> list[str]:
-    """The sentences that stand above the tables."""
+    """The sentences above the tables."""
     seeds = ", ".join(str(seed) for seed in comparison.seeds)
     trainers = comparison.cells[-1].trainers
     lines = [
@@ -118,19 +105,19 @@ def facts(comparison: Comparison, rows: list[Row]) -> list[str]:
         lines.append("No slow network was emulated.")
     else:
         by = f"by {comparison.means}: " if comparison.means else ""
-        lines.append(f"Emulated network, {by}{comparison.network}. A question and its answer take both ways.")
+        lines.append(f"Emulated network, {by}{comparison.network}. A request and its reply are each delayed.")
     stolen = [row.relay_cpu_seconds for row in rows if row.relay_cpu_seconds is not None]
     if stolen:
-        lines.append(f"The relay took {max(stolen):.1f} s of CPU a run at most, from the same cores.")
+        lines.append(f"The relay took {max(stolen):.1f} s of CPU per run at most, on the same cores.")
     lines.append(
-        "Intervals are 95% each, over pairs of the same seed (Student's t); where one holds 0, the answer is "
-        "inconclusive. Lower NE is better, higher AUC is better."
+        "Intervals are 95% each, over pairs of the same seed (Student's t); where one contains 0, the answer "
+        "is inconclusive. Lower NE is better, higher AUC is better."
     )
     return lines
 
 
 def incomplete(comparison: Comparison) -> str:
-    """What is missing, or "" where nothing is."""
+    """Say what is missing; "" if nothing is."""
     waiting = sum(run.status == "waiting" for run in comparison.runs)
     if comparison.complete and not waiting:
         return ""

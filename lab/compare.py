@@ -1,4 +1,4 @@
-"""`shadowsync compare`: from the command line's words to a folder with the page."""
+"""`shadowsync compare`: from the command line to a folder with the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .summary import summarize
 
 
 def start(base: Job, algorithms: str, seeds: int, console: Console, say: Say) -> ExitCode:
-    """A new comparison in a folder of its own, beside the runs of the job."""
+    """Start a comparison in a new folder beside the runs of the job."""
     cells = check(base, algorithms, seeds)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-compare")
     write_record(folder, make_plan(base, cells, seeds, folder))
@@ -26,7 +26,7 @@ def start(base: Job, algorithms: str, seeds: int, console: Console, say: Say) ->
 
 
 def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
-    """Makes the runs of a comparison that are missing or failed, and shows what there is."""
+    """Make the missing and failed runs of a comparison, and show the results."""
     comparison = read_record(folder)
     for run in comparison.missing():
         directory = load_resolved(folder / JOBS / f"{run.name}.json").run.directory

@@ -1,4 +1,4 @@
-"""Running a comparison to its end, or to where it is interrupted; what there is, is always written."""
+"""Running a comparison; its results are written even after an interrupt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 def conduct(folder: Path, comparison: Comparison, say: Say) -> ExitCode:
-    """Makes the runs that are missing, one after the other; gives the exit code of the comparison.
+    """Make the missing runs, one after the other; return the exit code.
 
     compare.json is written after each run; the page and the table at the end, also after an interrupt.
     """
@@ -54,7 +54,7 @@ def conduct(folder: Path, comparison: Comparison, say: Say) -> ExitCode:
 
 
 def write_all(folder: Path, comparison: Comparison) -> list[Row]:
-    """Writes compare.json, compare.md and compare.html; gives the rows in them."""
+    """Write compare.json, compare.md and compare.html; return their rows."""
     rows = summarize(comparison)
     comparison.summary = [row.model_dump(mode="json") for row in rows]
     write_record(folder, comparison)
@@ -66,7 +66,7 @@ def write_all(folder: Path, comparison: Comparison) -> list[Row]:
 
 
 def reports_of(folder: Path, comparison: Comparison) -> dict[str, list[Report]]:
-    """The whole reports of the runs that have figures, by label: for the curves."""
+    """Read the reports of the runs that have figures, by label."""
     found: dict[str, list[Report]] = {}
     for run in comparison.runs:
         path = folder / (run.folder or "") / REPORT_NAME
@@ -95,14 +95,14 @@ def _make(folder: Path, comparison: Comparison, run: Run, jobs: JobProcess) -> N
 
 
 def _names(runs: Path, run: Run) -> set[str]:
-    """The folders of a run; one that was interrupted has left its own."""
+    """The folders of a run; an interrupted one has left its own."""
     return {path.name for path in runs.glob(f"{run.name}*")}
 
 
 def _line(run: Run, number: str, seconds: float) -> str:
     start = f"{number:>7}  {run.label}, seed {run.seed}"
     if run.figures is None:
-        return f"{start}: FAILED with exit code {run.exit_code}: {run.message or 'it said nothing'}"
+        return f"{start}: FAILED with exit code {run.exit_code}: {run.message or 'it printed nothing'}"
     figures = run.figures
     parts = [] if figures.ne is None else [f"NE {figures.ne:.4f}"]
     if figures.examples_per_second is not None:

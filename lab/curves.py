@@ -1,4 +1,4 @@
-"""Curves of several runs as one."""
+"""The mean of several runs' curves."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Floats = npt.NDArray[np.float64]
 
 
 def from_start(curve: Sequence[Point]) -> list[Point]:
-    """The curve with its first point at 0: processes do not take equally long to start."""
+    """Shift the curve so that it starts at 0: processes start at different times."""
     first = min((x for x, _ in curve), default=0.0)
     return [(x - first, y) for x, y in curve]
 
 
 def mean_curve(curves: Sequence[Sequence[Point]]) -> tuple[Floats, Floats]:
-    """The mean of curves where all of them are: each is drawn straight from point to point.
+    """Average curves where all are defined, with linear interpolation.
 
     Gives x and y, both empty where the curves have no stretch in common.
     """

@@ -1,4 +1,4 @@
-"""One `shadowsync run` as a process of its own, which Ctrl-C here ends in good order."""
+"""`shadowsync run` as a child process, which Ctrl-C shuts down cleanly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 
 
 class JobProcess:
-    """Runs jobs one after the other, on the main thread; `interrupts` counts what the user asked for.
+    """Runs jobs one after the other, on the main thread; `interrupts` counts Ctrl-C.
 
     A job's process leads a session of its own, so that the terminal's Ctrl-C reaches it once, through here;
     its standard input ends when this process does, whatever ended that.
@@ -25,7 +25,7 @@ class JobProcess:
 
     @contextmanager
     def heeding_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM are passed on instead of ending this process."""
+        """Pass SIGINT and SIGTERM on instead of ending this process."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         for number in before:
             signal.signal(number, self._interrupt)
@@ -36,7 +36,7 @@ class JobProcess:
                 signal.signal(number, handler)
 
     def run(self, job_file: Path, log: Path) -> tuple[int, str]:
-        """Runs a resolved job to its end; its exit code, and the last line that it wrote into `log`."""
+        """Run a resolved job; return its exit code and the last line of `log`."""
         command = [sys.executable, "-m", "shadowsync.cli", "run", str(job_file), "--quiet", "--supervised"]
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
@@ -66,7 +66,7 @@ class JobProcess:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that has anything in it, without the program's name in front."""
+    """The last line of a log that is not blank, without the program's name."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     last = next((line for line in reversed(lines) if line.strip()), "")
     return last.removeprefix("shadowsync run: ").strip()

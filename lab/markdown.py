@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..pipeline.report import wording
+from ..pipeline.report.wording import DOES_NOT
+from ..pipeline.text.markdown import markdown_table, plain
 from .columns import COLUMNS, NARROW, facts, incomplete, standing
 from .record import Comparison
 from .summary import Row
@@ -18,29 +19,29 @@ WIDE: Final = 220
 
 
 def render_markdown(comparison: Comparison, rows: list[Row]) -> str:
-    """The whole compare.md, ending in a newline."""
-    lines = [f"# Comparison {_plain(comparison.name)}", ""]
+    """Render compare.md, ending in a newline."""
+    lines = [f"# Comparison {plain(comparison.name)}", ""]
     if missing := incomplete(comparison):
         lines += [f"> **{missing}**", ""]
     for row in rows:
         if not row.ledger_adds_up:
-            lines += [f"> **{_plain(row.label)}: the ledger {wording.DOES_NOT}. Do not trust its runs.**", ""]
-    lines += [f"- {_plain(fact)}" for fact in facts(comparison, rows)]
-    lines += ["", _line([column.title for column in COLUMNS]), _line(["---"] * len(COLUMNS))]
-    lines += [_line([column.text(row) for column in COLUMNS]) for row in rows]
+            lines += [f"> **{plain(row.label)}: the ledger {DOES_NOT}. Do not trust its runs.**", ""]
+    lines += [f"- {plain(fact)}" for fact in facts(comparison, rows)]
+    cells = [[column.text(row) for column in COLUMNS] for row in rows]
+    lines += ["", *markdown_table([column.title for column in COLUMNS], cells)]
     models = dict.fromkeys(f"{row.label}: {row.model}" for row in rows if row.model)
-    lines += ["", "Scored was, of", "", *(f"- {_plain(text)}" for text in models)]
-    failed = [f"- {_plain(row.label)}: {_plain(text)}" for row in rows for text in row.failed]
+    lines += ["", "Models that were scored:", "", *(f"- {plain(text)}" for text in models)]
+    failed = [f"- {plain(row.label)}: {plain(text)}" for row in rows for text in row.failed]
     if failed:
         lines += ["", "## Failed", "", *failed]
     hardware = comparison.hardware
     cores = f"{hardware.cores} cores of {hardware.cpu_model or 'an unknown CPU'}"
-    lines += ["", f"Started {_plain(comparison.started_at)}, on {_plain(cores)}."]
+    lines += ["", f"Started {plain(comparison.started_at)}, on {plain(cores)}."]
     return "\n".join(lines) + "\n"
 
 
 def print_table(comparison: Comparison, rows: list[Row], console: Console) -> None:
-    """The main columns; red where a run failed or its ledger does not add up."""
+    """Print the main columns; red if a run failed or its ledger does not add up."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown = COLUMNS if console.width >= WIDE else NARROW
     for column in shown:
@@ -60,12 +61,3 @@ def print_table(comparison: Comparison, rows: list[Row], console: Console) -> No
             console.print(Text(f"  {text}", style="red"))
     if missing := incomplete(comparison):
         console.print(Text(missing, style="bold yellow"))
-
-
-def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(_plain(cell) for cell in cells) + " |"
-
-
-def _plain(text: str) -> str:
-    """Kept in its line and in its cell."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

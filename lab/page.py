@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
 
-from ..pipeline.report import wording
 from ..pipeline.report.model import Report
+from ..pipeline.report.wording import DOES_NOT
+from ..pipeline.text.format import data_size
 from .cells import REFERENCE
 from .columns import COLUMNS, Column, facts, incomplete
 from .plots import draw
@@ -74,7 +75,7 @@ def render_page(comparison: Comparison, rows: Sequence[Row], reports: Mapping[st
 def _alarms(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
     texts = [incomplete(comparison)]
     texts += [
-        f"{row.label}: the ledger {wording.DOES_NOT}. Do not trust its runs."
+        f"{row.label}: the ledger {DOES_NOT}. Do not trust its runs."
         for row in rows
         if not row.ledger_adds_up
     ]
@@ -128,7 +129,7 @@ def _models(rows: Sequence[Row]) -> list[str]:
 
 def _machine(comparison: Comparison) -> list[str]:
     hardware = comparison.hardware
-    size = wording.data_size(hardware.memory_bytes)
+    size = data_size(hardware.memory_bytes)
     machine = f"{hardware.cores} cores of {hardware.cpu_model or 'an unknown CPU'}, {size}"
     versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
     return ["<h2>Machine and versions</h2>", f'<p class="dim">{escape(machine)}. {escape(versions)}.</p>']

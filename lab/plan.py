@@ -1,4 +1,4 @@
-"""Planning a comparison: every job of it checked before the first starts, and the order of the runs."""
+"""The plan of a comparison: all jobs checked first, and the order of the runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ RUNS = "runs"
 
 
 def check(base: Job, algorithms: str, seeds: int) -> list[Cell]:
-    """The cells; raises a named error for whatever would make one of their runs fail from the start."""
+    """Check all cells. Raises for whatever would make a run fail from the start."""
     if base.run.seed + seeds > 2**31:
-        raise JobFileError(f"run.seed: {base.run.seed} and {seeds} seeds from it on go past 2147483647")
+        raise JobFileError(f"run.seed: {base.run.seed} and {seeds} seeds from it on exceed 2147483647")
     cells = parse_cells(algorithms)
     for cell in cells:
         try:
@@ -38,7 +38,7 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Cell]:
 
 
 def make_plan(base: Job, cells: Sequence[Cell], seeds: int, folder: Path) -> Comparison:
-    """The comparison with all its runs waiting; their resolved job files lie in `folder`/jobs."""
+    """Build the comparison, all runs waiting; writes their jobs to `folder`/jobs."""
     jobs = folder / JOBS
     jobs.mkdir()
     chosen = list(range(base.run.seed, base.run.seed + seeds))
@@ -70,7 +70,7 @@ def make_plan(base: Job, cells: Sequence[Cell], seeds: int, folder: Path) -> Com
 
 
 def _in_turn(items: Sequence[T], turn: int) -> list[T]:
-    """The items, rotated by one more each turn and reversed every other: what drifts hits none alone."""
+    """Rotate the items by one more each turn, reversed every other turn, against drift."""
     at = turn % len(items)
     rotated = [*items[at:], *items[:at]]
     return rotated[::-1] if turn % 2 else rotated

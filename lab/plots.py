@@ -1,4 +1,4 @@
-"""The plots of a comparison as SVG that takes its colours from the page around it."""
+"""The plots of a comparison, as SVG in the colours of the page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALONE: Final = "#8b8b8b"
 CURVES: Final[tuple[tuple[str, str, str, str, Callable[[Report], list[list[Point]]]], ...]] = (
     (
         "NE during training",
-        "Each example scored before it is learned, since the point before; mean over seeds.",
+        "Each example scored before it is trained on, since the last point; mean over seeds.",
         "examples trained",
         "NE, lower is better",
         lambda report: [report.curves.ne],
@@ -58,7 +58,7 @@ Style = dict[str, Any]
 
 
 def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> list[tuple[str, str, str]]:
-    """(title, what it shows, SVG) of each plot; one that has no points says so."""
+    """Draw each plot: (title, what it shows, SVG). One without points says so."""
     styles = _styles(rows)
     pictures = [
         (
@@ -79,7 +79,7 @@ def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> list[
 
 
 def _styles(rows: Sequence[Row]) -> dict[str, Style]:
-    """One colour an algorithm; shadow is a full line, a fixed rate a broken one."""
+    """One colour per algorithm; solid lines for shadow mode, dashed for fixed rates."""
     colours: dict[str, str] = {}
     styles: dict[str, Style] = {}
     for row in rows:
@@ -152,7 +152,7 @@ def _lines(
         grid, values = mean_curve([curve for report in reports.get(label, ()) for curve in get(report)])
         if len(grid):
             axes.plot(grid, values, linewidth=1.5, label=_legend_text(label), **style)
-    return _finish(figure, axes, "nothing of the kind was measured")
+    return _finish(figure, axes, "nothing was measured")
 
 
 def _legend_text(label: str) -> str:
@@ -192,7 +192,7 @@ def _finish(figure: Figure, axes: Axes, missing: str, *, legend: bool = True) ->
 
 
 def _svg(figure: Figure, salt: str) -> str:
-    """The picture without a declaration, names of other sites, or sizes of its own."""
+    """Render SVG without a declaration, names of other sites, or a fixed size."""
     target = io.StringIO()
     # Text stays text; the salt keeps the ids of two pictures on one page apart.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):

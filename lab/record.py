@@ -1,4 +1,4 @@
-"""compare.json: what was compared, and every run of it; `--resume` reads it again."""
+"""The content of compare.json; `--resume` reads it again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Part(BaseModel):
 
 
 class Figures(Part):
-    """What one run's report says; None for what was not measured."""
+    """Figures of one run's report; None for what was not measured."""
 
     model: str | None
     ne: float | None
@@ -45,7 +45,7 @@ class Figures(Part):
 
     @classmethod
     def of(cls, report: Report, batch: int) -> Figures:
-        """The figures of a report of a job with this batch size."""
+        """Take the figures from a report of a job with this batch size."""
         speed, score = report.throughput.examples_per_second, report.eval
         return cls(
             model=score.model if score else None,
@@ -70,7 +70,7 @@ class Figures(Part):
 
 
 class Run(Part):
-    """One run of the comparison, in the order in which they are started.
+    """One run of the comparison; runs are listed in starting order.
 
     `figures` are there for a run that trained to its end (exit codes 0, 5 and 7); `message` is what it said
     last. `folder` is relative to the comparison's.
@@ -87,7 +87,7 @@ class Run(Part):
 
 
 class CellRecord(Part):
-    """A cell as it was asked for, and what it came to in the job."""
+    """A cell as requested, and as it is in the job."""
 
     label: str
     algorithm: str
@@ -98,7 +98,7 @@ class CellRecord(Part):
 
 
 class Comparison(Part):
-    """All of compare.json. `network` says in words what was emulated, and `means` how."""
+    """The whole comparison. `network` describes what was emulated, `means` how."""
 
     format_version: Literal[1] = 1
     name: str
@@ -119,18 +119,18 @@ class Comparison(Part):
         return sorted((run for run in self.runs if run.label == label), key=lambda run: run.seed)
 
     def missing(self) -> list[Run]:
-        """The runs that are still to be made: those that failed too."""
+        """The runs still to be made, failed ones included."""
         return [run for run in self.runs if run.status != "finished"]
 
 
 def write_record(folder: Path, comparison: Comparison) -> None:
-    """Writes compare.json, whole or not at all; raises ResourceError."""
+    """Write compare.json atomically. Raises ResourceError."""
     with whole_file(folder / JSON_NAME) as file:
         file.write(comparison.model_dump_json(indent=1).encode() + b"\n")
 
 
 def read_record(folder: Path) -> Comparison:
-    """The comparison of a folder; raises JobFileError."""
+    """Read the comparison of a folder. Raises JobFileError."""
     path = folder / JSON_NAME
     try:
         return Comparison.model_validate_json(path.read_bytes())
@@ -141,4 +141,4 @@ def read_record(folder: Path) -> Comparison:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise JobFileError(f"is no comparison ({where}: {first['msg']})", where=str(path)) from error
+        raise JobFileError(f"is not a comparison ({where}: {first['msg']})", where=str(path)) from error

@@ -1,4 +1,4 @@
-"""What the runs of a comparison come to: a row a cell."""
+"""The summary of a comparison: a row per cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Get = Callable[[Figures], float | None]
 
 
 class Row(Part):
-    """One cell: means over its seeds, but for `gap_max`, which is the most of all.
+    """One cell: means over its seeds; `gap_max` is the maximum.
 
     `ne_difference` and `auc_difference` are to one trainer, `speed_ratio` is to `none` with as many
     trainers; each is paired by seed, and None where no seed has both.
@@ -45,7 +45,7 @@ class Row(Part):
 
 
 def summarize(comparison: Comparison) -> list[Row]:
-    """A row a cell, in the order in which they were asked for, the reference first."""
+    """Summarize each cell, in the order requested, the reference first."""
     baseline = next((c.label for c in comparison.cells if _is_plain_none(c)), None)
     return [_row(comparison, cell, baseline) for cell in comparison.cells]
 
@@ -92,7 +92,7 @@ def _row(comparison: Comparison, cell: CellRecord, baseline: str | None) -> Row:
 
 
 def _mean(found: Sequence[Figures], get: Get) -> float | None:
-    """None unless all runs have it: a mean over a part would look like that of all."""
+    """The mean; None unless all runs have the figure."""
     values = [value for figures in found if (value := get(figures)) is not None]
     return statistics.fmean(values) if values and len(values) == len(found) else None
 

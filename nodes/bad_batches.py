@@ -54,7 +54,7 @@ class BadBatches:
 
     def event(self) -> str:
         """What is said of the first one when it comes."""
-        return f"left out {self.first[0]}; up to {self._limit:,} such batches are borne"
+        return f"left out {self.first[0]}; up to {self._limit:,} such batches are tolerated"
 
     def too_many(self) -> Stop | None:
         """Why the job stops, if there are more than the limit."""

@@ -13,7 +13,7 @@ from ..pipeline.checkpoint.manifest import sweep
 from ..pipeline.data.input_plan import plan_input
 from ..pipeline.data.span import Span
 from ..pipeline.errors import DataError, ExitCode, JobFileError
-from ..pipeline.profile.write import write_profile
+from ..pipeline.profile.render import write_profile
 from ..pipeline.report.model import Report
 from ..pipeline.report.run_folder import create_run_folder, point_latest
 from ..pipeline.report.write import write_report

@@ -1,4 +1,4 @@
-"""The report of a run, from what the coordinator gathered."""
+"""Building the report of a run from what the coordinator gathered."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .sync_report import sync_report
 
 
 def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], started_at: str) -> Report:
-    """Everything that report.json states; `exit_code` is what the run ends with."""
+    """Build the report; its `exit_code` is the run's."""
     job = c.job
     examples = examples_of(c, outcome)
     ledger = ledger_of(c, outcome, examples)
@@ -101,7 +101,7 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
 
 
 def with_exits(report: Report, ended: set[str]) -> Report:
-    """The report with the nodes in `ended` noted as ended well."""
+    """Copy the report, with the nodes in `ended` noted as ended well."""
     nodes = [
         node.model_copy(update={"exit": "0"}) if node.name in ended and node.exit is None else node
         for node in report.nodes
@@ -120,7 +120,7 @@ def _throughput(c: Coordinator, outcome: Outcome) -> Throughput:
 
 
 def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None:
-    """Of one model its sums; of several replicas the mean of their own scores; None if nothing was scored."""
+    """The sums of one model, or the mean over replicas; None if nothing was scored."""
     found = [sums for sums in score.sums if sums.examples] if score is not None else []
     if score is None or not found:
         return None
@@ -162,8 +162,10 @@ def _checkpoints(kept: Kept | None) -> Checkpoints | None:
 
 
 def teacher_ne(files: list[str]) -> float | None:
-    """The teacher's NE on these files, if all of them, or what they were prepared from, are a part of one
-    generated log."""
+    """The teacher's NE, if the files are the train or eval part of a generated log.
+
+    Prepared files count by their sources.
+    """
     files = source_files(files)
     manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
     known = [manifest for manifest in manifests if manifest is not None]
@@ -182,7 +184,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _trainer_counts(c: Coordinator, outcome: Outcome) -> Answers:
-    """By name; of each trainer, those of its last heartbeat where it did not answer any more."""
+    """Counts by trainer; those of the last heartbeat if it no longer answered."""
     return {
         member.info.name: outcome.trainers.get(member.info.name, member.metrics)
         if member.alive
@@ -202,7 +204,7 @@ def _staleness(outcome: Outcome) -> Staleness:
 
 
 def _placement(c: Coordinator, outcome: Outcome) -> Placement:
-    """What each embedding node keeps and did, up to its last heartbeat where it did not answer any more."""
+    """Each embedding node's rows and load, up to its last heartbeat if it no longer answered."""
     nodes = []
     for member in c.members.everyone("embedding"):
         told = outcome.shards.get(member.info.name, member.metrics)

@@ -1,4 +1,4 @@
-"""Which model comes out of a job, as facts and in words."""
+"""The model that a job produces, as facts and in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS = {
 
 @dataclass
 class ModelFacts:
-    """What the trainers said of their model. `origin` becomes REPLICAS when the single model is lost.
+    """The trainers' model. `origin` becomes REPLICAS when the single model is lost.
 
     `digests` are of the single model as each trainer has it, by the trainer's name, and `rounds` how many
     rounds that is of; `saved_by` is whose is saved.
@@ -33,7 +33,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, facts: dict[str, Any], algorithm: str) -> ModelFacts:
-        """From one trainer's facts; they all agree."""
+        """Take one trainer's facts; they all agree."""
         return cls(
             origin=ModelOrigin(facts["model_origin"]),
             algorithm=algorithm,
@@ -43,36 +43,36 @@ class ModelFacts:
 
     @property
     def single(self) -> bool:
-        """Whether one model comes out, and not a replica for each trainer."""
+        """Whether the job produces one model, not a replica per trainer."""
         return self.origin != ModelOrigin.REPLICAS
 
     @property
     def words(self) -> str:
-        """The single model, without the algorithm's name."""
+        """Name the single model, without the algorithm."""
         return _WORDS[self.origin]
 
     def saved(self, trainer: str) -> str:
-        """What the checkpoint holds, written by `trainer`."""
+        """Name the model in the checkpoint, written by `trainer`."""
         return f"{self.words if self.single else f'the replica of {trainer}'} ({self.algorithm})"
 
     def scored(self, replicas: int) -> str:
-        """What the evaluation is of."""
+        """Name the model of the evaluation."""
         if self.single:
             return f"{self.words} ({self.algorithm})"
         of = "the replica" if replicas == 1 else f"the mean of the {replicas} replicas' own scores"
         return f"{of} ({self.algorithm})"
 
     def settled(self, name: str, answer: Mapping[str, Any]) -> None:
-        """What a trainer says of its model after the closing round."""
+        """Record a trainer's model after the closing round."""
         self.digests.pop(name, None)
         if answer["model_ready"]:
             self.digests[name] = str(answer["model_digest"])
             self.rounds[name] = int(answer["model_rounds"])
 
     def by_promise(self, names: Iterable[str]) -> list[str]:
-        """`names`, those first that have the single model, of the most rounds."""
+        """Sort `names`: first those with the single model, of the most rounds."""
         return sorted(names, key=lambda name: (name not in self.digests, -self.rounds.get(name, 0)))
 
     def agreeing(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that hold the model that is saved."""
+        """Select those of `names` that hold the saved model."""
         return [name for name in names if self.digests.get(name) == self.digests.get(self.saved_by)]

@@ -1,4 +1,4 @@
-"""How far the clocks of other machines are from this one's, and how sure that is."""
+"""Offsets of other machines' clocks from this one, and their errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 
 class NodeClocks:
-    """Offsets by node, of answers that tell the clock: the one with the shortest way there and back counts,
-    half of which is the error (Cristian's algorithm). Nodes on this kernel read this very clock.
+    """Estimates clock offsets by Cristian's algorithm.
+
+    The reply with the shortest round trip counts; half of that trip is the error. Nodes on this kernel
+    read this very clock.
 
     Args:
         machine: names this kernel.
@@ -18,7 +20,7 @@ class NodeClocks:
         self._found: dict[str, tuple[float, float]] = {}
 
     def told(self, node: str, answer: dict[str, Any], asked_at: float, answered_at: float) -> None:
-        """An answer with `clock` and `machine` came; both times are of this process's clock."""
+        """Add a reply with `clock` and `machine`; both times are of this process's clock."""
         offset, error = float(answer["clock"]) - (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
         if answer["machine"] == self._machine:
             offset = error = 0.0
@@ -26,7 +28,7 @@ class NodeClocks:
             self._found[node] = (offset, error)
 
     def offset_seconds(self, node: str) -> float:
-        """The node's clock minus this one; 0 for one that told nothing."""
+        """The node's clock minus this one; 0 for an unknown node."""
         return self._found.get(node, (0.0, 0.0))[0]
 
     @property

@@ -1,4 +1,4 @@
-"""What grew between two answers to `measure`, node by node."""
+"""Growth of each node's counts between two replies to `measure`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..pipeline.profile.measured import NodeMeasured, ThreadTime
 def measured_between(
     first: Mapping[str, Mapping[str, Any]], last: Mapping[str, Mapping[str, Any]]
 ) -> list[NodeMeasured]:
-    """Of each node that answered both times, and later the second time."""
+    """Take the growth for each node that replied both times."""
     return [
         _between(name, first[name], answer)
         for name, answer in last.items()

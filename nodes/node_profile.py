@@ -1,4 +1,4 @@
-"""What a node does for a profile: measures when it is asked to, and traces for a moment."""
+"""A node's side of a performance profile: measurements and a trace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_TRACE_SECONDS: Final = 10.0
 
 
 class NodeProfile:
-    """Belongs to a node's control thread. Nothing runs before the first `measure`."""
+    """Measures and traces a node, on its control thread; idle before `measure`."""
 
     def __init__(self, role: Role, metrics: Callable[[], dict[str, Any]]) -> None:
         self._role = role
@@ -25,8 +25,10 @@ class NodeProfile:
         self._sampler: Sampler | None = None
 
     def measure(self, *, last: bool) -> dict[str, Any]:
-        """All counts as they are now, with this machine's clock. The first call starts what samples this
-        process, and one with `last` ends it."""
+        """Read all counts, with this machine's clock.
+
+        The first call starts the sampler of this process, and one with `last` stops it.
+        """
         if self._sampler is None:
             self._sampler = Sampler()
             self._sampler.start()
@@ -37,8 +39,10 @@ class NodeProfile:
         return answer
 
     async def trace(self, seconds: float) -> dict[str, Any]:
-        """What each thread did in the next `seconds`, at most LONGEST_TRACE_SECONDS; see `Tracer.stop`.
-        `processes` has that of the node's further processes."""
+        """Trace all threads for `seconds`, at most LONGEST_TRACE_SECONDS; see `Tracer.stop`.
+
+        `processes` has the traces of the node's other processes.
+        """
         seconds = min(seconds, LONGEST_TRACE_SECONDS)
         further = asyncio.ensure_future(self._role.trace_processes(seconds))
         TRACER.start()
@@ -49,15 +53,14 @@ class NodeProfile:
         return traced | {"pid": os.getpid(), "processes": await further}
 
     def close(self) -> None:
-        """Ends what samples the process."""
+        """Stop the sampler."""
         if self._sampler is not None:
             self._sampler.stop()
             self._sampler = None
 
 
 def measures(counts: Mapping[str, Any], sampler: Sampler) -> dict[str, Any]:
-    """A process's answer to a question of a profile: its counts, its threads and what `sampler` saw, as they
-    are now, with this machine's clock."""
+    """Measure a process: its counts, threads and sampler, with this machine's clock."""
     return {
         "clock": time.monotonic(),
         "machine": running_kernel(),
@@ -69,5 +72,5 @@ def measures(counts: Mapping[str, Any], sampler: Sampler) -> dict[str, Any]:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What a finished or stopped job came to: the facts that the report is made of."""
+"""The outcome of a finished or stopped job: the facts for the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answers = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Score:
-    """The evaluation: of which model, and the sums of each scored model (one, or one a replica)."""
+    """The evaluation: its model, and sums of each scored one (one, or one per replica)."""
 
     model: str
     sums: list[QualitySums]
@@ -23,7 +23,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Kept:
-    """What was kept while training went on.
+    """Checkpoints and validation during training.
 
     Attributes:
         checkpoints, failed_checkpoints: how many were written and could not be.
@@ -39,7 +39,7 @@ class Kept:
 
 @dataclass
 class Outcome:
-    """Gathered by the conductor, phase by phase. What was not reached stays None or empty.
+    """Facts gathered phase by phase. What was not reached stays None or empty.
 
     Attributes:
         stop: why the job stopped early; None if its input is trained, or training ended early and well.

@@ -1,4 +1,4 @@
-"""The coordinator's side of a profile: when what is measured, and what came of it."""
+"""The coordinator's side of a performance profile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Taken:
-    """What was gathered: the answers of all nodes at the begin and at the end, and their traces."""
+    """Replies of all nodes at the start and at the end, and their traces."""
 
     first: Answers = field(default_factory=dict)
     last: Answers = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Taken:
 
 
 class Profiler:
-    """Measures a job that trains, for so long, and ends it. Runs on the coordinator's loop.
+    """Measures a training job for a while, and ends it. Runs on the coordinator's loop.
 
     Attributes:
         ended: why training should end, in words; empty until then.
@@ -64,7 +64,7 @@ class Profiler:
         self.ended = ""
 
     async def run(self) -> None:
-        """To the end of the profile, or of training if that comes first."""
+        """Run to the end of the profile, or of training if that comes first."""
         trainers = [member.info.name for member in self._c.members.alive("trainer")]
         await self._c.until(lambda: self._over or self._all_train(trainers))
         warm_up = min(MOST_WARM_UP_SECONDS, WARM_UP_SHARE * self._seconds)
@@ -96,8 +96,10 @@ class Profiler:
         await self._ask_measures(last=True)
 
     def profile(self) -> tuple[Profile, list[dict[str, Any]]] | None:
-        """The profile with the events of its trace; None if training ended before anything was measured, or
-        no trainer answered twice."""
+        """Build the profile with the events of its trace; None if nothing was measured.
+
+        That is, training ended first, or no trainer answered twice.
+        """
         job = self._c.job
         nodes = measured_between(self._taken.first, self._taken.last)
         trainers = [node for node in nodes if node.role == "trainer"]
@@ -127,16 +129,16 @@ class Profiler:
         told = {node.name for node in measured.nodes}
         if silent := sorted({member.info.name for member in self._c.members.alive()} - told):
             notes.append(
-                f"{', '.join(silent)} did not answer two questions within {ASK_SECONDS:g} s each, and"
-                " nothing here is of them: measure for longer, or see what else runs there."
+                f"{', '.join(silent)} did not answer twice within {ASK_SECONDS:g} s and are not in this"
+                " profile: measure for longer, or see what else runs there."
             )
         if self._input_ended and measured.seconds < 0.7 * self._seconds:
             notes.append(
-                f"The input ended after {measured.seconds:.1f} s of {self._seconds:g}: give more of it, or"
+                f"The input ended after {measured.seconds:.1f} s of {self._seconds:g}: give the job more, or"
                 " raise `data.epochs`."
             )
         if any(not node.threads for node in measured.nodes):
-            notes.append("Some systems do not tell waits for a core: there they are counted as compute.")
+            notes.append("Some systems do not report waits for a core: there they count as compute.")
         notes.append("This run was a profile: it ended early, and wrote and scored no checkpoint at its end.")
         return notes
 

@@ -1,5 +1,4 @@
-"""The progressive part of training: its batches are scored before their step, each by the replica that it
-trains."""
+"""The progressive part of training: batches that are scored before their step."""
 
 from __future__ import annotations
 
@@ -13,8 +12,10 @@ MODEL = "each trainer's replica before its step"
 
 
 def take_progressive(trainers: Answers) -> QualitySums:
-    """The sums of all trainers, out of what they said when they were held. Those of a trainer that died are
-    lost with it."""
+    """Sum the scores of all trainers; removes them from `trainers`.
+
+    Those of a trainer that died are lost with it.
+    """
     total = QualitySums()
     for answer in trainers.values():
         total.merge(QualitySums.from_array(np.frombuffer(answer.pop("progressive"), dtype=np.float64)))
@@ -22,7 +23,7 @@ def take_progressive(trainers: Answers) -> QualitySums:
 
 
 def progressive_report(sums: QualitySums | None, trained: int) -> Progressive:
-    """What the report says, for `trained` distinct examples of the part; without sums none are scored."""
+    """Build the report's part, for `trained` distinct examples; without sums none are scored."""
     if sums is None or not sums.examples:
         return Progressive(
             model=MODEL, examples=0, trained=trained, ne=None, auc=None, auc_error=None, logloss=None

@@ -1,4 +1,4 @@
-"""A thread that wakes 12 times a second and sees how late it is, and so what kept the process."""
+"""A thread that samples how late it wakes, to find what delays the process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTED_SECONDS: Final = 0.1
 
 
 class Sampler:
-    """Runs only while a profile is taken. `start`, `figures` and `stop` are one thread's.
+    """Samples wake-ups during a profile. One thread calls `start`, `figures` and `stop`.
 
     How late a wake-up is, beside what the kernel says that the thread waited for a core, is how long it
     waited for the interpreter lock, a probe of how contended that is; or, if it is more than STALL_SECONDS
@@ -40,18 +40,20 @@ class Sampler:
         self._stalled_seconds = 0.0
 
     def start(self) -> None:
-        """Begins to sample."""
+        """Start sampling."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and waits for it."""
+        """Stop the thread and join it."""
         self._stop.set()
         self._thread.join()
 
     def figures(self) -> dict[str, Any]:
-        """So far: wake-ups, those of them that waited for the interpreter lock, and the seconds for which the
-        process stood still. A wake-up that is due is waited for: whoever asks a process that was stopped and
-        goes on again may come before it."""
+        """Count wake-ups, those that waited for the interpreter lock, and stopped seconds.
+
+        Waits for a wake-up that is due: the request to a process that was stopped and continued may
+        precede it.
+        """
         latest = time.monotonic() + NOTED_SECONDS
         while self._due < time.monotonic() < latest:
             time.sleep(LOCK_SECONDS)
@@ -78,7 +80,7 @@ class Sampler:
                 os.close(schedule)
 
     def _note(self, late: float, slices: int) -> None:
-        """A wake-up that was late by so much, in so many turns on a core."""
+        """Record a wake-up that was `late` seconds late, in `slices` turns on a core."""
         self._wakes += 1
         if late > STALL_SECONDS and slices <= 2 + late / ASKING_SECONDS:
             # It stopped some time before the wake-up was due, on average half a period.
@@ -88,8 +90,10 @@ class Sampler:
 
 
 def thread_figures() -> dict[str, list[float]]:
-    """CPU seconds and seconds of waiting for a core of this process's Python threads, by name, so far; those
-    of one name are summed. Empty where the system does not tell."""
+    """CPU seconds and seconds of waiting for a core, by name of Python thread.
+
+    Threads of one name are summed. Empty if the system does not report them.
+    """
     found: dict[str, list[float]] = {}
     for thread in threading.enumerate():
         path = Path(f"/proc/self/task/{thread.native_id}/schedstat")
@@ -108,7 +112,7 @@ def _opened(path: str) -> int | None:
 
 
 def _own(schedule: int | None) -> tuple[float, int]:
-    """Seconds for which this thread waited for a core, and its turns on one; zeros where that is not told."""
+    """Seconds that this thread waited for a core, and its turns on one; 0 if unknown."""
     if schedule is None:
         return 0.0, 0
     # Read anew from the start, the file has the figures of that moment.
@@ -117,7 +121,7 @@ def _own(schedule: int | None) -> tuple[float, int]:
 
 
 def _schedule(path: Path) -> tuple[float, float] | None:
-    """Seconds on a core and waiting for one; None where the kernel does not say, or the thread has ended."""
+    """Seconds on a core and waiting for one; None if unknown or the thread has ended."""
     try:
         ran, waited, _ = path.read_text(encoding="ascii").split()
     except (OSError, ValueError):

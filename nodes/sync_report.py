@@ -1,4 +1,4 @@
-"""What synchronization came to, for the report: rounds, gaps, and what its links carried."""
+"""The report's figures of synchronization: rounds, gaps, traffic."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from .outcome import Answers, Outcome
 
 
 def sync_report(c: Coordinator, outcome: Outcome, trainers: Answers) -> Sync:
-    """From the last counts of all trainers, the dead too: means over rounds, then over trainers, as the
-    design's section 4 has them."""
+    """Sum the last counts of all trainers, dead ones included.
+
+    Means are over rounds, then over trainers.
+    """
     some = [count for count in trainers.values() if count.get("rounds")]
     rounds = total(trainers, "rounds")
     gaps = [int(count.get("gap_max", 0)) for count in trainers.values() if count]

@@ -1,4 +1,4 @@
-"""What the threads of this process did and when: seconds by activity, and each single one while traced."""
+"""Timing of the activities of this process's threads, and a trace of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Mark = tuple[str, float, float, int]
 
 
 class Tracer:
-    """The last marks of this process; it costs a test of `on` while it is off. Any thread may call.
+    """The latest marks of this process. Any thread may call; off, it costs a test of `on`.
 
     Attributes:
         on: whether marks are kept.
@@ -27,13 +27,13 @@ class Tracer:
         self._names: dict[int, str] = {}
 
     def start(self) -> None:
-        """Forgets what was and keeps marks from now on."""
+        """Drop all marks and keep new ones."""
         self._marks.clear()
         self._names = {}
         self.on = True
 
     def note(self, name: str, began: float, seconds: float) -> None:
-        """This thread did `name` from `began` (of `time.monotonic`) on. Call it only while `on`."""
+        """Record that this thread did `name` from `began` (`time.monotonic`). Only while `on`."""
         if seconds >= SHORTEST_SECONDS:
             thread = threading.get_ident()
             if thread not in self._names:
@@ -41,8 +41,10 @@ class Tracer:
             self._marks.append((name, began, seconds, thread))
 
     def stop(self) -> dict[str, Any]:
-        """Keeps no more, and gives what there is, for a message: `names`, `threads` (names of), and `marks`:
-        of each its name and thread as indexes, its begin on `time.monotonic` and its length in microseconds.
+        """Stop, and return the marks for a message.
+
+        `names` and `threads` are names; each of `marks` is the indexes of its name and thread, its
+        begin on `time.monotonic` and its length, both in microseconds.
         """
         self.on = False
         names: dict[str, int] = {}
@@ -64,7 +66,7 @@ TRACER: Final = Tracer()
 
 
 class Activity:
-    """Something that one thread does again and again: `with activity:` around it. Never in itself.
+    """A repeated activity of one thread, timed by `with activity:`; not reentrant.
 
     Attributes:
         seconds: so far, of the clock; any thread may read it.

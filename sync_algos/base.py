@@ -1,4 +1,4 @@
-"""The contract of a synchronization algorithm (contract 8): mathematics over a replica and its peers.
+"""The contract of a synchronization algorithm: mathematics over a replica and its peers.
 
 An algorithm is one class with one coroutine, `round`. It opens no socket, reads no clock and starts no
 thread; the same class runs over ZeroMQ and over the in-memory peers of `memory`. When a round starts, how
@@ -40,7 +40,7 @@ class PeerLost(Exception):
 
 
 class Replica(Protocol):
-    """A trainer's replica: one flat float32 buffer [numel] that workers write while this is used."""
+    """A trainer's replica: one flat float32 buffer [numel], written by workers concurrently."""
 
     @property
     def numel(self) -> int:
@@ -54,25 +54,28 @@ class Replica(Protocol):
 
     @property
     def trained_examples(self) -> int:
-        """Examples that this trainer's workers have trained since the job began."""
+        """Examples that this trainer's workers have trained so far."""
         ...
 
     def snapshot(self, part: Slice) -> torch.Tensor:
-        """A copy of a slice as it is now, float32 [len(part)]; workers may write meanwhile."""
+        """Copy a slice, float32 [len(part)]; workers may write meanwhile."""
         ...
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
-        """`w[part] += scale * delta` in place; what workers did since a snapshot stays."""
+        """Do `w[part] += scale * delta` in place; keeps what workers did since a snapshot."""
         ...
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
-        """`w[part] <- (1 - rate) w[part] + rate * target` in place, exact where both are equal and at rate
-        1; this also shrinks what workers did since a snapshot."""
+        """Do `w[part] <- (1 - rate) w[part] + rate * target` in place.
+
+        Exact where both are equal, and at rate 1. This also shrinks what workers did since a
+        snapshot.
+        """
         ...
 
 
 class Center(Protocol):
-    """A parameter center, split in slices over the sync nodes."""
+    """A parameter center, split into slices over the sync nodes."""
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -80,7 +83,7 @@ class Center(Protocol):
         ...
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """Sends this replica's slice to the center and awaits what the algorithm's `center_rule` answers.
+        """Send this replica's slice to the center and await the `center_rule`'s reply.
 
         `values` and the answer are float32 [len(part)]; neither may be written afterwards. The center applies
         the whole slice at once, or nothing. Raises PeerLost if the sync node is gone or silent; if it had
@@ -91,39 +94,43 @@ class Center(Protocol):
 
 
 class Group(Protocol):
-    """The trainers of one round, this one among them; each member calls the same one of `mean` and
-    `exchange`, once. A group of one is its own mean and its own partner."""
+    """The trainers of one round, this one included.
+
+    Every member calls the same one of `mean` and `exchange`, once. A group of one is its own mean and its
+    own partner.
+    """
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The members' places among all trainers, ascending; the same on every member."""
+        """Indexes of the members among all trainers, ascending; the same on every member."""
         ...
 
     @property
     def round_number(self) -> int:
-        """How many rounds this set of trainers met for before; the same on every member."""
+        """Number of earlier rounds of these trainers; the same on every member."""
         ...
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
-        """The weighted mean of the members' `values`, float32 [n], bit-identical on every member.
+        """Await the weighted mean of the members' `values`, float32 [n].
 
-        Each member reduces one slice of it and sends that back, all slices at once, in chunks; about
-        2 (n - 1) / n of the values leave a member. Exact to float32 rounding. `weight` is not negative;
-        if all are 0, all count the same. The result is whole, and is not to be written, since the link may
-        keep it; `values` must not change until then. Raises PeerLost if the round ended: then no member is
-        given a result.
+        The result is bit-identical on every member. Each member reduces one slice of it and sends that back,
+        all slices at once, in chunks; about 2 (n - 1) / n of the values leave a member. Exact to float32
+        rounding. `weight` is not negative; if all are 0, all count the same. The result is whole, and is not
+        to be written, since the link may keep it; `values` must not change until then. Raises PeerLost if the
+        round ended: then no member is given a result.
         """
         ...
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """Of a group of two: the other's `values`, float32 [n], as it gave them, not to be written. Raises
-        PeerLost, as `mean`
-        does; raises ValueError in a group of more."""
+        """Await the partner's `values` in a group of two, float32 [n], not to be written.
+
+        Raises PeerLost, as `mean` does, and ValueError in a larger group.
+        """
         ...
 
 
 class Peers(Protocol):
-    """The others, as an algorithm sees them."""
+    """The other nodes, as an algorithm sees them."""
 
     @property
     def center(self) -> Center:
@@ -136,7 +143,7 @@ class Peers(Protocol):
         ...
 
     async def meet(self, grouping: Grouping = everyone) -> Group:
-        """Awaits that all of the group that `grouping` puts this trainer in are ready for the round.
+        """Await the round's group, which `grouping` chooses; returns when all are ready.
 
         Every trainer that can take part is handed to `grouping` with the round's number and the job's
         seed, so that all find the same groups without asking. Take a snapshot after this, not before: it
@@ -155,7 +162,7 @@ class NoOptions:
 
 @dataclass
 class AlgorithmState:
-    """What an algorithm remembers from round to round.
+    """The state that an algorithm keeps from round to round.
 
     `completed_rounds` orders the states of two trainers: the higher is adopted. `tensors` are float32
     [numel], flat like the replica, so that they can be checkpointed and handed to a trainer that joins.
@@ -195,36 +202,40 @@ class Algorithm(ABC):
         self.options = options
 
     def start(self, replica: Replica) -> None:  # noqa: B027
-        """Called once, before anything is trained: all replicas are equal now. Most need nothing."""
+        """Prepare, once, before training starts: all replicas are equal now."""
 
     @abstractmethod
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """One synchronization of this trainer.
+        """Synchronize this trainer once.
 
         Returns whether the round is complete, that is, whether all of it was applied. Raises nothing for a
         lost peer: what came back whole is applied, the rest is left unchanged.
         """
 
     def center_rule(self, center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """The center's half: moves `center` (float32 [n], in place) for a replica's `values` (float32 [n])
-        and gives the answer, a new float32 [n]. Runs on the sync node's service thread, element by element:
-        the slice of an exchange may be handed to it in parts, one after the other.
+        """Move `center` for a replica's `values`, and return the reply.
+
+        `center` (float32 [n]) is changed in place, `values` (float32 [n]) only read; the reply is a
+        new float32 [n]. Runs on the sync node's service thread, element by element: the slice of an
+        exchange may come in several parts, one after the other.
 
         Only algorithms with `needs_center` have one.
         """
         raise TypeError(f"{type(self).__name__} has no center")
 
     def state(self) -> AlgorithmState:
-        """What it remembers, not copied; its tensors are those of `state_names`. Called between rounds."""
+        """The state, not copied, with the tensors of `state_names`. Called between rounds."""
         return AlgorithmState()
 
     def load_state(self, state: AlgorithmState) -> None:
-        """Takes over a state that another instance gave, or that was checkpointed; owns it from then on.
-        Called between rounds and in `meet`. Only for algorithms with `state_names`."""
+        """Adopt the state of another instance or of a checkpoint, and own it from then on.
+
+        Called between rounds and in `meet`. Only for algorithms with `state_names`.
+        """
         raise TypeError(f"{type(self).__name__} has no state, and was given {sorted(state.tensors)}")
 
     def global_model(self) -> torch.Tensor:
-        """The model that comes out, float32 [numel], not copied; with `model = ModelOrigin.GLOBAL`."""
+        """The resulting model, float32 [numel], not copied; for `ModelOrigin.GLOBAL`."""
         raise TypeError(f"{type(self).__name__} has no global model")
 
     def describe(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Blockwise model-update filtering: a global model goes toward the mean, with momentum if asked for."""
+"""Blockwise model-update filtering: a global model follows the mean, with momentum."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from .pull import PullOptions
 
 @dataclass(frozen=True)
 class BMUFOptions(PullOptions):
-    """`eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none (Chen and
-    Huo take 1 - 1/n for n trainers that stop for each round). `nesterov` makes the replicas go toward where
-    the momentum will carry the global model."""
+    """Options of BMUF.
+
+    `eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none (Chen and
+    Huo take 1 - 1/n for n trainers that stop for each round). `nesterov` makes the replicas go toward
+    where the momentum will carry the global model.
+    """
 
     eta: float = 1.0
     block_momentum: float = 0.0
@@ -71,13 +74,13 @@ class BMUF(Algorithm):
         self._momentum = torch.empty(0)
 
     def start(self, replica: Replica) -> None:
-        """The global model begins as the first weights."""
+        """Start the global model at the first weights."""
         self._completed = 0
         self._global = replica.snapshot(replica.whole)
         self._momentum = torch.zeros_like(self._global)
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """One all-reduce of a snapshot, a step of the global model, then one of the replica toward it."""
+        """All-reduce a snapshot, step the global model, then the replica toward it."""
         try:
             group = await peers.meet()
             snapshot = replica.snapshot(replica.whole)
@@ -92,17 +95,17 @@ class BMUF(Algorithm):
         return True
 
     def _target(self) -> torch.Tensor:
-        """b, what the replicas go toward: with Nesterov's momentum where the next step would lead."""
+        """The target b of the replicas: with Nesterov's momentum, the look-ahead."""
         if self.options.nesterov:
             return torch.add(self._global, self._momentum, alpha=self.options.block_momentum)
         return self._global
 
     def state(self) -> AlgorithmState:
-        """g and v, and how many rounds they have behind them."""
+        """g and v, and the number of completed rounds."""
         return AlgorithmState(self._completed, {"global": self._global, "momentum": self._momentum})
 
     def load_state(self, state: AlgorithmState) -> None:
-        """Goes on from another's g and v."""
+        """Adopt g and v."""
         self._completed = state.completed_rounds
         self._global = state.tensors["global"]
         self._momentum = state.tensors["momentum"]

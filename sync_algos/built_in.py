@@ -1,4 +1,4 @@
-"""What the built-in algorithms need, known without importing one: they import torch, and this doesn't."""
+"""The needs of the built-in algorithms, without importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Divide and shuffle: small groups average among themselves, and are drawn anew each round."""
+"""Divide and shuffle: small groups average, drawn anew each round."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from .pull import PullOptions
 
 @dataclass(frozen=True)
 class DSSyncOptions(PullOptions):
-    """`group_size`: trainers in a group; where it does not divide, sizes differ by one at most. `reshuffle`:
-    false keeps the groups, which then never hear of each other; it is there to be compared with."""
+    """Options of divide and shuffle.
+
+    `group_size` is trainers in a group; if it does not divide their number, sizes differ by one at most.
+    `reshuffle = false` keeps the groups, which then never exchange anything; it is the control.
+    """
 
     group_size: int = 2
     reshuffle: bool = True
@@ -47,7 +50,7 @@ class DSSync(Algorithm):
     options: DSSyncOptions
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """One all-reduce in the group, then a step toward its mean."""
+        """All-reduce in the group, then step toward its mean."""
         size = self.options.group_size
         grouping = shuffled(size) if self.options.reshuffle else fixed(size)
         try:

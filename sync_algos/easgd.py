@@ -13,8 +13,11 @@ from .options import require_rate
 
 @dataclass(frozen=True)
 class ElasticOptions:
-    """`elastic_rate` is α: near 0 it moves neither side much; at 1 the center takes the replica's values,
-    and under the symmetric form the two swap places."""
+    """Options of elastic averaging.
+
+    `elastic_rate` is α: near 0 it moves neither side much; at 1 the center takes the replica's values,
+    and in the symmetric form the two swap places.
+    """
 
     elastic_rate: float = 0.5
 
@@ -45,7 +48,7 @@ class EASGD(Algorithm):
     options: ElasticOptions
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """Exchanges every slice with the center, all at once; awaits one answer a slice."""
+        """Exchange every slice with the center, all at once."""
         done = await asyncio.gather(*(self._exchange(replica, peers, part) for part in peers.center.slices))
         return all(done)
 
@@ -58,7 +61,7 @@ class EASGD(Algorithm):
         return True
 
     def replica_share(self) -> float:
-        """How much of the delta the replica subtracts: 1 - α."""
+        """Share of the delta that the replica subtracts: 1 - α."""
         return 1.0 - self.options.elastic_rate
 
     def center_rule(self, center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Gossip: pairs of trainers meet half-way."""
+"""Gossip: random pairs of trainers average."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Gossip(Algorithm):
     options: PullOptions
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """One exchange of snapshots with the partner, then a step toward the middle."""
+        """Exchange snapshots with the partner, then step toward the middle."""
         try:
             group = await peers.meet(shuffled(2))
             snapshot = replica.snapshot(replica.whole)

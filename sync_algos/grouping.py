@@ -1,4 +1,4 @@
-"""Who meets whom in a round: pure functions that every trainer evaluates alike."""
+"""Groups of a round: pure functions that every trainer evaluates alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def everyone(members: Sequence[int], round_number: int, seed: int) -> Groups:  #
 
 
 def shuffled(size: int) -> Grouping:
-    """Groups of `size`, drawn anew for each round; where it does not divide, sizes differ by one at most.
+    """Groups of `size`, drawn anew for each round; sizes differ by one at most.
 
     With `size` 2 and an odd number of members one is alone.
     """

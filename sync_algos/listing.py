@@ -21,7 +21,7 @@ MODELS = {
 
 
 def list_algorithms() -> Iterator[str]:
-    """The lines, algorithm by algorithm; one that cannot be used says why."""
+    """The lines to print; an algorithm that cannot be used says why."""
     installed = entry_points()
     for name, found in all_algorithms().items():
         if isinstance(found, AlgorithmError):
@@ -53,7 +53,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _toml(value: Any) -> str:
-    """As a job file has it."""
+    """Format a value as in a job file."""
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else repr(value)

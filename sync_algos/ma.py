@@ -1,4 +1,4 @@
-"""Model averaging: every replica goes toward the mean of all."""
+"""Model averaging: every replica moves toward the mean of all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from .pull import PullOptions
 
 @dataclass(frozen=True)
 class MAOptions(PullOptions):
-    """`weighted`: count each replica by the examples that it trained since its last completed round, so that
-    a slow trainer's old weights pull less; if nobody trained any, all count the same."""
+    """Options of model averaging.
+
+    `weighted` counts each replica by the examples that it trained since its last completed round, so that
+    a slow trainer's old weights pull less; if no trainer trained any, all count the same.
+    """
 
     weighted: bool = False
 
@@ -42,11 +45,11 @@ class MA(Algorithm):
         self._counted = 0
 
     def start(self, replica: Replica) -> None:
-        """What was trained before does not weigh: all replicas are equal now."""
+        """Start counting examples: all replicas are equal now."""
         self._counted = replica.trained_examples
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """One all-reduce of a snapshot, then a step toward the mean."""
+        """All-reduce a snapshot, then step toward the mean."""
         try:
             group = await peers.meet()
             trained = replica.trained_examples

@@ -1,4 +1,4 @@
-"""A replica and a center in memory: what an algorithm meets in tests, without any socket."""
+"""A replica and a center in memory, for tests without sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MemoryReplica:
         return Slice(0, self.values.numel())
 
     def snapshot(self, part: Slice) -> torch.Tensor:
-        """A copy of a slice."""
+        """Copy a slice."""
         return self.values[part.start : part.stop].clone()
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
@@ -40,7 +40,7 @@ class MemoryReplica:
 
 
 class MemoryCenter:
-    """A center in memory, split evenly into `parts` slices; `lose` makes one slice's node die."""
+    """A center in memory, split evenly into `parts` slices."""
 
     def __init__(self, algorithm: Algorithm, initial: torch.Tensor, parts: int = 1) -> None:
         self.values = initial.clone()
@@ -56,11 +56,11 @@ class MemoryCenter:
         return self._slices
 
     def lose(self, part: Slice, *, after_applying: bool = False) -> None:
-        """From now on exchanging `part` raises PeerLost; `after_applying` it has applied one more by then."""
+        """Make exchanges of `part` raise PeerLost; `after_applying`, after applying one more."""
         (self._losing if after_applying else self._lost).add(part)
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """Applies the algorithm's center rule to one slice."""
+        """Apply the algorithm's center rule to one slice."""
         if part not in self._lost:
             self.exchanges += 1
             answer = self._algorithm.center_rule(self.values[part.start : part.stop], values)
@@ -71,6 +71,6 @@ class MemoryCenter:
 
 
 def split_evenly(numel: int, parts: int) -> tuple[Slice, ...]:
-    """`parts` contiguous slices of `numel` elements, sizes at most one apart; no empty ones."""
+    """Split `numel` elements into `parts` slices of nearly equal size, none empty."""
     bounds = [numel * part // parts for part in range(parts + 1)]
     return tuple(Slice(a, b) for a, b in pairwise(bounds) if b > a)

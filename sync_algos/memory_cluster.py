@@ -1,4 +1,4 @@
-"""Trainers in memory: their rounds are coroutines of one loop, and any may die, leave or join meanwhile."""
+"""Trainers in memory, as coroutines of one loop; any may die, leave or join."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TURNS = 500
 
 
 class RoundStuck(RuntimeError):
-    """A round awaits something that never comes: it is not over although nothing is left to happen."""
+    """A round awaits something that never comes: nothing is left to happen."""
 
 
 class MemoryCluster:
-    """`trainers` replicas of `first`, float32 [n], each with an instance of its own of one algorithm.
+    """`trainers` replicas of `first`, float32 [n], each with its own algorithm instance.
 
     `members` are those who take part at the beginning, all by default. `on_phase` is called as each trainer
     reaches each phase, with its number: what workers do meanwhile goes there.
@@ -56,18 +56,18 @@ class MemoryCluster:
         return self._meetings.members
 
     def act(self, who: int, action: Action) -> None:
-        """A trainer dies, leaves or joins now; every round under way ends."""
+        """Make a trainer die, leave or join; ends every round in progress."""
         if action is Action.DIE:
             self._dead.add(who)
         joining = {who} if action is Action.JOIN else set()
         self._meetings.regroup(sorted(set(self.members) - {who} | joining))
 
     def regroup(self) -> None:
-        """The same members, anew: every round under way ends, and rounds are counted from 0."""
+        """Regroup the same members: ends every round in progress, counts from 0."""
         self._meetings.regroup(self.members)
 
     def round(self, faults: Iterable[Fault] = (), who: Iterable[int] | None = None) -> dict[int, bool]:
-        """One round of each member, or of `who`, all at once; gives what each returned, the dead left out.
+        """Run one round of each member, or of `who`, at once; returns the survivors' results.
 
         One that waits for a member whose round is not run gets PeerLost, as from one that is late. Raises
         RoundStuck, and whatever an algorithm raised.
@@ -106,7 +106,7 @@ class MemoryCluster:
             turns += 1
 
     def _over(self, tasks: Mapping[int, asyncio.Task[bool]]) -> bool:
-        """Whether all who live are done, or one has failed."""
+        """Whether all living trainers are done, or one has failed."""
         living = [task for index, task in tasks.items() if self._lives(index)]
         failed = any(task.done() and (task.cancelled() or task.exception()) for task in living)
         return failed or all(task.done() for task in living)
@@ -115,7 +115,7 @@ class MemoryCluster:
         return index not in self._dead
 
     async def reach(self, index: int, phase: Phase) -> None:
-        """A trainer comes to a phase: what was planned for it happens; returns never to one that died."""
+        """Reach a phase: do what was planned there. Never returns to a dead trainer."""
         self.on_phase(index, phase)
         for fault in [one for one in self._faults if (one.at, one.phase) == (index, phase)]:
             self._faults.remove(fault)
@@ -124,11 +124,11 @@ class MemoryCluster:
             await asyncio.Event().wait()
 
     async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
-        """The round of a trainer's group, when all of it have come."""
+        """Await the round of a trainer's group."""
         return await self._meetings.meet(index, grouping)
 
     def _adopt(self, members: tuple[int, ...]) -> None:
-        """Those behind are given copies of the state of the lowest member that completed most rounds."""
+        """Give members that lag copies of the state with the most completed rounds."""
         completed = {member: self.algorithms[member].state().completed_rounds for member in members}
         newest = max(completed.values())
         donor = min(member for member in members if completed[member] == newest)

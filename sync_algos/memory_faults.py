@@ -1,4 +1,4 @@
-"""What may happen to a trainer in memory, and where in a round."""
+"""Faults of trainers in memory, and where in a round they happen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """Where in a round a trainer is; a center's exchange has the last two of them for each slice."""
+    """Phase of a trainer's round; a center exchange has the last two for each slice."""
 
     MEETING = "as it comes to meet"
     MET = "when it has met"
@@ -16,7 +16,7 @@ class Phase(Enum):
 
 
 class Action(Enum):
-    """What happens to a trainer: it dies (and runs no further), leaves (and goes on alone), or joins."""
+    """A trainer dies (and stops running), leaves (and continues alone), or joins."""
 
     DIE = "dies"
     LEAVE = "leaves"

@@ -1,4 +1,4 @@
-"""Rounds of trainers in memory: who meets whom, the mean, the exchange, and what a regroup ends."""
+"""Rounds of trainers in memory: rendezvous, mean, exchange, regrouping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Adopt = Callable[[tuple[int, ...]], None]
 
 
 class MemoryRound:
-    """One group's round, shared by its members. It is decided for all of them at once, or for none."""
+    """One group's round, shared by its members; decided for all at once, or for none."""
 
     def __init__(self, number: int, members: tuple[int, ...], adopt: Adopt) -> None:
         self.number = number
@@ -28,13 +28,13 @@ class MemoryRound:
         self._ended = False
 
     def end(self) -> None:
-        """A member is gone: who waits in this round, or asks later, gets PeerLost, unless it is decided."""
+        """End the round: waiting and later callers get PeerLost, unless it is decided."""
         self._ended = True
         self._met.set()
         self._decided.set()
 
     async def arrive(self, member: int) -> None:
-        """Waits until all members have come, and those behind have been given the newest state."""
+        """Wait until all members have come and lagging ones have the newest state."""
         self._arrived.add(member)
         if self._arrived == set(self.members) and not self._ended:
             self._adopt(self.members)
@@ -44,7 +44,7 @@ class MemoryRound:
             raise PeerLost(f"the round of {self.members} ended before all had met")
 
     def give(self, member: int, kind: str, values: torch.Tensor, weight: float) -> None:
-        """Hands over one member's values; the last one's decide the round."""
+        """Hand over one member's values; the last decide the round."""
         if member in self._given:
             raise RuntimeError(f"trainer {member} gave its values twice in one round")
         if not weight >= 0.0:
@@ -54,7 +54,7 @@ class MemoryRound:
         self._given[member] = (kind, values, weight)
 
     def decide(self) -> None:
-        """Finds the result if all have given; a copy for each member."""
+        """Compute the result once all values are there; a copy for each member."""
         if self._ended or self._decided.is_set() or len(self._given) < len(self.members):
             return
         kinds = {kind for kind, _, _ in self._given.values()}
@@ -70,7 +70,7 @@ class MemoryRound:
         self._decided.set()
 
     async def result(self, member: int) -> torch.Tensor:
-        """Waits for the result; raises PeerLost if there is none."""
+        """Await the result. Raises PeerLost if there is none."""
         await self._decided.wait()
         if member not in self._results:
             raise PeerLost(f"the round of {self.members} ended without a result")
@@ -78,7 +78,7 @@ class MemoryRound:
 
 
 class Rendezvous:
-    """The meetings of the present members; a regroup ends every round under way and counts anew."""
+    """Rounds of the present members; regrouping ends those in progress."""
 
     def __init__(self, seed: int, members: Sequence[int], adopt: Adopt) -> None:
         self._seed = seed
@@ -89,7 +89,7 @@ class Rendezvous:
         self.regroup(members)
 
     def regroup(self, members: Sequence[int]) -> None:
-        """From now on these are the members."""
+        """Set the members from now on."""
         self.members = tuple(sorted(members))
         for one in self._rounds.values():
             one.end()
@@ -97,9 +97,9 @@ class Rendezvous:
         self._counts = dict.fromkeys(self.members, 0)
 
     async def meet(self, member: int, grouping: Grouping) -> MemoryRound:
-        """The round that `grouping` puts the member in, when all of its group have come."""
+        """Await the round of the group that `grouping` chooses for the member."""
         if member not in self._counts:
-            raise PeerLost(f"trainer {member} is no member")
+            raise PeerLost(f"trainer {member} is not a member")
         number = self._counts[member]
         self._counts[member] += 1
         oldest = min(self._counts.values()) - 1
@@ -116,7 +116,7 @@ class Rendezvous:
 
 
 def weighted_mean(values: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
-    """The weighted mean, float32 [n], summed in float64 in the order given; equal weights if all are 0."""
+    """The weighted mean, float32 [n], summed in float64; equal weights if all are 0."""
     if not any(weights):
         weights = [1.0] * len(values)
     total = torch.zeros(values[0].numel(), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The others, as one trainer in memory sees them: peers, groups, the center."""
+"""Peers, groups and the center, as one trainer in memory sees them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .memory_meeting import MemoryRound
 
 
 class Hub(Protocol):
-    """What all trainers in memory share."""
+    """State shared by all trainers in memory."""
 
     @property
     def center(self) -> MemoryCenter:
@@ -23,16 +23,16 @@ class Hub(Protocol):
         ...
 
     async def reach(self, index: int, phase: Phase) -> None:
-        """A trainer comes to a phase; returns never to one that died."""
+        """Reach a phase. Never returns to a dead trainer."""
         ...
 
     async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
-        """The round of a trainer's group, when all of it have come; raises PeerLost."""
+        """Await the round of a trainer's group. Raises PeerLost."""
         ...
 
 
 class MemoryPeers:
-    """The others, as one trainer of a cluster sees them; implements `Peers`."""
+    """The peers of one trainer; implements `Peers`."""
 
     def __init__(self, hub: Hub, index: int) -> None:
         self._hub = hub
@@ -45,11 +45,11 @@ class MemoryPeers:
 
     @property
     def index(self) -> int:
-        """This trainer's place."""
+        """This trainer's index."""
         return self._index
 
     async def meet(self, grouping: Grouping = everyone) -> MemoryGroup:
-        """The group of the round, when all of it have come; raises PeerLost."""
+        """Await the group of the round. Raises PeerLost."""
         await self._hub.reach(self._index, Phase.MEETING)
         found = await self._hub.meet(self._index, grouping)
         await self._hub.reach(self._index, Phase.MET)
@@ -66,20 +66,20 @@ class MemoryGroup:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Who is in it, ascending."""
+        """The members, ascending."""
         return self._shared.members
 
     @property
     def round_number(self) -> int:
-        """Rounds of this set of members before."""
+        """Number of earlier rounds of these members."""
         return self._shared.number
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
-        """The weighted mean, summed in float64 in the members' order; equal bit by bit for all."""
+        """Await the weighted mean, the same bits for all members."""
         return await self._give("mean", values, weight)
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """The partner's values; one's own in a group of one."""
+        """Await the partner's values; in a group of one, its own."""
         if len(self.members) > 2:
             raise ValueError(f"exchange in a group of {len(self.members)}; it takes two")
         return await self._give("exchange", values, 1.0)
@@ -94,7 +94,7 @@ class MemoryGroup:
 
 
 class MemberCenter:
-    """The center, as one trainer of a cluster sees it; implements `Center`."""
+    """The center, as one trainer sees it; implements `Center`."""
 
     def __init__(self, hub: Hub, index: int) -> None:
         self._hub = hub
@@ -106,7 +106,7 @@ class MemberCenter:
         return self._hub.center.slices
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """One slice's exchange; others run in between, as they would over a network."""
+        """Exchange one slice; other trainers run meanwhile, as over a network."""
         await self._hub.reach(self._index, Phase.GIVING)
         await asyncio.sleep(0)
         answer = await self._hub.center.exchange(part, values)

@@ -6,12 +6,12 @@ from .base import Algorithm, ModelOrigin, Peers, Replica
 
 
 class NoSync(Algorithm):
-    """Every replica goes its own way; the quality is the mean of the replicas' own scores."""
+    """Independent replicas; the quality is the mean of their scores."""
 
     name = "none"
     summary = "no synchronization; every trainer trains a model of its own"
     model = ModelOrigin.REPLICAS
 
     async def round(self, replica: Replica, peers: Peers) -> bool:  # noqa: ARG002
-        """Does nothing, and so completes nothing."""
+        """Do nothing, and so complete nothing."""
         return False

@@ -1,4 +1,4 @@
-"""Options of an algorithm: from a job's settings to its frozen dataclass, each value checked by its type."""
+"""Options of an algorithm: a job's settings, checked, as its frozen dataclass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECTION = "sync.options"
 
 
 class AlgorithmError(ValueError):
-    """An unknown or unfit algorithm, or options that it cannot use. `key` is the job file's key."""
+    """An algorithm or its options cannot be used; `key` is the job file's key."""
 
     def __init__(self, key: str, text: str) -> None:
         self.key = key
@@ -21,16 +21,16 @@ class AlgorithmError(ValueError):
 
 
 def require_rate(key: str, value: Any) -> None:
-    """Raises ValueError if an elastic rate is not above 0 and at most 1."""
+    """Raise ValueError unless an elastic rate is above 0 and at most 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
         raise ValueError(f"{key}: {value!r} given; a number above 0 and at most 1 will do")
 
 
 def option_types(options: type[Any]) -> dict[str, Any]:
-    """Each option's type; raises AlgorithmError for no frozen dataclass, or a type of no use."""
+    """Type of each option. Raises AlgorithmError unless `options` is a usable dataclass."""
     what = f"the Options {getattr(options, '__qualname__', options)!r}"
     if not (isinstance(options, type) and dataclasses.is_dataclass(options)):
-        raise AlgorithmError("sync.algorithm", f"{what} are no dataclass; write @dataclass(frozen=True)")
+        raise AlgorithmError("sync.algorithm", f"{what} are not a dataclass; write @dataclass(frozen=True)")
     if not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise AlgorithmError("sync.algorithm", f"{what} are not frozen; write @dataclass(frozen=True)")
     try:
@@ -42,14 +42,14 @@ def option_types(options: type[Any]) -> dict[str, Any]:
         if not _checkable(kind):
             raise AlgorithmError(
                 "sync.algorithm",
-                f"{what} have {name} of type {_name(kind)}, which no job file can give; use bool, int, "
+                f"{what} have {name} of type {_name(kind)}, which a job file cannot give; use bool, int, "
                 "float, str, Literal, list, tuple, dict, or one of these or None",
             )
     return types
 
 
 def make_options(name: str, options: type[Any], given: Mapping[str, Any]) -> Any:
-    """The options of the algorithm `name`; raises AlgorithmError for the first value that cannot be used."""
+    """Make the options of the algorithm `name`. Raises AlgorithmError."""
     types = option_types(options)
     for key in given:
         if key not in types:
@@ -94,7 +94,7 @@ def _checked(key: str, value: Any, kind: Any) -> Any:
 
 
 def _fit(value: Any, kind: Any) -> tuple[Any, bool]:
-    """The value as this type has it, and whether it can be: an integer is a float, true is no number."""
+    """Convert a value, and say whether it fits: an integer is a float, true is not a number."""
     if kind is Any:
         return value, True
     if kind is float:

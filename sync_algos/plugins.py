@@ -1,4 +1,4 @@
-"""Algorithms of others: from installed packages, from any module, and from a file."""
+"""Plug-in algorithms: from installed packages, modules and files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = "sync.algorithm"
 
 @dataclass(frozen=True)
 class Entry:
-    """One installed package's offer: the class that a name stands for."""
+    """The class that an installed package offers under a name."""
 
     value: str
     package: str
@@ -28,7 +28,7 @@ class Entry:
 
 
 def entry_points() -> dict[str, list[Entry]]:
-    """What installed packages offer, by name. Imports none of it."""
+    """Entry points of installed packages, by name. Imports none of them."""
     found: dict[str, list[Entry]] = {}
     for point in metadata.entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else "a package"
@@ -39,7 +39,7 @@ def entry_points() -> dict[str, list[Entry]]:
 
 
 def load_entry_point(name: str, entry: Entry) -> type[Algorithm]:
-    """The class of an entry point; raises AlgorithmError that names the package."""
+    """Load the class of an entry point. Raises AlgorithmError that names the package."""
     try:
         cls = check_class(entry.value, load_class(entry.value))
     except AlgorithmError as error:
@@ -56,7 +56,7 @@ def load_entry_point(name: str, entry: Entry) -> type[Algorithm]:
 
 
 def load_class(name: str) -> Any:
-    """What "package.module:Class" or "file.py:Class" stands for; raises AlgorithmError."""
+    """Load "package.module:Class" or "file.py:Class". Raises AlgorithmError."""
     where, _, class_name = name.rpartition(":")
     if not where or not class_name:
         raise AlgorithmError(KEY, f"{name!r} given; write package.module:Class or ./file.py:Class")
@@ -71,11 +71,11 @@ def load_class(name: str) -> Any:
 
 
 def check_class(name: str, cls: Any) -> type[Algorithm]:
-    """The same, if it is an algorithm that can be made; raises AlgorithmError."""
+    """Check that `cls` is a usable algorithm, and return it. Raises AlgorithmError."""
     if not (inspect.isclass(cls) and issubclass(cls, Algorithm)):
         what = "a class" if inspect.isclass(cls) else f"a {type(cls).__name__}"
         raise AlgorithmError(
-            KEY, f"{name!r} is {what}, but no subclass of shadowsync.sync_algos.base.Algorithm"
+            KEY, f"{name!r} is {what}, not a subclass of shadowsync.sync_algos.base.Algorithm"
         )
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))

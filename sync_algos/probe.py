@@ -1,4 +1,4 @@
-"""Says what an algorithm needs, as a process of its own, for nodes that must not import torch.
+"""Reports an algorithm's needs, in a process for nodes that never import torch.
 
 `python -m shadowsync.sync_algos.probe NAME` prints one JSON object: {"needs_center": ...} or {"error": ...}.
 """
@@ -12,7 +12,7 @@ from .registry import AlgorithmError, find_algorithm
 
 
 def probe(name: str) -> dict[str, bool | str]:
-    """What there is to say of the algorithm called `name`."""
+    """The needs of the algorithm `name`, or why it cannot be used."""
     try:
         return {"needs_center": find_algorithm(name).needs_center}
     except AlgorithmError as error:

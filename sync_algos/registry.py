@@ -1,4 +1,4 @@
-"""The names of the algorithms, and making one from a job's settings.
+"""Algorithms by name, and making one from a job's settings.
 
 Three kinds of names: those of the table below; entry points of installed packages (see `plugins`); and a
 class given outright, "package.module:Class" or "/folder/my_algo.py:Class".
@@ -29,14 +29,14 @@ __all__ = ["ALGORITHMS", "AlgorithmError", "all_algorithms", "find_algorithm", "
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """The class called `name`; raises AlgorithmError naming what there is, or why it cannot be used."""
+    """Find the class of `name`. Raises AlgorithmError with the names that exist."""
     if ":" in name:
         return check_class(name, load_class(name))
     installed = entry_points()
     found = installed.get(name, [])
     makers = [*(["shadowsync itself"] if name in ALGORITHMS else []), *map(str, found)]
     if len(makers) > 1:
-        taken = f"{name!r} is a name taken twice, by {' and '.join(makers)}; remove one package"
+        taken = f"{name!r} is the name of two algorithms, by {' and '.join(makers)}; remove one package"
         raise AlgorithmError("sync.algorithm", taken)
     if name in ALGORITHMS:
         return ALGORITHMS[name]
@@ -49,7 +49,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 
 def all_algorithms() -> dict[str, type[Algorithm] | AlgorithmError]:
-    """Every name that is built in or installed, ascending; what cannot be used gives its error instead."""
+    """All built-in and installed algorithms by name, or the error of one that is unusable."""
     found: dict[str, type[Algorithm] | AlgorithmError] = {}
     for name in sorted({*ALGORITHMS, *entry_points()}):
         try:
@@ -60,7 +60,7 @@ def all_algorithms() -> dict[str, type[Algorithm] | AlgorithmError]:
 
 
 def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
-    """An instance with its options checked; raises AlgorithmError for the first that cannot be used."""
+    """Make an instance with checked options. Raises AlgorithmError."""
     cls = find_algorithm(name)
     checked = make_options(name, cls.Options, options)
     try:

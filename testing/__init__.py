@@ -1,4 +1,4 @@
-"""For those who write algorithms: what every one of them must withstand."""
+"""The conformance suite for authors of algorithms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for algorithms with a center: the center's half, a sync node that dies, rounds side by side."""
+"""Checks of algorithms with a center: its rule, lost sync nodes, concurrent rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .trial import Subject, Trial
 
 
 def check_center_rule(subject: Subject) -> None:
-    """The rule moves the center in place, answers with a tensor of its own, and leaves the request."""
+    """Check that the rule moves the center in place, and returns a new tensor."""
     if not subject.cls.needs_center:
         return
     trial = Trial(subject, "center rule", 1)
@@ -34,8 +34,10 @@ def check_center_rule(subject: Subject) -> None:
 
 
 def check_center_lost(subject: Subject) -> None:
-    """A sync node dies before or after it applied a slice: that slice of the replica stays, others are
-    applied, and the round is not complete."""
+    """Check rounds in which a sync node dies before or after it applied a slice.
+
+    That slice of the replica stays, the others are applied, and the round is not complete.
+    """
     if not subject.cls.needs_center:
         return
     good = Trial(subject, "center lost", 1)
@@ -65,7 +67,7 @@ def _check_lost(trial: Trial, good: Trial, lost: tuple[Slice, ...], step: str) -
 
 
 def check_shared_instance(subject: Subject) -> None:
-    """At a fixed rate several rounds run at a time on one instance: none may disturb another."""
+    """Check concurrent rounds on one instance, as at a fixed rate."""
     if not subject.cls.needs_center or subject.cls.state_names:
         return
     apart, shared = Trial(subject, "shared instance"), Trial(subject, "shared instance")

@@ -1,4 +1,4 @@
-"""The conformance suite: any algorithm through all that its contract says, over peers in memory."""
+"""The conformance suite: checks an algorithm's contract over peers in memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 
 
 def check_algorithm(cls: type[Algorithm], options: Mapping[str, Any] | None = None) -> None:
-    """Runs `cls`, made with `options` (its defaults if None), through every check of `CHECKS`.
+    """Run `cls`, made with `options` (None: its defaults), through all `CHECKS`.
 
     Raises:
         ConformanceError: the first check that failed: its name, the step, what was expected, what was found.

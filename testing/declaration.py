@@ -1,4 +1,4 @@
-"""What a class says of itself, and whether it is so."""
+"""Checks of a class's declared attributes and options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONS = "options"
 
 
 def check_declaration(subject: Subject) -> None:
-    """The class attributes fit each other and the methods."""
+    """Check that the class attributes fit each other and the methods."""
     cls = subject.cls
     names = cls.state_names
     wanted = [
@@ -49,7 +49,7 @@ def check_declaration(subject: Subject) -> None:
 
 
 def check_options(subject: Subject) -> None:
-    """A number that is none is refused before anything starts, and by name."""
+    """Check that NaN is refused by the option's name before anything starts."""
     cls = subject.cls
     for key, kind in option_types(cls.Options).items():
         if kind is not float and float not in get_args(kind):

@@ -1,10 +1,10 @@
-"""What a failing check raises."""
+"""The error of a failed check."""
 
 from __future__ import annotations
 
 
 class ConformanceError(AssertionError):
-    """An algorithm breaks its contract: which check found it, at which step, what was expected and found."""
+    """An algorithm breaks its contract: check, step, expectation and finding."""
 
     def __init__(self, check: str, step: str, expected: str, found: str) -> None:
         self.check, self.step, self.expected, self.found = check, step, expected, found

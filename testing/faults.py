@@ -1,4 +1,4 @@
-"""A trainer dies, leaves or joins, at every phase of a round: all of it is applied, or nothing is."""
+"""Checks of trainers that die, leave or join at every phase of a round."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ WARM_ROUNDS = 2
 
 @dataclass(frozen=True)
 class After:
-    """Where the trainers stand after a round in which nothing happens."""
+    """Results and replicas after a round without faults."""
 
     results: dict[int, bool]
     replicas: list[torch.Tensor]
 
 
 def check_death(subject: Subject) -> None:
-    """Each trainer dies at each phase."""
+    """Check a death of each trainer at each phase."""
     _check_going(subject, "death in mid-round", Action.DIE)
 
 
 def check_leave(subject: Subject) -> None:
-    """Each trainer leaves at each phase, and is itself left with a whole replica."""
+    """Check a leave of each trainer at each phase; it keeps a whole replica."""
     _check_going(subject, "leaving", Action.LEAVE)
 
 
 def check_join(subject: Subject) -> None:
-    """A trainer joins between two rounds, and at each phase of one."""
+    """Check a join between two rounds, and at each phase of one."""
     trial = Trial(subject, "joining", TRAINERS, members=(0, 1))
     trial.rounds(WARM_ROUNDS)
     trial.cluster.act(2, Action.JOIN)
@@ -66,7 +66,7 @@ def _check_going(subject: Subject, check: str, action: Action) -> None:
 def _after(
     subject: Subject, members: tuple[int, ...], gone: int | None = None, action: Action = Action.LEAVE
 ) -> After:
-    """The round in question, undisturbed; with `gone` that trainer is not there any more when it begins."""
+    """Run the round without faults; `gone` names a trainer that left before it."""
     trial = Trial(subject, "reference", TRAINERS, members=members)
     trial.rounds(WARM_ROUNDS)
     trial.train()
@@ -77,7 +77,7 @@ def _after(
 
 
 def _check_round(trial: Trial, fault: Fault, references: list[After]) -> None:
-    """What every trainer that lives is left with: either of the references, or what it had."""
+    """Check that each living trainer has either reference's replica, or its own."""
     trial.train()
     before = {index: trial.state(index) for index in range(TRAINERS)}
     step = str(fault)
@@ -99,7 +99,7 @@ def _check_round(trial: Trial, fault: Fault, references: list[After]) -> None:
 
 
 def _check_incomplete(trial: Trial, step: str, index: int, fitting: list[After]) -> None:
-    """Nothing is applied, but slices that a center answered, each whole."""
+    """Check that nothing is applied but slices that a center answered, each whole."""
     parts = trial.cluster.center.slices if trial.subject.cls.needs_center else (_all(trial),)
     for part in parts:
         found = _cut(trial.cluster.replicas[index].values, part)
@@ -113,8 +113,11 @@ def _check_incomplete(trial: Trial, step: str, index: int, fitting: list[After])
 
 
 def _whole(trial: Trial, index: int, references: list[After]) -> bool:
-    """Whether a replica is that of a reference; under a center, whether each slice is that of one: a center
-    has heard of some slices of a trainer that died."""
+    """Whether a replica is that of a reference.
+
+    Under a center, whether each slice is that of one: a center may have some slices of a trainer that
+    died.
+    """
     replica = trial.cluster.replicas[index].values
     parts = trial.cluster.center.slices if trial.subject.cls.needs_center else (_all(trial),)
     return all(
@@ -124,7 +127,7 @@ def _whole(trial: Trial, index: int, references: list[After]) -> bool:
 
 
 def _check_next(trial: Trial, step: str) -> None:
-    """The next round of those who are there is complete if rounds are, and all agree again."""
+    """Check that the members' next round is complete if rounds are, and all agree again."""
     # Small groups may have gone different numbers of rounds; over a network those behind would catch up.
     trial.cluster.regroup()
     talks = trial.subject.cls.needs_center or trial.subject.cls.needs_peers

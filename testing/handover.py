@@ -1,4 +1,4 @@
-"""Whether an algorithm's state is all that it remembers."""
+"""Check that an algorithm's state is complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .trial import Subject, Trial
 
 
 def check_state(subject: Subject) -> None:
-    """A new instance that is given the state goes on as the old one would have, bit by bit."""
+    """Check that a new instance with the state continues as the old one, bit by bit."""
     old, new = Trial(subject, "state"), Trial(subject, "state")
     old.rounds(3)
     # All that was trained is in the last round: what is not is a trainer's own, and lost with it.
@@ -38,7 +38,7 @@ def check_state(subject: Subject) -> None:
 
 
 def _hand_over(old: Trial, new: Trial, index: int) -> None:
-    """As a checkpoint does it: the replica, then a new instance that starts on it, then its state."""
+    """Hand over as a checkpoint does: replica, new instance, then its state."""
     replica = new.cluster.replicas[index]
     replica.values.copy_(old.cluster.replicas[index].values)
     replica.trained_examples = old.cluster.replicas[index].trained_examples

@@ -1,4 +1,4 @@
-"""What holds while nobody dies, leaves or joins."""
+"""Checks of rounds in which no trainer dies, leaves or joins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLACK = 1.01
 
 
 def check_zero_rounds(subject: Subject) -> None:
-    """`start` changes no replica, keeps none, and the state is complete from then on."""
+    """Check that `start` neither changes nor keeps a replica, and completes the state."""
     trial = Trial(subject, "zero rounds")
     for index, replica in enumerate(trial.replicas()):
         if not torch.equal(replica, trial.first):
@@ -33,7 +33,7 @@ def check_zero_rounds(subject: Subject) -> None:
 
 
 def check_fixed_point(subject: Subject) -> None:
-    """Identical replicas that nobody trains stay identical, and where they are, bit by bit."""
+    """Check that identical, untrained replicas stay as they are, bit by bit."""
     for trainers in TRAINERS:
         trial = Trial(subject, "fixed point", trainers, trains=False)
         for number in range(1, 5):
@@ -49,7 +49,7 @@ def check_fixed_point(subject: Subject) -> None:
 
 
 def check_progress(subject: Subject) -> None:
-    """Who talks to others completes rounds, and a complete round changes replicas and counts once."""
+    """Check that rounds complete, change replicas, and count once."""
     trial = Trial(subject, "progress")
     if not (subject.cls.needs_center or subject.cls.needs_peers):
         return
@@ -71,7 +71,7 @@ def check_progress(subject: Subject) -> None:
 
 
 def check_repeatable(subject: Subject) -> None:
-    """The same again gives the same bits: it reads no clock, and draws from nothing but the seed."""
+    """Check that a repetition gives the same bits: no clock, no randomness but the seed."""
     first, second = Trial(subject, "repeatable"), Trial(subject, "repeatable")
     for trial in (first, second):
         trial.rounds(4)
@@ -81,7 +81,7 @@ def check_repeatable(subject: Subject) -> None:
 
 
 def check_one_peer(subject: Subject) -> None:
-    """A trainer that is alone goes on; its rounds are complete if those of three are."""
+    """Check that a lone trainer's rounds complete if those of three do."""
     three, one = Trial(subject, "one peer"), Trial(subject, "one peer", 1)
     expected = three.rounds(3)[0]
     found = one.rounds(3)[0]
@@ -92,7 +92,7 @@ def check_one_peer(subject: Subject) -> None:
 
 
 def check_bounded(subject: Subject) -> None:
-    """Without training, different replicas do not move further apart."""
+    """Check that different replicas do not move apart without training."""
     trial = Trial(subject, "bounded", 4, trains=False)
     for index, replica in enumerate(trial.cluster.replicas):
         replica.values.add_(torch.randn(replica.numel, generator=torch.Generator().manual_seed(index)))

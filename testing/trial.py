@@ -1,4 +1,4 @@
-"""A cluster in memory under test: its workers train between rounds and in the middle of them."""
+"""A cluster in memory under test, whose workers train between and during rounds."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PARTS = 3
 
 @dataclass(frozen=True)
 class Subject:
-    """The algorithm under test with the options that it is tested with."""
+    """The algorithm under test, with its options."""
 
     cls: type[Algorithm]
     options: Mapping[str, Any]
 
     def make(self) -> Algorithm:
-        """A new instance."""
+        """Make a new instance."""
         return self.cls(make_options(self.cls.name, self.cls.Options, self.options))
 
 
 class Trial:
-    """One cluster, with what its replicas would be if their workers alone had written them."""
+    """One cluster, and its replicas as their workers alone would have left them."""
 
     def __init__(
         self,
@@ -54,26 +54,26 @@ class Trial:
         self.alone = self.replicas()
 
     def fail(self, step: str, expected: str, found: str) -> NoReturn:
-        """Ends the check."""
+        """Fail the check."""
         raise ConformanceError(self.check, step, expected, found)
 
     def replicas(self) -> list[torch.Tensor]:
-        """Copies of all replicas."""
+        """Copy all replicas."""
         return [replica.values.clone() for replica in self.cluster.replicas]
 
     def state(self, index: int) -> AlgorithmState:
-        """A copy of one trainer's state."""
+        """Copy one trainer's state."""
         state = self.cluster.algorithms[index].state()
         return AlgorithmState(state.completed_rounds, {k: v.clone() for k, v in state.tensors.items()})
 
     def train(self) -> None:
-        """Every worker takes a step, each its own."""
+        """Let every worker take its own step."""
         if self.trains:
             for index in range(len(self.steps)):
                 self._step(index)
 
     def round(self, step: str, faults: Iterable[Fault] = ()) -> dict[int, bool]:
-        """One round of every member; checks what holds for any round."""
+        """Run one round of every member, with the checks that hold for any round."""
         self.alone = self.replicas()
         try:
             results = self.cluster.round(faults)
@@ -96,7 +96,7 @@ class Trial:
         return results
 
     def rounds(self, count: int) -> dict[int, bool]:
-        """Some rounds with training before each; gives the last one's results."""
+        """Run rounds with training before each; return the last results."""
         results: dict[int, bool] = {}
         for number in range(count):
             self.train()
@@ -104,13 +104,13 @@ class Trial:
         return results
 
     def global_models(self) -> dict[int, torch.Tensor]:
-        """Each member's global model, where the algorithm has one."""
+        """Global model of each member, if the algorithm has one."""
         if self.subject.cls.model is not ModelOrigin.GLOBAL:
             return {}
         return {index: self.cluster.algorithms[index].global_model() for index in self.cluster.members}
 
     def look_at_global_models(self, step: str) -> None:
-        """They are the same on all members, bit by bit."""
+        """Check that the global models are the same on all members, bit by bit."""
         models = self.global_models()
         for index, model in models.items():
             if not torch.equal(model, next(iter(models.values()))):

@@ -1,4 +1,4 @@
-"""Peers that notice what an algorithm does to tensors that are not its own."""
+"""Peers that detect writes to tensors that are not the algorithm's own."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ..sync_algos.grouping import Grouping, everyone
 
 
 class Watch:
-    """Remembers tensors with a copy of each, and says which of them were written."""
+    """Remembers tensors with a copy of each, and detects writes."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[str, torch.Tensor, torch.Tensor]] = []
         self.written: list[str] = []
 
     def keep(self, what: str, tensor: torch.Tensor) -> torch.Tensor:
-        """From now on writing `tensor` is noticed."""
+        """Detect writes to `tensor` from now on."""
         self._kept.append((what, tensor, tensor.clone()))
         return tensor
 
     def look(self) -> None:
-        """Compares all that is kept, and forgets it."""
+        """Compare everything kept, and forget it."""
         for what, tensor, copy in self._kept:
             if not torch.equal(tensor, copy) and what not in self.written:
                 self.written.append(what)
@@ -29,7 +29,7 @@ class Watch:
 
 
 class WatchedPeers:
-    """Hands everything on, and watches the tensors that go in and out."""
+    """Passes everything on, and watches the tensors."""
 
     def __init__(self, peers: Peers, watch: Watch) -> None:
         self._peers = peers
@@ -42,7 +42,7 @@ class WatchedPeers:
 
     @property
     def index(self) -> int:
-        """This trainer's place."""
+        """This trainer's index."""
         return self._peers.index
 
     async def meet(self, grouping: Grouping = everyone) -> WatchedGroup:
@@ -59,21 +59,21 @@ class WatchedGroup:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Who is in it."""
+        """The members."""
         return self._group.members
 
     @property
     def round_number(self) -> int:
-        """Rounds before."""
+        """Number of earlier rounds."""
         return self._group.round_number
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
-        """The mean; neither it nor the values may be written."""
+        """Await the mean; neither it nor the values may be written."""
         self._watch.keep("the values given to mean", values)
         return self._watch.keep("the mean that the group returned", await self._group.mean(values, weight))
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """The other's values; neither they nor one's own may be written."""
+        """Await the partner's values; neither they nor `values` may be written."""
         self._watch.keep("the values given to exchange", values)
         return self._watch.keep("the values that the partner sent", await self._group.exchange(values))
 
@@ -91,6 +91,6 @@ class WatchedCenter:
         return self._center.slices
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """One slice's exchange; neither the values nor the answer may be written."""
+        """Exchange one slice; neither the values nor the answer may be written."""
         self._watch.keep("the values given to the center", values)
         return self._watch.keep("the center's answer", await self._center.exchange(part, values))

@@ -1,1 +1,1 @@
-"""What shows a run while it goes on: a table, a page, event files, metrics. Knows no node."""
+"""Views of a running job: a table, a page, event files, metrics."""

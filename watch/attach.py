@@ -1,4 +1,4 @@
-"""Asking the coordinator of a running job for its status, from any process."""
+"""Attaching to a running job: asks its coordinator for its status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ PATIENCE_SECONDS = 4.0
 
 
 def address_of(run_folder: Path | None, join: str | None) -> str:
-    """The coordinator's address. Raises JobFileError for two or none, ClusterError for a folder without."""
+    """Find the coordinator's address.
+
+    Raises JobFileError unless exactly one of the two is given, ClusterError for a folder without an
+    address.
+    """
     if (run_folder is None) == (join is None):
         raise JobFileError("a run folder or --join is needed", remedy="give one of them, such as runs/latest")
     if run_folder is None:
@@ -56,8 +60,10 @@ async def _refuse(verb: str, body: dict[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator[Conversation]:
-    """A link to the coordinator at `address`, which needs to exist for nothing yet; `handle` answers what it
-    asks. Raises ClusterError."""
+    """Open a connection to the coordinator at `address`; `handle` answers its requests.
+
+    Nothing needs to listen there yet. Raises ClusterError for an address that cannot be used.
+    """
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.DEALER)
     prepare(socket)
@@ -69,7 +75,7 @@ async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator
         socket.close()
         context.term()
         raise ClusterError(
-            f"is no address ({zmq.strerror(error.errno or 0)})",
+            f"is not an address ({zmq.strerror(error.errno or 0)})",
             where=address,
             remedy="write tcp://HOST:PORT, as the coordinator printed it",
         ) from error
@@ -98,7 +104,7 @@ async def _receive(socket: zmq.asyncio.Socket, talk: Conversation) -> None:
 
 
 class _Watched:
-    """The job that is watched: what it answered, and whether it told that it ended."""
+    """The watched job: its statuses, and whether it reported its end."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -108,7 +114,7 @@ class _Watched:
         self.outcome = ""
 
     async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What the coordinator asks: that it has ended is all that it says of itself."""
+        """Handle a request of the coordinator: only `ended` is known."""
         if verb != "ended":
             return await _refuse(verb, body)
         self.outcome = str(body.get("outcome", ""))
@@ -116,7 +122,7 @@ class _Watched:
         return {}
 
     async def first(self, talk: Conversation, *, tell_end: bool) -> Status:
-        """The first status. Raises ClusterError if nobody answers."""
+        """Request the first status. Raises ClusterError if nothing answers."""
         try:
             return await self._ask(talk, FIRST_SECONDS, tell_end=tell_end)
         except Gone as error:
@@ -127,8 +133,11 @@ class _Watched:
             ) from error
 
     async def next(self, talk: Conversation) -> Status | None:
-        """The next status; None when the job told that it has ended. Says so when there is no answer, and
-        raises ClusterError when there was none for as long as a job waits for its nodes."""
+        """Request the next status; None if the job has reported its end.
+
+        Prints a line when there is no answer. Raises ClusterError after as long a silence as a job
+        tolerates of its nodes.
+        """
         while True:
             asking = asyncio.ensure_future(self._ask(talk, PATIENCE_SECONDS, tell_end=True))
             ending = asyncio.ensure_future(self.told_end.wait())
@@ -177,8 +186,10 @@ class _Watched:
 
 
 async def attach(address: str, *, once: bool, as_json: bool) -> None:
-    """Shows the job at `address` until it tells that it ends. Raises ClusterError if nobody answers there at
-    first, or for longer than a job waits for its nodes."""
+    """Show the job at `address` until it reports its end.
+
+    Raises ClusterError if nothing answers at first, or for longer than a job waits for its nodes.
+    """
     watched = _Watched(address)
     shown: Display | None = None
     async with conversation(address, watched.handle) as talk:

@@ -1,4 +1,4 @@
-"""Curves that grow by parts: what the coordinator sends of them, and what a client has."""
+"""Curves that are sent in increments, and their state in a client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNSETTLED_POINTS = 6
 
 
 def part_of(step: float, points: Points, cursor: tuple[float, int] | None) -> CurvePart | None:
-    """What a client with this cursor needs of a curve; None if that is nothing."""
+    """Find the points that a client with this cursor lacks; None if there are none."""
     known = cursor[1] if cursor is not None and cursor[0] == step else 0
     start = max(0, min(known, len(points)) - UNSETTLED_POINTS)
     if not points:
@@ -22,38 +22,38 @@ def part_of(step: float, points: Points, cursor: tuple[float, int] | None) -> Cu
 
 
 def parts_of(curves: Mapping[str, tuple[float, Points]], cursor: Cursor) -> dict[str, CurvePart]:
-    """The same for several, by name."""
+    """Find the missing parts of several curves, by name."""
     parts = {name: part_of(step, points, cursor.get(name)) for name, (step, points) in curves.items()}
     return {name: part for name, part in parts.items() if part is not None}
 
 
 class Curves:
-    """The whole curves as a client puts them together. One thread."""
+    """The whole curves in a client. One thread."""
 
     def __init__(self) -> None:
         self._curves: dict[str, tuple[float, list[tuple[float, float]]]] = {}
 
     def merge(self, parts: Mapping[str, CurvePart]) -> None:
-        """Takes in what is new; a part that was taken in before changes nothing."""
+        """Merge new parts; merging one again changes nothing."""
         for name, part in parts.items():
             _, points = self._curves.get(name, (part.step, []))
             # With another step, it starts at 0.
             self._curves[name] = (part.step, [*points[: part.start], *part.points])
 
     def cursor(self) -> Cursor:
-        """What the next question should carry."""
+        """The cursor for the next request."""
         return {name: (step, len(points)) for name, (step, points) in self._curves.items()}
 
     def names(self) -> Iterable[str]:
-        """Of the curves that there are."""
+        """Names of the curves."""
         return self._curves.keys()
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """Those of one curve, empty if there is none."""
+        """Points of one curve; empty if it does not exist."""
         return list(self._curves[name][1]) if name in self._curves else []
 
     def whole(self) -> dict[str, CurvePart]:
-        """All of them, for a client that has none."""
+        """All curves, for a client that has none."""
         return {
             name: CurvePart(step=step, start=0, points=points)
             for name, (step, points) in self._curves.items()

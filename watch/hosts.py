@@ -1,4 +1,4 @@
-"""Which Host headers are answered: a page of another name could be that of a stranger (DNS rebinding)."""
+"""Check of Host headers, against DNS rebinding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 
 def host_of(header: str) -> str:
-    """The host in a Host header, without its port; "" for what has none."""
+    """Extract the host of a Host header, without its port; "" if there is none."""
     header = header.strip().lower()
     if header.startswith("["):
         host, bracket, rest = header[1:].partition("]")

@@ -1,4 +1,4 @@
-"""Showing statuses as they come: a table that stays in place on a terminal, lines elsewhere, or nothing."""
+"""Display of a running job: a live table on a terminal, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from rich.live import Live
 
 from ..pipeline.report.placement import read_plan
 from ..pipeline.report.placement_table import print_plan
-from . import words
+from ..pipeline.text.format import duration
 from .status import Status, read_status
 from .table import table_of
 
 
 class Display(ABC):
-    """Takes the bodies of the coordinator's answers. One thread."""
+    """Shows statuses as they come. One thread."""
 
     # How often it wants one.
     period_seconds: float
 
     @abstractmethod
     def __call__(self, body: dict[str, Any]) -> None:
-        """Shows a status; raises ProtocolError for what is none."""
+        """Show one status. Raises ProtocolError if `body` is not a valid status."""
 
     def begin(self, folder: Path) -> None:  # noqa: B027
-        """The job has a folder, and in it the plan of its tables, which is shown once."""
+        """Show the plan of the tables, once, from the job's folder."""
 
     def close(self) -> None:  # noqa: B027
-        """Leaves the terminal as it was; may be called again."""
+        """Restore the terminal; may be called again."""
 
 
 class LiveTable(Display):
-    """A table that is redrawn in its place, and gone when it is closed."""
+    """A table that is redrawn in place, and erased when closed."""
 
     period_seconds = 1.0
 
@@ -66,7 +66,7 @@ class LiveTable(Display):
 
 
 class Lines(Display):
-    """One line a status, and the page's address before the first."""
+    """One line per status, and the page's address before the first."""
 
     period_seconds = 5.0
 
@@ -98,14 +98,15 @@ class Silence(Display):
 
 
 def line_of(status: Status) -> str:
-    """The status in one line."""
+    """Format the status as one line."""
     parts = [
         f"{status.seconds:6.0f} s  {status.outcome or status.phase}",
         f"{status.progress.trained:>11,} trained",
     ]
     if status.progress.fraction is not None:
         left = status.progress.seconds_left
-        parts.append(f"{status.progress.fraction:>4.0%}" + (f", {words.duration(left)} left" if left else ""))
+        end = f", {duration(round(left))} left" if left else ""
+        parts.append(f"{status.progress.fraction:>4.0%}{end}")
     if status.speed.mean is not None:
         parts.append(f"{status.speed.mean:>9,.0f} examples/s")
     if status.quality.ne is not None:
@@ -122,7 +123,7 @@ def _show_plan(folder: Path, console: Console) -> None:
 
 
 def display(*, quiet: bool) -> Display:
-    """What suits this process's standard error."""
+    """Choose the display for this process's standard error."""
     if quiet:
         return Silence()
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""Every metric that a node serves to Prometheus: its name, its unit, and the count that it comes from."""
+"""The metrics that nodes serve to Prometheus: names, units and their counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PREFIX = "shadowsync_"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric; `key` is the count's name in a heartbeat. A counter's `name` is without its `_total`."""
+    """One metric; `key` is the count's name in a heartbeat, `name` lacks `_total`."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -19,7 +19,7 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        """As Prometheus has it."""
+        """The name that Prometheus shows."""
         return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
@@ -37,8 +37,12 @@ COMMON = (
     _gauge("peak_memory_bytes", "peak_memory_bytes", "the most resident memory so far"),
 )
 _LISTENER = (
-    _counter("sent_bytes", "sent_bytes", "bytes of messages sent to others, control aside"),
-    _counter("received_bytes", "received_bytes", "bytes of messages received from others, control aside"),
+    _counter("sent_bytes", "sent_bytes", "bytes of messages sent to others, without the control plane"),
+    _counter(
+        "received_bytes",
+        "received_bytes",
+        "bytes of messages received from others, without the control plane",
+    ),
 )
 _SHARED = _counter(
     "shared_bytes", "shared_bytes", "bytes of vectors and gradients in shared memory, in no message"
@@ -47,9 +51,9 @@ READER = (
     *_LISTENER,
     _counter("read_examples", "read_examples", "examples delivered to trainers"),
     _counter("read_batches", "read_batches", "batches delivered to trainers"),
-    _counter("resent_batches", "resent_batches", "batches delivered again since no receipt came"),
+    _counter("resent_batches", "resent_batches", "batches delivered again because no receipt came"),
     _counter("bad_rows", "bad_rows", "malformed rows"),
-    _gauge("queued_batches", "queued_batches", "batches that are ready and nobody has credit for"),
+    _gauge("queued_batches", "queued_batches", "ready batches that no trainer has credit for"),
     _gauge("kept_bytes", "kept_bytes", "memory of batches that are not known to be trained"),
 )
 TRAINER = (
@@ -60,9 +64,9 @@ TRAINER = (
     _counter("iterations", "iterations", "steps of all workers"),
     _counter("wait_seconds", "wait_seconds", "time that workers waited for batches and vectors, summed"),
     _counter("lookup_requests", "lookups", "lookups sent to embedding nodes"),
-    _counter("resent_requests", "resent_requests", "requests sent again since no answer came"),
+    _counter("resent_requests", "resent_requests", "requests sent again because no reply came"),
     _counter("sync_rounds", "rounds", "completed rounds of synchronization"),
-    _counter("sync_incomplete_rounds", "incomplete_rounds", "rounds that ended without all of their slices"),
+    _counter("sync_incomplete_rounds", "incomplete_rounds", "rounds that ended with slices missing"),
     _counter("sync_gap_iterations", "gap_sum", "iterations between completed rounds, summed over rounds"),
     _gauge("sync_gap_open_iterations", "gap_open", "iterations since the last completed round"),
     _gauge("sync_gap_max_iterations", "gap_max", "the largest sync gap so far"),
@@ -75,16 +79,16 @@ EMBEDDING = (
     *_LISTENER,
     _SHARED,
     _counter("lookups", "lookups", "lookups answered"),
-    _counter("looked_up_rows", "looked_up_rows", "rows in the lookups that were answered"),
+    _counter("looked_up_rows", "looked_up_rows", "rows in the answered lookups"),
     _counter("pushes", "staleness_count", "pushes applied"),
-    _counter("repeated_pushes", "repeated_pushes", "pushes that were applied before, and changed nothing"),
+    _counter("repeated_pushes", "repeated_pushes", "duplicate pushes, which changed nothing"),
     _counter("staleness_pushes", "staleness_sum", "staleness of the pushes applied, summed"),
     _gauge("staleness_max_pushes", "staleness_max", "the largest staleness so far"),
 )
 SYNC = (
     *_LISTENER,
     _counter("applied_slices", "applied_slices", "slices of the center that were moved"),
-    _counter("repeated_chunks", "repeated_chunks", "chunks that were applied before, and changed nothing"),
+    _counter("repeated_chunks", "repeated_chunks", "duplicate chunks, which changed nothing"),
     _counter("orphaned_slices", "orphaned_slices", "slices moved for a trainer that then died"),
 )
 COORDINATOR = (
@@ -98,7 +102,7 @@ COORDINATOR = (
     _gauge("job_in_flight_examples", "in_flight", "examples read, and not trained, returned or left out"),
     _gauge("job_expected_examples", "total", "examples of all epochs, perhaps estimated"),
     _gauge("job_ne", "ne", "normalized entropy in training, of all examples so far"),
-    _gauge("job_recent_ne", "ne_recent", "normalized entropy in training, of the last stretch"),
+    _gauge("job_recent_ne", "ne_recent", "normalized entropy in training, of the latest examples"),
     _gauge(
         "job_validation_score", "validation", "the last validation, in the metric of the job's [validation]"
     ),

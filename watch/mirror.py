@@ -1,4 +1,4 @@
-"""The newest status together with all that came before of its curves and incidents."""
+"""The newest status with all curves and incidents so far."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_INCIDENTS = 500
 
 
 class Mirror:
-    """Puts statuses together that each have only what is new. One thread."""
+    """Merges incremental statuses. One thread."""
 
     def __init__(self) -> None:
         self.curves = Curves()
@@ -17,7 +17,7 @@ class Mirror:
         self.latest: Status | None = None
 
     def take(self, status: Status) -> None:
-        """A newer status."""
+        """Merge a newer status."""
         self.latest = status
         self.curves.merge(status.curves)
         for incident in status.incidents:
@@ -26,11 +26,11 @@ class Mirror:
             del self._incidents[next(iter(self._incidents))]
 
     def cursors(self) -> tuple[Cursor, int]:
-        """What the next question should carry: of the curves, and of the incidents."""
+        """Cursors for the next request: of the curves, and of the incidents."""
         return self.curves.cursor(), max(self._incidents, default=0)
 
     def whole(self) -> Status | None:
-        """The newest status with everything in it; None if there was none yet."""
+        """The newest status, complete; None if there was none yet."""
         if self.latest is None:
             return None
         every = {"curves": self.curves.whole(), "incidents": list(self._incidents.values())}

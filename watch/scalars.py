@@ -1,4 +1,4 @@
-"""What TensorBoard gets of a status, and how often."""
+"""Scalars for TensorBoard, from statuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def scalars_of(status: Status) -> dict[str, float]:
-    """By tag; what was not measured is not there. The step is the examples trained."""
+    """Scalars by tag, without those that were not measured."""
     found: dict[str, float | None] = {
         "ne/all": status.quality.ne,
         "ne/recent": status.quality.ne_recent,
@@ -37,7 +37,7 @@ def scalars_of(status: Status) -> dict[str, float]:
 
 
 class Scalars:
-    """Writes statuses into FOLDER of the run's folder. One thread.
+    """Writes statuses as TensorBoard events. One thread.
 
     At first one a second; the period doubles after every STEPS_PER_PERIOD, so that a long run's file stays
     small. A file that cannot be written any more is given up with a line in the log: training is worth more.
@@ -55,7 +55,7 @@ class Scalars:
         self._validated = 0
 
     def publish(self, status: Status) -> None:
-        """A newer status."""
+        """Write a newer status if one is due."""
         due = status.ended or status.seconds - self._written_at >= self._period
         if self._file is None or not due or not status.progress.trained:
             return
@@ -65,7 +65,9 @@ class Scalars:
                 tag = f"{status.validation_metric}/validation"
                 self._file.add(validation.examples, {tag: validation.value})
         except OSError as error:
-            log.error("%s: cannot be written (%s); no more of it", self._file.path, error.strerror)
+            log.error(
+                "%s: cannot be written (%s); no more scalars are written", self._file.path, error.strerror
+            )
             self.close()
             return
         self._validated = len(status.validation)
@@ -75,7 +77,7 @@ class Scalars:
             self._period *= 2
 
     def close(self) -> None:
-        """Ends the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""The status of a running job: what the coordinator answers to `status`, and all that shows a job shows.
+"""The status of a running job: the coordinator's reply to `status`.
 
 Seconds are since the coordinator's start. A figure that was not measured yet is None, never 0.
 """
@@ -18,14 +18,17 @@ Point = Annotated[tuple[float, float], BeforeValidator(tuple)]
 
 
 class Part(BaseModel):
-    """Base of the parts of a status; what a newer coordinator adds is ignored."""
+    """Base of the parts of a status; fields of a newer coordinator are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Progress(Part):
-    """`trained` counts acknowledgements, `distinct` the examples among them. `total` is of all epochs: it is
-    exact where the files tell their rows (`exact`), else an estimate from what was read so far."""
+    """Progress in examples.
+
+    `trained` counts acknowledgements, `distinct` the examples among them. `total` is of all epochs: exact
+    if the files state their rows (`exact`), otherwise an estimate from what was read so far.
+    """
 
     trained: int
     distinct: int
@@ -36,7 +39,7 @@ class Progress(Part):
 
     @property
     def fraction(self) -> float | None:
-        """Of the whole job, 0 to 1."""
+        """Share of the whole job, 0 to 1."""
         return min(1.0, self.distinct / self.total) if self.total else None
 
 
@@ -48,15 +51,21 @@ class Speed(Part):
 
 
 class Quality(Part):
-    """Normalized entropy in training, each batch scored before its step: of all, and of the last stretch."""
+    """Normalized entropy in training: of all batches, and of the latest.
+
+    Each batch is scored before its step.
+    """
 
     ne: float | None = None
     ne_recent: float | None = None
 
 
 class SyncFigures(Part):
-    """`gap_open` is the largest gap since a trainer's last round, `gap_mean` as in the report; bytes/s are
-    those that trainers sent and received for synchronization."""
+    """Figures of synchronization.
+
+    `gap_open` is the largest gap since a trainer's last round, `gap_mean` is that of the report; bytes/s
+    are what trainers sent and received for synchronization.
+    """
 
     rounds: int = 0
     incomplete_rounds: int = 0
@@ -77,9 +86,11 @@ class EmbeddingFigures(Part):
 
 
 class Books(Part):
-    """The ledger's sums so far, in examples. `read` is from the readers' last heartbeats, and so `in_flight`,
-    what it has over `trained`, `left_out` and `returned`, is as old as those. `left_out` are of batches whose
-    loss or gradients are not finite."""
+    """The ledger's sums so far, in examples.
+
+    `read` is from the readers' last heartbeats, and `in_flight` (`read` less `trained`, `left_out` and
+    `returned`) is as old as those. `left_out` counts batches whose loss or gradients are not finite.
+    """
 
     read: int = 0
     trained: int = 0
@@ -92,8 +103,11 @@ class Books(Part):
 
 
 class NodeStatus(Part):
-    """One node. `cpu` is cores in use over the last seconds; `wait` the share of its workers' time in which
-    they waited for batches and vectors; `queued` batches that a reader has and nobody has credit for."""
+    """One node.
+
+    `cpu` is cores in use over the last seconds; `wait` the share of its workers' time spent waiting for
+    batches and vectors; `queued` batches of a reader that no trainer has credit for.
+    """
 
     name: str
     role: str
@@ -127,14 +141,14 @@ class Edge(Part):
 
 
 class Validation(Part):
-    """A checkpoint that was scored while training went on, after so many examples."""
+    """A checkpoint that was scored during training, after `examples`."""
 
     examples: int
     value: float
 
 
 class Incident(Part):
-    """What happened to a node; `number` counts from 1."""
+    """An event of a node; `number` counts from 1."""
 
     number: int
     seconds: float
@@ -143,7 +157,7 @@ class Incident(Part):
 
 
 class CurvePart(Part):
-    """Points from place `start` on. With another `step` than before, all points are new."""
+    """Points from index `start` on. If `step` changed, all points are new."""
 
     step: float
     start: int
@@ -151,7 +165,7 @@ class CurvePart(Part):
 
 
 class Status(Part):
-    """All of it. `curves` and `incidents` are what is new since the cursors of the question."""
+    """The whole status. `curves` and `incidents` are new since the request's cursors."""
 
     version: int = STATUS_VERSION
     run: str
@@ -182,7 +196,7 @@ class Status(Part):
 
 
 def read_status(body: dict[str, Any]) -> Status:
-    """The status in an answer's body. Raises ProtocolError for one of another version, or none at all."""
+    """Parse a status. Raises ProtocolError for another version or an invalid body."""
     version = body.get("version")
     if version != STATUS_VERSION:
         raise ProtocolError(
@@ -198,7 +212,7 @@ def read_status(body: dict[str, Any]) -> Status:
 
 
 def cursor_of(body: object) -> Cursor:
-    """The cursors in a question's body; raises ValueError or TypeError for what is none."""
+    """Parse the cursors of a request. Raises ValueError or TypeError."""
     if not isinstance(body, dict):
-        raise TypeError("curves: an object of curves is expected")
+        raise TypeError("curves must be an object")
     return {str(name): (float(step), int(count)) for name, (step, count) in body.items()}

@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from . import words
+from ..pipeline.text.format import count, data_rate, data_size, duration, number, percent
 from .status import NodeStatus, Status
 
 MOST_NODES = 14
@@ -20,13 +20,16 @@ _PLURAL = {"embedding": "embedding nodes", "sync": "sync nodes"}
 
 
 def table_of(status: Status) -> RenderableType:
-    """The whole picture; some 10 lines and one a node, or one a role where there are more than MOST_NODES."""
+    """Render the whole status: some 10 lines, and one per node.
+
+    One line per role if there are more than MOST_NODES.
+    """
     nodes = status.nodes
     rows = [_node_cells(node) for node in nodes] if len(nodes) <= MOST_NODES else _role_rows(nodes)
     parts: list[RenderableType] = [_head(status), _bar(status), _figures(status), Text()]
     parts.append(_nodes(rows, "node" if len(nodes) <= MOST_NODES else "role"))
     parts += [
-        Text(f"{words.duration(entry.seconds)}  {entry.node}: {entry.what}", "yellow", no_wrap=True)
+        Text(f"{duration(round(entry.seconds))}  {entry.node}: {entry.what}", "yellow", no_wrap=True)
         for entry in status.incidents[-SHOWN_INCIDENTS:]
     ]
     if status.page:
@@ -39,7 +42,7 @@ def _head(status: Status) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(status.run, "bold")
     text.append(f"  {status.outcome or status.phase}", "green" if status.phase == "training" else "")
-    text.append(f"  {way.get(status.mode, 'no synchronization')}  {words.duration(status.seconds)}", "dim")
+    text.append(f"  {way.get(status.mode, 'no synchronization')}  {duration(round(status.seconds))}", "dim")
     return text
 
 
@@ -48,11 +51,11 @@ def _bar(status: Status) -> Table:
     line = Table.grid(padding=(0, 2, 0, 0))
     known = progress.fraction is not None
     of = f" of {'' if progress.exact else 'about '}{progress.total:,}" if progress.total else ""
-    left = f"{words.duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
+    left = f"{duration(round(progress.seconds_left))} left" if progress.seconds_left is not None else ""
     line.add_row(
         # A bar that moves by itself would say that something is known.
         ProgressBar(total=1.0, completed=progress.fraction or 0.0, width=BAR_WIDTH) if known else Text(),
-        Text(words.share(progress.fraction) if known else ""),
+        Text(percent(progress.fraction) if known else ""),
         Text(f"{progress.distinct:,}{of} examples"),
         Text(left, "bold"),
     )
@@ -61,22 +64,21 @@ def _bar(status: Status) -> Table:
 
 def _figures(status: Status) -> Text:
     sync, embedding = status.sync, status.embedding
-    traffic = f"{words.per_second(sync.sent_bytes_per_second)} out"
+    traffic = f"{data_rate(sync.sent_bytes_per_second)} out"
     cells = [
-        ("examples/s", f"{words.count(status.speed.now)}, mean {words.count(status.speed.mean)}"),
-        ("NE", f"{words.number(status.quality.ne)}, now {words.number(status.quality.ne_recent)}"),
-        ("sync gap", f"{words.number(sync.gap_mean, 1)}, open {words.count(sync.gap_open)}"),
-        ("rounds", f"{words.count(sync.rounds)}, {traffic}"),
+        ("examples/s", f"{count(status.speed.now)}, mean {count(status.speed.mean)}"),
+        ("NE", f"{number(status.quality.ne)}, now {number(status.quality.ne_recent)}"),
+        ("sync gap", f"{number(sync.gap_mean, 1)}, open {count(sync.gap_open)}"),
+        ("rounds", f"{count(sync.rounds)}, {traffic}"),
         (
             "lookups/s",
-            f"{words.count(embedding.lookups_per_second)}, "
-            f"pushes/s {words.count(embedding.pushes_per_second)}",
+            f"{count(embedding.lookups_per_second)}, pushes/s {count(embedding.pushes_per_second)}",
         ),
-        ("divergence", f"{words.number(sync.divergence)}"),
-        ("staleness", f"{words.number(embedding.staleness_mean, 1)} pushes"),
+        ("divergence", f"{number(sync.divergence)}"),
+        ("staleness", f"{number(embedding.staleness_mean, 1)} pushes"),
         (
             "in flight",
-            f"{words.count(status.ledger.in_flight)}, returned {words.count(status.ledger.returned)}",
+            f"{count(status.ledger.in_flight)}, returned {count(status.ledger.returned)}",
         ),
     ]
     widths = [max(len(cell[part]) for cell in cells[::2]) for part in (0, 1)]
@@ -108,11 +110,11 @@ def _node_cells(node: NodeStatus) -> list[str]:
     trainer = node.role == "trainer"
     return [
         node.name,
-        _known(words.share(node.cpu)),
-        _known(words.size(node.memory_bytes)),
-        _known(words.count(node.examples_per_second)) if node.role in ("trainer", "reader") else "",
-        _known(words.share(node.wait)) if trainer else "",
-        _known(words.count(node.gap_open)) if trainer else "",
+        percent(node.cpu, missing=""),
+        data_size(node.memory_bytes, missing=""),
+        count(node.examples_per_second, missing="") if node.role in ("trainer", "reader") else "",
+        percent(node.wait, missing="") if trainer else "",
+        count(node.gap_open, missing="") if trainer else "",
         _doing(node),
     ]
 
@@ -137,11 +139,11 @@ def _role_rows(nodes: Sequence[NodeStatus]) -> list[list[str]]:
         rows.append(
             [
                 f"{len(living)} {_PLURAL.get(role, role + 's')}",
-                _known(words.share(_total(node.cpu for node in living))),
-                _known(words.size(_total(node.memory_bytes for node in living))),
-                _known(words.count(_total(node.examples_per_second for node in living))),
-                _known(words.share(sum(waits) / len(waits) if waits else None)),
-                _known(words.count(max(gaps, default=None))),
+                percent(_total(node.cpu for node in living), missing=""),
+                data_size(_total(node.memory_bytes for node in living), missing=""),
+                count(_total(node.examples_per_second for node in living), missing=""),
+                percent(sum(waits) / len(waits) if waits else None, missing=""),
+                count(max(gaps, default=None), missing=""),
                 f"{GONE}{dead} died" if dead else "",
             ]
         )
@@ -151,7 +153,3 @@ def _role_rows(nodes: Sequence[NodeStatus]) -> list[list[str]]:
 def _total(values: object) -> float | None:
     known = [value for value in values if value is not None]  # type: ignore[attr-defined]
     return sum(known) if known else None
-
-
-def _known(text: str) -> str:
-    return "" if text == words.UNKNOWN else text

@@ -10,6 +10,7 @@ import torch
 from ..config.tables import TableSettings
 from ..errors import ResourceError
 from ..memory import available_memory_bytes
+from ..text.format import data_size
 from ..types import Float32Array, Int32Array
 from .bag_sums import sum_bags
 from .lookup import NO_BAG_LENGTHS
@@ -103,7 +104,7 @@ def _require_memory(tables: Sequence[TableSettings]) -> None:
     available = available_memory_bytes()
     if needed > available:
         raise ResourceError(
-            f"the tables need {needed / 2**30:.2f} GiB of memory; {available / 2**30:.2f} GiB are available",
+            f"the tables need {data_size(needed)} of memory; {data_size(available)} are available",
             where="the embedding tables",
             remedy="use a machine with more memory, or score in the job, by data.eval_path",
         )

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import ResourceError
 from ..memory import available_memory_bytes
+from ..text.format import data_size
 from ..types import BatchId, Float32Array, Int32Array
 from .bank import RowBank
 from .floats import Floats, flat_floats
@@ -226,9 +227,9 @@ def _require_memory(plan: TablePlan, node: int, fraction: float) -> None:
         narrower = 'set embedding.storage = "bfloat16", ' if wide else ""
         raise ResourceError(
             f"the tables need {rows:,} rows x {widths} x {sizes} bytes = {weights_bytes:,} bytes and "
-            f"{needed - weights_bytes:,} bytes of optimizer state, {needed / 2**30:.2f} GiB, but "
+            f"{needed - weights_bytes:,} bytes of optimizer state, {data_size(needed)}, but "
             f"{fraction:g} (embedding.memory_fraction) of the {available:,} bytes available is "
-            f"{allowed / 2**30:.2f} GiB",
+            f"{data_size(allowed)}",
             where=f"embedding node {node}",
             remedy=f"raise embedding.nodes on more hosts, {narrower}or lower model.table_rows or "
             "model.embedding_dim",

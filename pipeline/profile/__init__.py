@@ -1,1 +1,1 @@
-"""What a profile states: measurements, where the bottleneck is, the trace, and how they are shown."""
+"""The performance profile of a run: measurements, the bottleneck, the trace."""

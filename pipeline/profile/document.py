@@ -1,11 +1,13 @@
-"""profile.json: what was measured, what follows from it, and how the trace was taken."""
+"""The verdict on a profiled job, and profile.json."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, Literal
 
 from .measured import Amount, Link, Measured, Part
-from .verdict import Verdict, judge
+from .reasons import ADVICE, MORE_CORES, PREPARE, reasons_of
+from .worker_time import WorkerTime, worker_time
 
 FORMAT_VERSION: Final = 1
 PROFILE_JSON: Final = "profile.json"
@@ -13,10 +15,41 @@ PROFILE_MARKDOWN: Final = "profile.md"
 PROFILE_PICTURE: Final = "profile.png"
 TRACE_JSON: Final = "trace.json"
 
+# A wait of a third of the time: without it the job would be half as fast again.
+WAIT_SHARE: Final = 1 / 3
+COMPUTE_SHARE: Final = 0.6
+CORE_SHARE: Final = 0.1
+
+Bottleneck = Literal["reader", "network", "embedding", "compute", "sync", "gil", "balanced"]
+WAITS: Final[tuple[Bottleneck, ...]] = ("reader", "network", "embedding", "sync", "gil")
+
+
+class Verdict(Part):
+    """What to look at first.
+
+    Attributes:
+        bottleneck: the longest wait, if it takes a third or more of the workers' time; "compute" if they
+            compute most of the time; otherwise "balanced".
+        share: how much of the workers' time that is.
+        time: where all of their time goes.
+        reasons: the measurements behind it, a sentence each, the bottleneck's first.
+        remedies: what would help.
+    """
+
+    bottleneck: Bottleneck
+    share: float
+    time: WorkerTime
+    reasons: list[str]
+    remedies: list[str]
+
 
 class TraceNote(Part):
-    """The trace beside the profile: its length, its events, and by how much the clocks of machines in it may
-    be apart (0 for one machine, whose processes read one clock)."""
+    """The trace beside the profile.
+
+    Attributes:
+        clock_error_seconds: how far apart the clocks of machines may be; 0 for one machine, whose processes
+            read one clock.
+    """
 
     seconds: Amount
     events: int
@@ -24,11 +57,11 @@ class TraceNote(Part):
 
 
 class Profile(Part):
-    """The whole file.
+    """The content of profile.json.
 
     Attributes:
-        notes: what a reader should know of how it was measured.
-        trace: None where nothing could be traced.
+        notes: what to know about how it was measured.
+        trace: None if nothing could be traced.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
@@ -41,7 +74,7 @@ class Profile(Part):
 
     @classmethod
     def of(cls, measured: Measured, notes: list[str], trace: TraceNote | None) -> Profile:
-        """With the verdict on what was measured."""
+        """Build the profile with the verdict on what was measured."""
         return cls(
             examples_per_second=measured.examples_per_second,
             verdict=judge(measured),
@@ -50,3 +83,33 @@ class Profile(Part):
             notes=notes,
             trace=trace,
         )
+
+
+def judge(measured: Measured) -> Verdict:
+    """Find the bottleneck. Pure: no I/O."""
+    time = worker_time(measured)
+    bottleneck, share = _bottleneck(time)
+    remedies = ADVICE[bottleneck]
+    if bottleneck == "compute" and time.core >= CORE_SHARE:
+        remedies = (MORE_CORES, *remedies)
+    if bottleneck == "reader" and not measured.prepared:
+        remedies = (PREPARE, *remedies)
+    reasons = reasons_of(measured, time, bottleneck)
+    return Verdict(bottleneck=bottleneck, share=share, time=time, reasons=reasons, remedies=list(remedies))
+
+
+def _bottleneck(time: WorkerTime) -> tuple[Bottleneck, float]:
+    waits: dict[Bottleneck, float] = {cause: getattr(time, cause) for cause in WAITS}
+    worst = max(waits, key=lambda cause: waits[cause])
+    if waits[worst] >= WAIT_SHARE:
+        return worst, waits[worst]
+    # Steps that wait for a core, and a worker's own Python, end sooner with more or faster cores.
+    working = time.compute + time.core + time.handling
+    if working >= COMPUTE_SHARE:
+        return "compute", working
+    return "balanced", max(working, waits[worst])
+
+
+def read_profile(path: Path) -> Profile:
+    """Read profile.json. Raises ValueError if the file is not a profile, OSError if it cannot be read."""
+    return Profile.model_validate_json(path.read_bytes())

@@ -1,4 +1,4 @@
-"""What was measured of every node while a profile was taken, as profile.json has it."""
+"""The measurements of every node in a profile, as profile.json has them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class Part(BaseModel):
 
 
 class ThreadTime(Part):
-    """Of the threads of one name: seconds on a core, and seconds in which they could run and no core was
-    free."""
+    """Seconds that the threads of one name were on a core, or waited for one."""
 
     cpu_seconds: Amount
     core_wait_seconds: Amount
@@ -27,11 +26,11 @@ class NodeMeasured(Part):
     """One node, over `seconds` of its own clock.
 
     Attributes:
-        machine: names the kernel that it runs on.
-        cores: that it may use.
-        stalled_share: of the time, in which the whole process was stopped.
-        locked_share: of 12 wake-ups a second, those that waited for the interpreter lock.
-        threads: by name; empty where the system does not tell.
+        machine: identifies the kernel that it runs on.
+        cores: how many it may use.
+        stalled_share: share of the time in which the whole process was stopped.
+        locked_share: share of 12 wake-ups a second that waited for the interpreter lock.
+        threads: by name; empty if the system does not report them.
         counts: by how much each count of the node grew.
     """
 
@@ -47,11 +46,11 @@ class NodeMeasured(Part):
     counts: dict[str, float] = {}
 
     def count(self, name: str) -> float:
-        """The growth of a count; 0 if the node has none of that name."""
+        """Growth of a count; 0 if the node has no such count."""
         return max(0.0, self.counts.get(name, 0.0))
 
     def share(self, name: str) -> float:
-        """The growth of a count of seconds as a share of the time."""
+        """Growth of a count of seconds, as a share of the time."""
         return self.count(name) / self.seconds
 
 
@@ -79,22 +78,22 @@ class Measured(Part):
 
     @property
     def examples_per_second(self) -> float:
-        """Of all trainers, each over its own time."""
+        """Sum over trainers, each over its own time."""
         return sum(trainer.share("trained_examples") for trainer in self.of("trainer"))
 
     @property
     def cores_used(self) -> float:
-        """Of all nodes together."""
+        """Sum over nodes."""
         return sum(node.cpu_seconds / node.seconds for node in self.nodes)
 
     @property
     def cores(self) -> int:
-        """Of all machines together."""
+        """Sum over machines."""
         return sum({node.machine: node.cores for node in self.nodes}.values())
 
     @property
     def links(self) -> list[Link]:
-        """What trainers exchange with each other node; between two trainers each has its own."""
+        """Traffic of each trainer with each other node; two trainers have one link each."""
         found = []
         for trainer in self.of("trainer"):
             others = [key.removeprefix("to/") for key in trainer.counts if key.startswith("to/")]
@@ -106,8 +105,11 @@ class Measured(Part):
 
 
 class Link(Part):
-    """Bytes per second that a trainer sends to another node and receives from it; and `shared`, both ways,
-    that they hand each other in memory of the machine, which are in no message."""
+    """Bytes per second between a trainer and another node.
+
+    Attributes:
+        shared: bytes passed both ways in shared memory, which are in no message.
+    """
 
     trainer: str
     other: str

@@ -1,14 +1,67 @@
-"""The measurements behind a verdict, in sentences."""
+"""What a verdict is based on and what would help, in sentences."""
 
 from __future__ import annotations
 
-from .measured import Measured
+from collections.abc import Mapping
+from typing import Final
+
+from ..text.format import data_rate, percent
+from .measured import Measured, NodeMeasured
 from .worker_time import WorkerTime, behind_share, occupied_share
+
+# Every setting that is named here exists: a test checks it.
+MORE_CORES: Final = (
+    "More cores, or fewer processes on these: steps that could have run waited for a core. More trainers or"
+    " workers here would wait for the same cores."
+)
+PREPARE: Final = (
+    "Every run parses its input and hashes the ids again: `shadowsync prepare JOB.toml --out FOLDER` does it"
+    " once, and with `data.prepared` set to that folder text is read several times as fast."
+)
+ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
+    "compute": (
+        "More trainers or workers (`trainer.count`, `trainer.workers`), where cores are free.",
+        "Cheaper arithmetic: `trainer.precision`, smaller `model.bottom` and `model.top`.",
+        "Where the worker's own Python is a large part of it, a larger `trainer.batch`.",
+    ),
+    "reader": (
+        "More readers (`data.readers`), where there are enough cores and files for them.",
+        "Faster storage, or files closer by, if the reader waited for them instead of parsing.",
+    ),
+    "network": (
+        "Fewer bytes: `codecs.vectors` and `codecs.gradients` as bfloat16 or int8, or a smaller"
+        " `model.embedding_dim`.",
+        "More batches in flight, against a long delay: `trainer.lookups_ahead` and `trainer.credit`.",
+        "Trainers and embedding nodes closer to each other, or more embedding nodes, if each has its own"
+        " link.",
+    ),
+    "embedding": (
+        "More embedding nodes (`embedding.nodes`), on cores of their own.",
+        "Fewer rows in a batch: truncated bags, or fewer tables.",
+        "If the process was stopped or had no core: give it one, and see what else runs there.",
+    ),
+    "sync": (
+        'Synchronization in the background: `sync.mode = "shadow"`; training then never waits for it.',
+        "At a fixed rate, fewer rounds: a larger `sync.every`.",
+        "Smaller rounds: a codec on `codecs.center_up` and `codecs.center_down`, or on `codecs.peers_up` and"
+        " `codecs.peers_down`.",
+    ),
+    "gil": (
+        'Workers as processes: `trainer.worker_kind = "process"`; each has an interpreter of its own.',
+        "Or more trainers with one worker each: `trainer.count` up, `trainer.workers` down.",
+        "Less Python in each step: in your own model, whole tensors instead of loops, and a larger"
+        " `trainer.batch`.",
+    ),
+    "balanced": (
+        "Nothing stands out. More of everything (trainers, readers, embedding nodes) scales it; changing one"
+        " part alone gains little.",
+    ),
+}
 
 
 def reasons_of(measured: Measured, time: WorkerTime, bottleneck: str) -> list[str]:
-    """A sentence or two on each cause; that on `bottleneck` first."""
-    told = {
+    """Describe each cause in a sentence or two, `bottleneck` first."""
+    reasons = {
         "compute": _compute(measured, time),
         "gil": _gil(measured, time),
         "reader": _reader(measured, time),
@@ -16,24 +69,27 @@ def reasons_of(measured: Measured, time: WorkerTime, bottleneck: str) -> list[st
         "network": _network(measured, time),
         "sync": _sync(measured, time),
     }
-    first = [told.pop(bottleneck)] if bottleneck in told else []
-    return [text for text in (*first, *told.values()) if text]
+    first = [reasons.pop(bottleneck)] if bottleneck in reasons else []
+    return [*first, *reasons.values()]
 
 
-def percent(share: float) -> str:
-    """Of the time, whole percents."""
-    return f"{share:.0%}"
+def _total(nodes: list[NodeMeasured], name: str) -> float:
+    return sum(node.count(name) for node in nodes)
+
+
+def _stopped(node: NodeMeasured) -> str:
+    return f", was stopped {percent(node.stalled_share)}" if node.stalled_share >= 0.05 else ""
 
 
 def _compute(measured: Measured, time: WorkerTime) -> str:
     trainers = measured.of("trainer")
-    steps = sum(trainer.count("trained_examples") for trainer in trainers) / measured.batch
-    seconds = sum(trainer.count("compute_seconds") for trainer in trainers)
-    each = f", {seconds / steps * 1000:.1f} ms a step of {measured.batch}" if steps else ""
+    steps = _total(trainers, "trained_examples") / measured.batch
+    step_ms = _total(trainers, "compute_seconds") / steps * 1e3 if steps else 0.0
+    each = f", {step_ms:.1f} ms per step of {measured.batch}" if steps else ""
     core = f" and waited {percent(time.core)} for a core" if time.core >= 0.01 else ""
     return (
         f"compute: the workers were in steps of the model {percent(time.compute)} of the time{core}{each}; in"
-        f" Python of their own {percent(time.handling)}. The job used {measured.cores_used:.1f} of"
+        f" their own Python {percent(time.handling)}. The job used {measured.cores_used:.1f} of"
         f" {measured.cores} cores."
     )
 
@@ -49,73 +105,63 @@ def _gil(measured: Measured, time: WorkerTime) -> str:
 
 
 def _reader(measured: Measured, time: WorkerTime) -> str:
-    parts = []
-    for reader in measured.of("reader"):
-        parsed, cpu = reader.share("parse_seconds"), reader.share("parse_cpu_seconds")
-        stood = f", stood still {percent(reader.stalled_share)}" if reader.stalled_share >= 0.05 else ""
-        parts.append(
-            f"{reader.name} read and parsed {percent(parsed)} of the time ({percent(cpu)} on a core) and"
-            f" waited for credit {percent(1.0 - behind_share(reader))}{stood}"
-        )
-    return f"reader: batches that were not ready were waited for {percent(time.reader)}; {'; '.join(parts)}."
+    parts = [
+        f"{reader.name} read and parsed {percent(reader.share('parse_seconds'))} of the time"
+        f" ({percent(reader.share('parse_cpu_seconds'))} on a core) and waited for credit"
+        f" {percent(1.0 - behind_share(reader))}{_stopped(reader)}"
+        for reader in measured.of("reader")
+    ]
+    return f"reader: workers waited {percent(time.reader)} for batches; {'; '.join(parts)}."
 
 
 def _embedding(measured: Measured, time: WorkerTime) -> str:
-    parts = []
-    for node in measured.of("embedding"):
-        handled = node.count("handled_messages")
-        each = node.count("handled_seconds") / handled * 1e3 if handled else 0.0
-        stood = f", stood still {percent(node.stalled_share)}" if node.stalled_share >= 0.05 else ""
-        parts.append(
-            f"{node.name} was occupied {percent(occupied_share(node))} of the time, {each:.2f} ms a request"
-            f"{stood}"
-        )
-    return f"embedding: its nodes were waited for {percent(time.embedding)}; {'; '.join(parts)}."
+    parts = [
+        f"{node.name} was occupied {percent(occupied_share(node))} of the time, {_request_ms([node]):.2f} ms"
+        f" per request{_stopped(node)}"
+        for node in measured.of("embedding")
+    ]
+    return f"embedding: workers waited {percent(time.embedding)} for its nodes; {'; '.join(parts)}."
+
+
+def _request_ms(nodes: list[NodeMeasured]) -> float:
+    """Milliseconds that the socket thread of an embedding node works on a request."""
+    handled = _total(nodes, "handled_messages")
+    return _total(nodes, "handled_seconds") / handled * 1e3 if handled else 0.0
 
 
 def _network(measured: Measured, time: WorkerTime) -> str:
-    trainers = measured.of("trainer")
-    trips = sum(trainer.count("round_trips") for trainer in trainers)
-    waited = sum(trainer.count("round_trip_seconds") for trainer in trainers)
+    trainers, links = measured.of("trainer"), measured.links
+    trips = _total(trainers, "round_trips")
     trip = ""
     if trips:
-        own = _service_ms(measured)
+        trip_ms = _total(trainers, "round_trip_seconds") / trips * 1e3
+        own_ms = _request_ms(measured.of("embedding"))
         trip = (
-            f" a lookup that was waited for took {waited / trips * 1e3:.2f} ms, of which the node's"
-            f" socket thread worked {own:.2f}; the rest was its queues and the way;"
+            f" a lookup that a worker waited for took {trip_ms:.2f} ms, of which the node's socket thread"
+            f" worked {own_ms:.2f}; the rest was queues and the network;"
         )
-    links = measured.links
-    moved = sum(link.sent + link.received for link in links) / 1e6
-    shared = sum(link.shared for link in links) / 1e6
+    moved = data_rate(sum(link.sent + link.received for link in links))
+    shared = sum(link.shared for link in links)
     most = max(links, key=lambda link: max(link.sent, link.received), default=None)
     busiest = ""
     if most is not None:
-        way = max(most.sent, most.received) / 1e6
-        busiest = f", at most {way:.1f} MB/s one way, between {most.trainer} and {most.other}"
+        way = data_rate(max(most.sent, most.received))
+        busiest = f", at most {way} one way, between {most.trainer} and {most.other}"
     return (
-        f"network: what was on its way was waited for {percent(time.network)};{trip} trainers moved"
-        f" {moved:.1f} MB/s{busiest}{f', and {shared:.1f} MB/s in shared memory' if shared else ''}."
+        f"network: workers waited {percent(time.network)} for messages on the way;{trip} trainers moved"
+        f" {moved}{busiest}{f', and {data_rate(shared)} in shared memory' if shared else ''}."
     )
-
-
-def _service_ms(measured: Measured) -> float:
-    nodes = measured.of("embedding")
-    handled = sum(node.count("handled_messages") for node in nodes)
-    spent = sum(node.count("handled_seconds") for node in nodes)
-    return spent / handled * 1e3 if handled else 0.0
 
 
 def _sync(measured: Measured, time: WorkerTime) -> str:
     trainers = measured.of("trainer")
     shadow = sum(
-        used.cpu_seconds / trainer.seconds
+        trainer.threads["shadow"].cpu_seconds / trainer.seconds
         for trainer in trainers
-        for name, used in trainer.threads.items()
-        if name == "shadow"
+        if "shadow" in trainer.threads
     )
-    rounds = sum(trainer.count("rounds") for trainer in trainers)
-    seconds = sum(trainer.count("round_seconds") for trainer in trainers)
-    each = f", {seconds / rounds * 1e3:.1f} ms each" if rounds else ""
+    rounds = _total(trainers, "rounds")
+    each = f", {_total(trainers, 'round_seconds') / rounds * 1e3:.1f} ms each" if rounds else ""
     background = f"; the shadow threads took {shadow:.2f} cores" if shadow >= 0.005 else ""
     return (
         f"sync ({measured.sync}): workers waited {percent(time.sync)} of the time for {rounds:.0f}"

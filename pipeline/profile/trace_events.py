@@ -1,4 +1,4 @@
-"""The traces of all nodes as one list of Chrome trace events, on one clock.
+"""Chrome trace events of all nodes, on one clock.
 
 The format is Google's Trace Event Format, which chrome://tracing and ui.perfetto.dev open.
 """
@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Of one node a row for each thread, the nodes in the order in which a batch meets them.
+# In the order in which a batch passes them.
 ROLES = ("coordinator", "reader", "trainer", "embedding", "sync")
 
 
 @dataclass(frozen=True)
 class NodeTrace:
-    """What one process did.
+    """The trace of one process.
 
     Attributes:
-        name, role: the node's, or of a process of it "trainer-0 worker-1".
-        marks: what `Tracer.stop` gives: `names`, `threads`, `marks`.
+        name, role: of the node; a worker process is "trainer-0 worker-1".
+        marks: the result of `Tracer.stop`: `names`, `threads`, `marks`.
         offset_seconds: its clock minus the coordinator's.
     """
 
@@ -30,8 +30,7 @@ class NodeTrace:
 
 
 def trace_events(traces: Iterable[NodeTrace]) -> list[dict[str, Any]]:
-    """Events by process and thread, in microseconds since the first of them; raises ValueError for marks
-    that are none."""
+    """Events in microseconds since the first one. Raises ValueError for wrong marks."""
     ordered = sorted(traces, key=lambda trace: (ROLES.index(trace.role), trace.name))
     starts = [
         mark[2] - trace.offset_seconds * 1e6 for trace in ordered for mark in _checked(trace.marks["marks"])
@@ -57,7 +56,7 @@ def trace_events(traces: Iterable[NodeTrace]) -> list[dict[str, Any]]:
 
 
 def _head(process: int, trace: NodeTrace) -> list[dict[str, Any]]:
-    """The names of a process and of its threads, which trace viewers show."""
+    """Metadata events: the names of a process and of its threads."""
     named: list[tuple[str, int, dict[str, Any]]] = [
         ("process_name", 0, {"name": trace.name}),
         ("process_sort_index", 0, {"sort_index": process}),
@@ -69,5 +68,5 @@ def _head(process: int, trace: NodeTrace) -> list[dict[str, Any]]:
 def _checked(marks: Sequence[Any]) -> Sequence[Any]:
     for mark in marks:
         if len(mark) != 4 or not all(isinstance(value, int) for value in mark):
-            raise ValueError(f"a mark is four whole numbers, and this is {mark!r}")
+            raise ValueError(f"a mark must be four whole numbers, not {mark!r}")
     return marks

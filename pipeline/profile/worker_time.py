@@ -1,4 +1,4 @@
-"""Where the time of the workers goes: all of it, by cause."""
+"""The time of the workers, split by cause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from .measured import Amount, Measured, NodeMeasured, Part, ThreadTime
 
 MOSTLY_TAKEN: Final = 0.6
-# Not worker-0-line, which only passes on what a worker process says.
+# Not worker-0-line, which only forwards messages of a worker process.
 WORKER: Final = re.compile(r"worker-\d+")
 
 
@@ -18,12 +18,12 @@ class WorkerTime(Part):
 
     Attributes:
         compute: steps of the dense model, on a core.
-        core: such work, and the handling, that waited for a core.
-        gil: the same that waited for Python's interpreter lock.
+        core: steps and handling that waited for a core.
+        gil: steps and handling that waited for Python's interpreter lock.
         handling: the worker's own Python: routing, sending, receiving.
         reader: waits for a batch that no reader had ready.
-        embedding: waits for vectors, or for answers to pushes, while an embedding node was at work.
-        network: such waits while what was waited for was on its way.
+        embedding: waits for vectors, or for replies to pushes, while an embedding node was at work.
+        network: such waits while the messages were on the way.
         sync: waits for a round of synchronization, at a fixed rate.
     """
 
@@ -38,8 +38,10 @@ class WorkerTime(Part):
 
 
 def occupied_share(node: NodeMeasured) -> float:
-    """How much of the time an embedding node could take no further request at once: its busiest thread was at
-    work or without a core, or the process stood still."""
+    """Share of the time in which an embedding node could not take another request at once.
+
+    Its busiest thread was at work or without a core, or the process was stopped.
+    """
     # The control thread and the sampler serve no requests.
     serving = [
         (time.cpu_seconds + time.core_wait_seconds) / node.seconds
@@ -51,15 +53,17 @@ def occupied_share(node: NodeMeasured) -> float:
 
 
 def behind_share(reader: NodeMeasured) -> float:
-    """How much of the time a reader had no batch waiting for credit: it was behind its trainers."""
+    """Share of the time in which a reader was behind: it had no batch waiting for credit."""
     idle = max(0.0, reader.share("wait_for_credit_seconds") - reader.stalled_share)
     return min(1.0, max(0.0, 1.0 - idle))
 
 
 def worker_time(measured: Measured) -> WorkerTime:
-    """Of all workers together. Waits for vectors are split by how much of the time the most occupied
-    embedding node was, waits for batches by how far the readers were behind, the rest of both is the
-    network's."""
+    """Split the time of all workers by cause.
+
+    Waits for vectors are the embedding nodes' by the share in which the most occupied of them was occupied,
+    waits for batches the readers' by the share in which they were behind; the rest of both is the network's.
+    """
     trainers = measured.of("trainer")
     total = sum(trainer.seconds for trainer in trainers) * measured.workers
 
@@ -97,21 +101,22 @@ def worker_time(measured: Measured) -> WorkerTime:
 
 
 def worker_threads(measured: Measured) -> Iterator[ThreadTime]:
-    """Of the threads that train, in the trainers themselves or in processes of theirs."""
+    """The threads that train, in the trainers themselves or in their worker processes."""
     for trainer in measured.of("trainer"):
         yield from (time for name, time in trainer.threads.items() if WORKER.fullmatch(name))
 
 
 def _on_core(measured: Measured, total: float) -> float | None:
-    """The share of their time that workers were on a core; None where nobody tells."""
+    """Share of their time in which workers were on a core; None if the system does not report it."""
     used = [time.cpu_seconds for time in worker_threads(measured)]
     return sum(used) / total if used and total else None
 
 
 def _delays(measured: Measured, working: float, blocked: float, total: float) -> tuple[float, float]:
-    """Of the share `blocked`, in which workers had work and were on no core, what waited for a core and what
-    for the interpreter lock. The lock is believed only as far as wake-ups of the process found it taken,
-    since a step may wait for a device too."""
+    """Split `blocked`, in which workers had work and no core: waits for a core, and for the interpreter lock.
+
+    The lock counts only as far as wake-ups of the process found it taken, since a step may wait for a device.
+    """
     trainers = measured.of("trainer")
     waited = sum(time.core_wait_seconds for time in worker_threads(measured))
     core = min(blocked, waited / total if total else 0.0)

@@ -23,7 +23,7 @@ _MARKED_POINTS: Final = 40
 
 
 def draw_curves(report: Report, directory: Path) -> list[Path]:
-    """Draws ne.png, throughput.png and sync_gap.png into `directory`, each whole or not at all.
+    """Draw ne.png, throughput.png and sync_gap.png into `directory`, each atomically.
 
     A curve without points gives a picture that says so. Any thread may call; raises ResourceError if a
     picture cannot be written.
@@ -54,7 +54,7 @@ def _ne(report: Report) -> Figure:
     points = report.curves.ne
     if not points:
         return _empty(axes, figure, "no normalized entropy was measured")
-    _line(axes, points, "in training, since the point before")
+    _line(axes, points, "in training, since the last point")
     if report.eval is not None and report.eval.ne is not None:
         label = f"held-out, of {report.eval.model}: {report.eval.ne:.4f}"
         axes.axhline(report.eval.ne, color="tab:green", linestyle="--", label=label)

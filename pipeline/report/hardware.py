@@ -1,4 +1,4 @@
-"""What a run ran on: the machine, and the versions of what matters."""
+"""The machine of a run, and the versions of its software."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
 def describe_hardware(cpu_info: Path = _CPU_INFO) -> Hardware:
-    """This machine, as this process may use it. Any thread may call; what is unknown is None."""
+    """Describe this machine, as far as this process may use it.
+
+    Any thread may call. What is unknown is None.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
     return Hardware(
         cpu_model=_cpu_model(cpu_info),
@@ -36,7 +39,7 @@ def describe_hardware(cpu_info: Path = _CPU_INFO) -> Hardware:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, the system and the packages, read from their metadata: none is imported."""
+    """Versions of Python, the system and the packages; imports none of them."""
     found = {"python": platform.python_version(), "system": platform.platform()}
     for name in _PACKAGES:
         try:

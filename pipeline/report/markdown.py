@@ -1,9 +1,8 @@
-"""report.md: the report for a stranger, the answer first."""
+"""Rendering of report.md: for a stranger, the answer first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
+from ..text.markdown import markdown_table, plain
 from . import wording
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import HOW_IN_WORDS
@@ -11,13 +10,13 @@ from .placement import HOW_IN_WORDS
 _WAYS = {
     "center_up": "to the center",
     "center_down": "from the center",
-    "peers_up": "to the trainers that reduce",
-    "peers_down": "from the trainers that reduce",
+    "peers_up": "to the trainers of an all-reduce",
+    "peers_down": "from the trainers of an all-reduce",
 }
 
 
 def render_markdown(report: Report) -> str:
-    """The whole report.md, ending in a newline; it links the pictures of `draw_curves` beside it."""
+    """Render report.md, ending in a newline; it links the pictures of `draw_curves`."""
     sections = (
         _answer(report),
         _quality(report),
@@ -40,23 +39,23 @@ def _answer(report: Report) -> list[str]:
     )
     trained = wording.count(report.examples.trained)
     return [
-        f"# Run {_plain(report.run)}: {_plain(report.outcome)}",
+        f"# Run {plain(report.run)}: {plain(report.outcome)}",
         "",
         *([] if report.ledger.adds_up else [f"> **{books}**", ""]),
-        f"**{_plain(wording.quality(report))}**",
+        f"**{plain(wording.quality(report))}**",
         "",
-        f"- {_plain(wording.saved(report))}",
-        *(f"- {_plain(text)}" for text in wording.kept(report)),
-        *([f"- {_plain(wording.bad_batches(report))}"] if report.bad_batches is not None else []),
+        f"- {plain(wording.saved(report))}",
+        *(f"- {plain(text)}" for text in wording.kept(report)),
+        *([f"- {plain(wording.bad_batches(report))}"] if report.bad_batches is not None else []),
         *([f"- {books}"] if report.ledger.adds_up else []),
         f"- {trained} examples trained; {wording.duration(report.wall_seconds)} in all; {speed}.",
-        f"- Exit code {report.exit_code}, seed {report.seed}, started {_plain(report.started_at)}, "
-        f"job `{_plain(report.job_digest)}`.",
+        f"- Exit code {report.exit_code}, seed {report.seed}, started {plain(report.started_at)}, "
+        f"job `{plain(report.job_digest)}`.",
     ]
 
 
 def _quality(report: Report) -> list[str]:
-    rows = [("NE in training, each example scored before it is learned", report.train.ne_progressive)]
+    rows = [("NE in training, each example scored before it is trained on", report.train.ne_progressive)]
     table = [(what, wording.number(value)) for what, value in rows]
     if (part := report.train.progressive) is not None:
         table += [
@@ -77,11 +76,19 @@ def _quality(report: Report) -> list[str]:
             ("NE of the teacher, held-out", wording.number(report.eval.teacher_ne)),
             ("gain ratio: (1 - NE) / (1 - NE of the teacher)", wording.number(report.eval.gain_ratio)),
         ]
-    progressive = [_plain(wording.progressive(report)), ""] if report.train.progressive is not None else []
+    progressive = [plain(wording.progressive(report)), ""] if report.train.progressive is not None else []
     note = "NE is the logloss over that of always predicting the mean label: 1 is useless, lower is better."
     picture = f"![NE over examples]({NE_PICTURE})"
-    table_lines = _table(("measure", "value"), table)
-    return ["## Quality", "", *progressive, *table_lines, "", note, "", picture]
+    return [
+        "## Quality",
+        "",
+        *progressive,
+        *markdown_table(("measure", "value"), table),
+        "",
+        note,
+        "",
+        picture,
+    ]
 
 
 def _ledger(report: Report) -> list[str]:
@@ -105,12 +112,12 @@ def _ledger(report: Report) -> list[str]:
     return [
         f"## Ledger: {wording.verdict(ledger.adds_up)}",
         "",
-        *_table(("identity", "left side", "right side", "verdict"), identities),
+        *markdown_table(("identity", "left side", "right side", "verdict"), identities),
         "",
-        *_table(("examples", "count"), [(what, wording.count(number)) for what, number in terms]),
+        *markdown_table(("examples", "count"), [(what, wording.count(number)) for what, number in terms]),
         "",
-        f"Dense updates that died with a trainer: {wording.count(ledger.lost_dense_updates)}.",
-        *(["", *_table(("embedding shard", "batches applied"), shards)] if shards else []),
+        f"Dense updates lost with a dead trainer: {wording.count(ledger.lost_dense_updates)}.",
+        *(["", *markdown_table(("embedding shard", "batches applied"), shards)] if shards else []),
         *_bad_batches(report),
     ]
 
@@ -119,7 +126,10 @@ def _bad_batches(report: Report) -> list[str]:
     if report.bad_batches is None:
         return []
     first = [(str(bad.id), bad.path, bad.trainer, bad.why) for bad in report.bad_batches.first]
-    return ["", *_table(("batch left out (epoch, span, number, seed)", "file", "trainer", "why"), first)]
+    return [
+        "",
+        *markdown_table(("batch left out (epoch, span, number, seed)", "file", "trainer", "why"), first),
+    ]
 
 
 def _throughput(report: Report) -> list[str]:
@@ -133,30 +143,33 @@ def _throughput(report: Report) -> list[str]:
     ]
     picture = f"![examples/s per trainer]({THROUGHPUT_PICTURE})"
     note = "From the first to the last trained batch."
-    return ["## Throughput", "", *_table(("measure", "value"), rows), "", note, "", picture]
+    return ["## Throughput", "", *markdown_table(("measure", "value"), rows), "", note, "", picture]
 
 
 def _sync(report: Report) -> list[str]:
     sync, staleness = report.sync, report.staleness
     rows = [
         ("rounds completed", wording.count(sync.rounds)),
-        ("rounds that ended without all of their slices", wording.count(sync.incomplete_rounds)),
-        ("of those, perhaps completed by a trainer that was gone", wording.count(sync.undecided_rounds)),
-        ("slices that a center applied without an answer", wording.count(sync.unanswered_slices)),
+        ("rounds that ended with slices missing", wording.count(sync.incomplete_rounds)),
+        ("of these, perhaps completed by a trainer that was gone", wording.count(sync.undecided_rounds)),
+        (
+            "slices that a center applied but whose reply is not known to have arrived",
+            wording.count(sync.unanswered_slices),
+        ),
         ("gap between rounds, iterations, mean", wording.number(sync.gap_mean, 1)),
-        ("gap between rounds, iterations, most", wording.amount(sync.gap_max)),
+        ("gap between rounds, iterations, maximum", wording.amount(sync.gap_max)),
         ("seconds of a round, mean", wording.duration(sync.seconds_mean)),
         ("bytes, both ways", wording.data_size(sync.bytes)),
         *((f"of these: {_WAYS.get(way, way)}", wording.traffic(link)) for way, link in sync.links.items()),
         *([("memory of lossy codecs", wording.references(report))] if sync.reference_bytes else []),
         ("divergence of the replicas", wording.amount(report.replicas.divergence)),
         ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
-        ("staleness of embeddings, pushes, most", wording.amount(staleness.embedding_max)),
+        ("staleness of embeddings, pushes, maximum", wording.amount(staleness.embedding_max)),
     ]
-    title = f"## Synchronization: {_plain(sync.algorithm)}, {_plain(sync.mode)}"
+    title = f"## Synchronization: {plain(sync.algorithm)}, {plain(sync.mode)}"
     picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
-    slow = [_plain(wording.network(report)), ""] if report.network is not None else []
-    return [title, "", *slow, *_table(("measure", "value"), rows), "", picture]
+    slow = [plain(wording.network(report)), ""] if report.network is not None else []
+    return [title, "", *slow, *markdown_table(("measure", "value"), rows), "", picture]
 
 
 def _nodes(report: Report) -> list[str]:
@@ -170,12 +183,16 @@ def _nodes(report: Report) -> list[str]:
         )
         for node in report.nodes
     ]
-    table = _table(("node", "role", "CPU time", "peak memory", "exit"), rows) if rows else ["None reported."]
-    return ["## Nodes", "", *table]
+    lines = (
+        markdown_table(("node", "role", "CPU time", "peak memory", "exit"), rows)
+        if rows
+        else ["None reported."]
+    )
+    return ["## Nodes", "", *lines]
 
 
 def _placement(report: Report) -> list[list[str]]:
-    """One section where several nodes share the tables, else none."""
+    """One section if several nodes share the tables, otherwise none."""
     placement = report.placement
     if placement is None or len(placement.nodes) < 2:
         return []
@@ -193,13 +210,13 @@ def _placement(report: Report) -> list[list[str]]:
     ]
     head = ("node", "pieces", "rows", "memory", "expected ns/example", "rows looked up", "CPU time")
     note = "The pieces, and what was sampled of each table, are in plan.json."
-    return [[f"## Tables: {HOW_IN_WORDS[placement.how]}", "", *_table(head, rows), "", note]]
+    return [[f"## Tables: {HOW_IN_WORDS[placement.how]}", "", *markdown_table(head, rows), "", note]]
 
 
 def _events(report: Report) -> list[str]:
     rows = [(f"{event.seconds:.1f} s", event.node, event.what) for event in report.events]
-    table = _table(("after", "node", "event"), rows) if rows else ["Nothing happened to any node."]
-    return ["## Events", "", *table]
+    lines = markdown_table(("after", "node", "event"), rows) if rows else ["Nothing happened to any node."]
+    return ["## Events", "", *lines]
 
 
 def _versions(report: Report) -> list[str]:
@@ -210,18 +227,8 @@ def _versions(report: Report) -> list[str]:
         ("memory", wording.data_size(hardware.memory_bytes)),
         *report.versions.items(),
     ]
-    return ["## Machine and versions", "", *_table(("what", "which"), rows)]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
-    return ["| " + " | ".join(line) + " |" for line in lines]
+    return ["## Machine and versions", "", *markdown_table(("what", "which"), rows)]
 
 
 def _loud(text: str, loud: bool) -> str:
     return f"**{text}**" if loud else text
-
-
-def _plain(text: str) -> str:
-    """Text from a job, a node or an error, kept in its line and in its cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""report.json: what a run states about itself. Every number in it was measured in that run."""
+"""The content of report.json. Every number in it was measured in that run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EARLY: Final = ("stopped: ", "finished early: ")
 
 
 class Examples(Part):
-    """Where the examples went, in the words of the ledger; `reasons` counts the bad and dropped by why."""
+    """Where the examples went, by the ledger; `reasons` counts bad and dropped ones."""
 
     read: Count
     distinct: Count
@@ -34,7 +34,7 @@ class Examples(Part):
 
 
 class Throughput(Part):
-    """From the first to the last trained batch; `per_trainer` is examples/s by the trainer's name.
+    """Speed from the first to the last trained batch; `per_trainer` in examples/s.
 
     `cpu_seconds_per_million` is of all nodes together, for a million trained examples.
     """
@@ -45,10 +45,12 @@ class Throughput(Part):
 
 
 class Progressive(Part):
-    """Quality on the last part of training, each batch scored by the replica that trained it, before its step
-    (`model` says so). `examples` were scored of the `trained` that this part has in the first epoch: the
-    scores of a trainer that died are lost with it. The others are None where nothing was scored, and but for
-    `logloss` also where all labels are the same.
+    """Quality on the last part of training, each batch scored before its step.
+
+    The replica that trains a batch scores it (`model` says so). `examples` is how many of the `trained`
+    examples of this part in the first epoch were scored: the scores of a trainer that died are lost with
+    it. The other fields are None if nothing was scored, and all but `logloss` also if all labels are the
+    same.
     """
 
     model: str
@@ -61,16 +63,19 @@ class Progressive(Part):
 
 
 class Train(Part):
-    """`ne_progressive`: normalized entropy of all trained examples, each scored before it was trained on.
-    `progressive` is of the part that the job has for it, if any. Where the job has sample weights, these and
-    all other figures of quality are weighted by them; counts of examples are not."""
+    """Quality in training.
+
+    `ne_progressive` is the normalized entropy of all trained examples, each scored before it was trained
+    on. `progressive` is that of the job's progressive part, if it has one. If the job has sample weights,
+    all figures of quality are weighted by them; counts of examples are not.
+    """
 
     ne_progressive: Amount | None
     progressive: Progressive | None = None
 
 
 class Evaluation(Part):
-    """Quality on the held-out files of the model that `model` names, in words ("the center (easgd)").
+    """Quality on the held-out files, of the model that `model` names.
 
     `ne`, `auc` and `calibration` are None where all labels are the same. `auc_error` bounds what the
     histogram can have cost `auc`. `teacher_ne` and `gain_ratio` exist for generated logs only.
@@ -88,7 +93,7 @@ class Evaluation(Part):
 
 
 class Validation(Part):
-    """Checkpoints that were scored while training went on; their values are `curves.validation`.
+    """Checkpoints that were scored during training; their values are `curves.validation`.
 
     `best` is the metric's best value, of the checkpoint that was taken after `best_examples` and is kept in
     `folder` of the run's folder; None where none could be scored. `best_is_last`: the last checkpoint is the
@@ -105,7 +110,7 @@ class Validation(Part):
 
 
 class BadBatch(Part):
-    """A batch that was left out; `id` is (epoch, span, number, seed), `path` its file."""
+    """A batch that was left out; `id` is (epoch, span, number, seed)."""
 
     id: tuple[Count, Count, Count, Count]
     path: str
@@ -118,7 +123,7 @@ class BadBatch(Part):
 
 
 class BadBatches(Part):
-    """How many were left out: they changed neither a dense parameter nor a row. `first` are some of them."""
+    """Batches that were left out: they changed neither a dense parameter nor a row."""
 
     count: Annotated[int, Field(ge=1)]
     examples: Count
@@ -127,15 +132,18 @@ class BadBatches(Part):
 
 
 class Checkpoints(Part):
-    """How many checkpoints were written while training went on, and how many could not be."""
+    """How many checkpoints were written during training, and how many failed."""
 
     written: Count
     failed: Count
 
 
 class LinkTraffic(Part):
-    """One way of the links of synchronization: `bytes` went through the trainers' sockets, headers included;
-    `float32_bytes` is what the values among them take as float32."""
+    """Traffic of one direction of synchronization.
+
+    `bytes` went through the trainers' sockets, headers included; `float32_bytes` is what the values among
+    them would take as float32.
+    """
 
     codec: str
     bytes: Count
@@ -143,12 +151,12 @@ class LinkTraffic(Part):
 
     @property
     def compression(self) -> float | None:
-        """How many times fewer bytes than float32; headers make it a little less than 1 for float32."""
+        """How many times fewer bytes than float32; a little below 1 for float32 itself."""
         return self.float32_bytes / self.bytes if self.bytes else None
 
 
 class Sync(Part):
-    """Gaps in iterations of a trainer between completed rounds; `bytes` counts both ways.
+    """Synchronization: gaps are iterations of a trainer between completed rounds.
 
     `seconds_mean` is a round's time from its start until it was applied. `incomplete_rounds` ended without
     all of their slices; `undecided_rounds` are those of them that a trainer that was gone may have
@@ -172,7 +180,7 @@ class Sync(Part):
 
 
 class Staleness(Part):
-    """Pushes that a shard applied between a lookup and the same batch's own push."""
+    """Pushes that a shard applied between a batch's lookup and its push."""
 
     embedding_mean: Amount | None
     embedding_max: Amount | None
@@ -185,7 +193,7 @@ class Replicas(Part):
 
 
 class Identity(Part):
-    """One equation of the ledger: `name` states it, `left` and `right` are its sides as counted."""
+    """One equation of the ledger: `name` states it, `left` and `right` are counted."""
 
     name: str
     left: int
@@ -194,7 +202,7 @@ class Identity(Part):
 
     @classmethod
     def of(cls, name: str, left: int, right: int) -> Self:
-        """The identity, with `holds` as the numbers have it."""
+        """Build the identity; `holds` follows from the numbers."""
         return cls(name=name, left=left, right=right, holds=left == right)
 
     @model_validator(mode="after")
@@ -205,7 +213,7 @@ class Identity(Part):
 
 
 class Ledger(Part):
-    """The books. `adds_up` is whether every identity holds; a report that says otherwise is refused.
+    """The ledger's sums. `adds_up` must be whether every identity holds.
 
     `lost_dense_updates` counts batches whose dense update died with a trainer; `shard_applied` the
     batches that each embedding shard applied, by its name.
@@ -218,7 +226,7 @@ class Ledger(Part):
 
     @classmethod
     def of(cls, identities: list[Identity], lost_dense_updates: int, shard_applied: dict[str, int]) -> Self:
-        """The ledger, with `adds_up` as the identities have it."""
+        """Build the ledger; `adds_up` follows from the identities."""
         return cls(
             identities=identities,
             adds_up=all(identity.holds for identity in identities),
@@ -234,7 +242,7 @@ class Ledger(Part):
 
 
 class Event(Part):
-    """Something that happened to a node (a death, a join), in seconds since the start."""
+    """An event of a node (a death, a join), in seconds since the start."""
 
     seconds: Amount
     node: str
@@ -242,7 +250,7 @@ class Event(Part):
 
 
 class Node(Part):
-    """A process of the run; `exit` is in words ("0", "killed by signal 9"), None if it never ended."""
+    """A process of the run; `exit` is such as "0" or "killed by signal 9", None if it never ended."""
 
     name: str
     role: str
@@ -252,7 +260,7 @@ class Node(Part):
 
 
 class Curves(Part):
-    """What the pictures show. A point of `ne` is (examples trained so far, NE of those since the last).
+    """The data of the pictures. A point of `ne` is (examples trained, NE since the last point).
 
     A point of `validation` is (examples trained so far, value of the metric of `validation`).
     The others have points (seconds since the start, value), by the trainer's name where they are of one;
@@ -267,7 +275,7 @@ class Curves(Part):
 
 
 class EmulatedNetwork(Part):
-    """A slow network that was emulated, by a relay or by the kernel's traffic control ("tc").
+    """An emulated slow network: by a relay, or by the kernel's traffic control ("tc").
 
     The delay is one way; the rate is of each listening node, in each direction. `links` are "sync" or "all".
     What the relay cost is None for "tc".
@@ -282,7 +290,7 @@ class EmulatedNetwork(Part):
 
 
 class Hardware(Part):
-    """The machine of the coordinator; `cores` are those that the process may use."""
+    """The coordinator's machine; `cores` are those that the process may use."""
 
     cpu_model: str | None
     cores: Annotated[int, Field(ge=1)] | None
@@ -294,7 +302,7 @@ REMOVED_FIELDS = ("row_cache",)
 
 
 class Report(Part):
-    """All of report.json. `elp` is batch x workers x trainers; `model_saved` says which model was saved.
+    """The whole report. `elp` is batch x workers x trainers.
 
     `outcome` is one of `OUTCOMES`, or "stopped: " or "finished early: " and why; `started_at` is ISO 8601.
     `eval_best` is of the best checkpoint, where that is another than the last one. `resumed_from` names the
@@ -341,11 +349,11 @@ class Report(Part):
 
     @property
     def folder(self) -> Path | None:
-        """The run's folder, of a report that `shadowsync.run` gave."""
+        """The run's folder, for a report that `shadowsync.run` returned."""
         return self._folder
 
     def at(self, folder: Path) -> Report:
-        """The same report, of the run in this folder."""
+        """Copy the report, as that of the run in this folder."""
         copy = self.model_copy()
         copy._folder = folder
         return copy

@@ -1,4 +1,4 @@
-"""What the parts of report.json are made of."""
+"""Base class and field types of report.json."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ Point = tuple[Amount, Amount]
 
 
 class Part(BaseModel):
-    """Base of all parts: frozen, no unknown keys, no NaN. A number that could not be measured is None."""
+    """Base of all parts: frozen, no unknown keys, no NaN. None: not measured."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Where the rows of the tables are, and what was expected of it: plan.json, and a part of report.json."""
+"""Placement of the tables' rows on nodes: plan.json, and a part of report.json."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ class PlacedPiece(Part):
 
 
 class PlacedTable(Part):
-    """A table. The figures are of the sample that was taken at the start, None without one: looked-up rows an
-    example, those of them that differ within a batch, the share of the 1,024 most frequent rows among them;
-    and what an example costs its nodes, in nanoseconds, to answer the lookup, to apply the push, and to get
-    both through a socket."""
+    """A table, with figures of the sample that was taken at the start.
+
+    The figures are None without a sample: rows looked up per example, those of them that are distinct
+    within a batch, and the share of the 1,024 most frequent rows; and the cost of an example to its
+    nodes, in nanoseconds, for the lookup, the push, and the socket.
+    """
 
     name: str
     rows: Count
@@ -49,8 +51,11 @@ class PlacedTable(Part):
 
 
 class PlacedNode(Part):
-    """What an embedding node keeps; `bytes` are those of rows and optimizer state. `expected_ns` is what an
-    example was expected to cost it, None where nothing was measured."""
+    """What an embedding node keeps.
+
+    `bytes` counts rows and optimizer state. `expected_ns` is the expected cost of an example to the node,
+    None if nothing was measured.
+    """
 
     name: str
     pieces: Count
@@ -60,7 +65,7 @@ class PlacedNode(Part):
 
 
 class PlanRecord(Part):
-    """All of plan.json. `digest` is that of the plan which every node has checked."""
+    """The content of plan.json. Every node has checked `digest`."""
 
     format_version: Literal[1] = 1
     how: How
@@ -70,25 +75,25 @@ class PlanRecord(Part):
     tables: list[PlacedTable]
 
     def write(self, folder: Path) -> None:
-        """Into a run's folder."""
+        """Write plan.json into a run's folder."""
         (folder / PLAN_FILE).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 class LoadedNode(PlacedNode):
-    """A node, with what it then had to do: rows that it looked up, and CPU seconds of training."""
+    """A node with its load: rows that it looked up, CPU seconds of training."""
 
     looked_up_rows: Count | None = None
     cpu_seconds: Amount | None = None
 
 
 class Placement(Part):
-    """How the rows were given to the embedding nodes, and what came of it."""
+    """How the rows were placed on the embedding nodes, and the load that followed."""
 
     how: How
     nodes: list[LoadedNode]
 
 
 def read_plan(folder: Path) -> PlanRecord | None:
-    """The plan of a run; None if the folder has none."""
+    """Read the plan of a run; None if the folder has none."""
     path = folder / PLAN_FILE
     return PlanRecord.model_validate_json(path.read_text("utf-8")) if path.exists() else None

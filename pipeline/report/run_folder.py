@@ -1,4 +1,4 @@
-"""The folder of a run, and the link `latest` that points to the newest."""
+"""The folder of a run, and the link `latest` to the newest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LATEST: Final = "latest"
 
 
 def create_run_folder(directory: Path, name: str) -> Path:
-    """Makes directory/NAME, or NAME-2, NAME-3, ... where that is taken, and returns it.
+    """Create and return directory/NAME, or NAME-2, NAME-3, ... if that exists.
 
     Safe when several programs do so at once. Raises JobFileError for the name "latest", ResourceError if
     the folder cannot be made.
@@ -40,7 +40,7 @@ def create_run_folder(directory: Path, name: str) -> Path:
 
 
 def point_latest(directory: Path, folder: Path) -> None:
-    """Makes directory/latest a relative link to `folder`, which lies in `directory`, in one step.
+    """Make directory/latest a relative link to `folder`, atomically.
 
     Whoever follows the link meanwhile gets the old folder or the new one. Raises ResourceError, also when
     something that is not a link is called `latest`.
@@ -60,7 +60,7 @@ def point_latest(directory: Path, folder: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """A path as it is said to the user: relative to the working directory where it lies below that."""
+    """Format a path for the user: relative if it lies below the working directory."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -1,8 +1,8 @@
-"""The report on the terminal: the facts of report.md in at most 40 lines of 100 columns."""
+"""The report on the terminal, in at most 40 lines of 100 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Final
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..text.terminal import add_row, plain_table
 from . import wording
 from .model import LinkTraffic, Node, Report
 
@@ -21,7 +22,9 @@ _EVENT_ROWS: Final = 3
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Prints what report.md states, shortened; without colours or control codes if it is no terminal.
+    """Print the facts of report.md, shortened.
+
+    Writes no colours or control codes if `console` is not a terminal.
 
     Broken identities are printed before those that hold. Only the thread that owns `console` may call.
     """
@@ -49,18 +52,18 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _identities(report: Report) -> Table:
-    table = _table()
+    table = plain_table()
     # False sorts first: what does not add up must not be what is left out.
     identities = sorted(report.ledger.identities, key=lambda identity: identity.holds)
     for identity in identities[:_IDENTITY_ROWS]:
         numbers = f"{identity.left:,} {'=' if identity.holds else '!='} {identity.right:,}"
         style = "" if identity.holds else "red"
-        _row(table, (identity.name, numbers, wording.difference(identity)), style)
+        add_row(table, (identity.name, numbers, wording.difference(identity)), style)
     hidden = identities[_IDENTITY_ROWS:]
     if hidden:
         wrong = sum(not identity.holds for identity in hidden)
         more = "1 more is" if len(hidden) == 1 else f"{len(hidden)} more are"
-        _row(
+        add_row(
             table,
             (f"{more} in report.md", "", f"{wrong} of them do not add up" if wrong else "all of them add up"),
         )
@@ -68,15 +71,15 @@ def _identities(report: Report) -> Table:
 
 
 def _figures(report: Report, *, side_by_side: bool) -> Table:
-    """The facts, two a line (about examples, about speed) where there is room for it."""
-    table = _table()
+    """The facts, two per line (examples, speed) if there is room."""
+    table = plain_table()
     left, right = _examples_facts(report), _speed_facts(report)
     if not side_by_side:
         for fact in left + right:
-            _row(table, fact)
+            add_row(table, fact)
         return table
     for first, second in zip_longest(left, right, fillvalue=("", "")):
-        _row(table, first + second)
+        add_row(table, first + second)
     return table
 
 
@@ -126,16 +129,16 @@ def _traffic(link: LinkTraffic) -> str:
 
 
 def _nodes(nodes: Sequence[Node]) -> Table:
-    table = _table()
-    _row(table, ("node", "role", "CPU time", "peak memory", "exit"), "dim")
+    table = plain_table()
+    add_row(table, ("node", "role", "CPU time", "peak memory", "exit"), "dim")
     if len(nodes) <= _NODE_ROWS:
         for node in nodes:
             ended = "still running" if node.exit is None else node.exit
             cpu, memory = wording.duration(node.cpu_seconds), wording.data_size(node.peak_memory_bytes)
-            _row(table, (node.name, node.role, cpu, memory, ended), "" if ended == "0" else "yellow")
+            add_row(table, (node.name, node.role, cpu, memory, ended), "" if ended == "0" else "yellow")
         return table
     for role in dict.fromkeys(node.role for node in nodes):
-        _row(table, _role_facts(role, [node for node in nodes if node.role == role]))
+        add_row(table, _role_facts(role, [node for node in nodes if node.role == role]))
     return table
 
 
@@ -165,12 +168,3 @@ def _print_events(report: Report, console: Console) -> None:
     hidden = len(report.events) - _EVENT_ROWS
     if hidden > 0:
         console.print(Text(f"{hidden} more events are in report.md", style="yellow"))
-
-
-def _table() -> Table:
-    return Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-
-
-def _row(table: Table, cells: Iterable[str], style: str = "") -> None:
-    # Text, not str: a name with brackets is no markup.
-    table.add_row(*(Text(cell, overflow="fold") for cell in cells), style=style)

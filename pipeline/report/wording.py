@@ -1,7 +1,10 @@
-"""Numbers and verdicts of a report as people read them: the same words on paper and on the terminal."""
+"""The sentences of a report, the same in report.md and on the terminal."""
 
 from __future__ import annotations
 
+from functools import partial
+
+from ..text import format
 from .model import Evaluation, Identity, LinkTraffic, Report
 
 NOT_MEASURED = "not measured"
@@ -9,71 +12,40 @@ ADDS_UP = "adds up"
 DOES_NOT = "DOES NOT ADD UP"
 
 
-def count(value: int | None) -> str:
-    """With separators of thousands."""
-    return NOT_MEASURED if value is None else f"{value:,}"
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """Rounded to `digits` behind the point."""
-    return NOT_MEASURED if value is None else f"{value:,.{digits}f}"
-
-
-def amount(value: float | None) -> str:
-    """About four digits, whatever the size."""
-    if value is None:
-        return NOT_MEASURED
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def data_size(value: int | None) -> str:
-    """Bytes in the binary unit that suits them."""
-    if value is None:
-        return NOT_MEASURED
-    size, units = float(value), ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:,.0f} bytes" if units[0] == "bytes" else f"{size:,.1f} {units[0]}"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds, or minutes and hours where there are some; below a second in ms."""
-    if seconds is None:
-        return NOT_MEASURED
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+# In a report a figure that was not measured says so in words.
+count = partial(format.count, missing=NOT_MEASURED)
+number = partial(format.number, missing=NOT_MEASURED)
+amount = partial(format.amount, missing=NOT_MEASURED)
+data_size = partial(format.data_size, missing=NOT_MEASURED)
+duration = partial(format.duration, missing=NOT_MEASURED)
+percent = partial(format.percent, missing=NOT_MEASURED)
 
 
 def mean_and_most(mean: str, most: str) -> str:
-    """A mean with its maximum, both already in words."""
+    """Join a mean and its maximum, both formatted already."""
     return NOT_MEASURED if mean == most == NOT_MEASURED else f"{mean} mean, {most} at most"
 
 
 def verdict(holds: bool) -> str:
-    """Of an identity or of the whole ledger."""
+    """Say whether an identity or the whole ledger holds."""
     return ADDS_UP if holds else DOES_NOT
 
 
 def difference(identity: Identity) -> str:
-    """By how much an identity is off, or that it is not."""
+    """Say by how much an identity is off, if it is."""
     off = identity.left - identity.right
     return verdict(True) if off == 0 else f"{verdict(False)} (off by {off:+,})"
 
 
 def auc(evaluation: Evaluation) -> str:
-    """The AUC, with the bound of its error where that could be seen in the digits shown."""
+    """Format the AUC, with the bound of its error if that shows in the digits."""
     text = number(evaluation.auc)
     error = evaluation.auc_error
     return f"{text} (within {error:.1g})" if error is not None and error >= 1e-3 else text
 
 
 def quality(report: Report) -> str:
-    """The one sentence on what came out."""
+    """Describe the quality of the model."""
     evaluation = report.eval
     if evaluation is None:
         return "The model was not evaluated: no held-out data was scored in this run."
@@ -83,18 +55,20 @@ def quality(report: Report) -> str:
         score = f"NE {number(evaluation.ne)}"
     text = f"{score} on {count(evaluation.examples)} held-out examples, of {evaluation.model}."
     if evaluation.gain_ratio is not None:
-        text += f" That is {evaluation.gain_ratio:.1%} of what the teacher that made the data gains over"
+        text += (
+            f" That is {percent(evaluation.gain_ratio, 1)} of what the teacher that made the data gains over"
+        )
         text += f" the mean (its NE is {number(evaluation.teacher_ne)})."
     return text
 
 
 def progressive(report: Report) -> str:
-    """The sentence on the progressive part, or "" where the job has none."""
+    """Describe the progressive part; "" if the job has none."""
     part = report.train.progressive
     if part is None:
         return ""
     if not part.examples:
-        return f"None of the {count(part.trained)} examples of the progressive part are scored."
+        return f"None of the {count(part.trained)} examples of the progressive part were scored."
     score = f"logloss {number(part.logloss)}" if part.ne is None else f"NE {number(part.ne)}"
     some = "" if part.examples == part.trained else f" of {count(part.trained)}"
     text = f"{score}, AUC {number(part.auc)} on {count(part.examples)}{some} examples of the progressive part"
@@ -102,7 +76,7 @@ def progressive(report: Report) -> str:
 
 
 def network(report: Report) -> str:
-    """What was emulated, or "" where nothing was."""
+    """Describe the emulated network; "" if there was none."""
     slow = report.network
     if slow is None:
         return ""
@@ -119,7 +93,7 @@ def network(report: Report) -> str:
 
 
 def traffic(link: LinkTraffic) -> str:
-    """How much went one way, by which codec, and how much that saved; bytes of float32 need no ratio."""
+    """Describe the traffic of one direction: bytes, codec, and what it saved."""
     text = f"{data_size(link.bytes)}, {link.codec}"
     if link.codec == "float32" or link.compression is None:
         return text
@@ -127,24 +101,24 @@ def traffic(link: LinkTraffic) -> str:
 
 
 def references(report: Report) -> str:
-    """The memory of references and residuals, or "" where there was none."""
+    """Describe the memory of references and residuals; "" if there was none."""
     held = report.sync.reference_bytes
     return ", ".join(f"{data_size(size)} on {role} nodes" for role, size in held.items())
 
 
 def saved(report: Report) -> str:
-    """Which model the checkpoint holds."""
+    """Say which model the checkpoint holds."""
     if report.model_saved is None:
         return "No model was saved."
     return f"Saved in checkpoint/: {report.model_saved}."
 
 
 def kept(report: Report) -> list[str]:
-    """What the run started from, and what was validated and kept while it went on: a sentence each."""
+    """Describe what the run started from, its validation and its checkpoints, a sentence each."""
     found = []
     if report.resumed_from is not None:
         restored = count(report.restored_examples)
-        found.append(f"It goes on with {report.resumed_from}, which had trained {restored} examples.")
+        found.append(f"It resumed {report.resumed_from}, which had trained {restored} examples.")
     validation = report.validation
     if validation is not None and validation.best is not None:
         where = "also the last one" if validation.best_is_last else f"kept in {validation.folder}/"
@@ -167,19 +141,19 @@ def kept(report: Report) -> list[str]:
 
 
 def bad_batches(report: Report) -> str:
-    """What was left out because it was not finite, or "" where nothing was."""
+    """Describe the batches that were left out; "" if there were none."""
     bad = report.bad_batches
     if bad is None:
         return ""
     batches = "1 batch" if bad.count == 1 else f"{count(bad.count)} batches"
     return (
         f"{batches} ({count(bad.examples)} examples) left out, for a loss or gradients that are not finite "
-        f"(at most {count(bad.limit)} are borne); the first: {bad.first[0]}."
+        f"(at most {count(bad.limit)} are tolerated); the first: {bad.first[0]}."
     )
 
 
 def books(report: Report) -> str:
-    """The one sentence on the ledger."""
+    """Describe the ledger."""
     ledger = report.ledger
     wrong = sum(not identity.holds for identity in ledger.identities)
     if wrong:

@@ -1,4 +1,4 @@
-"""Writes a report into the folder of its run."""
+"""Reading and writing the report in the folder of its run."""
 
 from __future__ import annotations
 
@@ -14,30 +14,36 @@ MARKDOWN_NAME: Final = "report.md"
 
 
 def write_report(directory: Path, report: Report) -> None:
-    """Writes report.json, the three pictures and report.md into `directory`, in this order.
+    """Write report.json, the three pictures and report.md into `directory`, in this order.
 
     Each file appears whole or not at all and replaces an older one. The numbers come first, so that they
     are there even if a picture cannot be drawn; report.md comes last, when its pictures exist. Any thread
     may call; raises ResourceError.
     """
-    with whole_file(directory / JSON_NAME) as file:
-        file.write(report.model_dump_json(indent=1).encode() + b"\n")
-    # matplotlib takes half a second and 40 MB: only who writes a report pays for it.
+    _write_json(directory, report)
+    # matplotlib takes half a second and 40 MB: only the process that writes a report pays for it.
     from .curves import draw_curves
 
     draw_curves(report, directory)
-    with whole_file(directory / MARKDOWN_NAME) as file:
-        file.write(render_markdown(report).encode())
+    _write_markdown(directory, report)
 
 
 def rewrite_texts(directory: Path, report: Report) -> None:
-    """Writes report.json and report.md again, with what was known only after `write_report`."""
-    with whole_file(directory / JSON_NAME) as file:
-        file.write(report.model_dump_json(indent=1).encode() + b"\n")
-    with whole_file(directory / MARKDOWN_NAME) as file:
-        file.write(render_markdown(report).encode())
+    """Write report.json and report.md again, with what became known after `write_report`."""
+    _write_json(directory, report)
+    _write_markdown(directory, report)
 
 
 def read_report(path: Path) -> Report:
-    """The report in the file `path`; raises ValueError if that is none, OSError if it cannot be read."""
+    """Read report.json. Raises ValueError if the file is not a report, OSError if unreadable."""
     return Report.model_validate_json(path.read_bytes())
+
+
+def _write_json(directory: Path, report: Report) -> None:
+    with whole_file(directory / JSON_NAME) as file:
+        file.write(report.model_dump_json(indent=1).encode() + b"\n")
+
+
+def _write_markdown(directory: Path, report: Report) -> None:
+    with whole_file(directory / MARKDOWN_NAME) as file:
+        file.write(render_markdown(report).encode())

@@ -76,7 +76,7 @@ def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, numbe
     assert len(parts) < len(list((tmp_path / "whole").glob("train-*.parquet")))
     assert not (out / "manifest.json").exists()
     if number == signal.SIGINT:
-        assert "the same command goes on where it stopped" in killed.text()
+        assert "the same command resumes where it stopped" in killed.text()
         assert "Traceback" not in killed.text()
     unfinished = starter.fork("run", str(job), "--set", f"data.prepared={out}")
     assert unfinished.wait(30.0) == 3

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.pipeline.profile.document import Profile
-from shadowsync.pipeline.profile.write import read_profile
+from shadowsync.pipeline.profile.document import Profile, read_profile
 from shadowsync.tests.support import short_profile
 from shadowsync.tests.support.processes import Process, Starter
 from shadowsync.tests.support.pulsed import node_of, pulsed
@@ -156,7 +155,7 @@ def test_a_node_that_is_stopped_nine_tenths_of_the_time(
     stood = {node.role: node.stalled_share for node in profile.measured.nodes}
     assert stood[role] > 1 / 3
     assert all(share < 0.3 for other, share in stood.items() if other != role)
-    assert "stood still" in profile.verdict.reasons[0]
+    assert "was stopped" in profile.verdict.reasons[0]
 
 
 def test_a_network_whose_delay_every_lookup_waits_for(

@@ -137,7 +137,7 @@ def test_generate_tells_what_it_wrote(tmp_path: Path) -> None:
     first = CliRunner().invoke(main, arguments)
     assert first.exit_code == 0, first.stderr
     assert re.search(
-        r"^train: 2,000 examples, [\d,]+ distinct ids, \d+ MB, teacher's NE 0\.\d{4}$", first.output, re.M
+        r"^train: 2,000 examples, [\d,]+ distinct ids, [\d.]+ kB, teacher's NE 0\.\d{4}$", first.output, re.M
     )
     assert "eval: 500 examples" in first.output
     assert first.output.endswith(f"written: {folder}\n")

@@ -65,7 +65,7 @@ def test_only_run_can_slow_a_network(refuse: Callable[..., str], role: str) -> N
     [
         ("none,easdg", 2, "--algorithms easdg: sync.algorithm: 'easdg' given; did you mean 'easgd'?"),
         ("easgd:elastic_rate=2", 2, "--algorithms easgd:elastic_rate=2: sync.options.elastic_rate: 2 given"),
-        ("easgd@x", 2, "--algorithms: 'easgd@x' has 'x' for a rate"),
+        ("easgd@x", 2, "--algorithms: 'easgd@x' has 'x' as its rate"),
         ("none,easgd", 3, f"{os.sep}"),
     ],
 )

@@ -1,6 +1,7 @@
-// Figures as short texts. What was not measured is a dash.
+// Figures as short texts, by the convention of pipeline/text/format.py. What was not measured is a dash.
 
 export const UNKNOWN = "–";
+const UNITS = ["kB", "MB", "GB", "TB"];
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 export const count = (value) => (value == null ? UNKNOWN : whole.format(value));
@@ -9,10 +10,11 @@ export const share = (value) => (value == null ? UNKNOWN : `${Math.round(value *
 
 export function size(value) {
   if (value == null) return UNKNOWN;
-  for (const [unit, factor] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
-    if (value >= factor) return `${(value / factor).toFixed(value / factor >= 10 ? 0 : 1)} ${unit}`;
-  }
-  return `${Math.round(value)} B`;
+  if (value < 999.5) return `${Math.round(value)} B`;
+  let [scaled, unit] = [value / 1e3, 0];
+  // What rounds to 1000 of a unit is 1.00 of the next.
+  for (; scaled >= 999.5 && unit + 1 < UNITS.length; unit++) scaled /= 1e3;
+  return `${scaled.toFixed(scaled < 9.995 ? 2 : scaled < 99.95 ? 1 : 0)} ${UNITS[unit]}`;
 }
 
 export const rate = (value) => (value == null ? UNKNOWN : `${size(value)}/s`);

@@ -149,7 +149,7 @@ def test_a_folder_that_is_no_comparison(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match=r"compare\.json: cannot be read"):
         read_record(tmp_path)
     (tmp_path / "compare.json").write_text('{"format_version": 1}', encoding="utf-8")
-    with pytest.raises(JobFileError, match="is no comparison"):
+    with pytest.raises(JobFileError, match="is not a comparison"):
         read_record(tmp_path)
 
 

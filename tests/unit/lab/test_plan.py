@@ -83,5 +83,5 @@ def test_a_job_that_no_run_could_use(base: Job) -> None:
     with pytest.raises(DataError, match="/x"):
         check(base, "none,easgd", 1)
     late = base.model_copy(update={"run": base.run.model_copy(update={"seed": 2**31 - 2})})
-    with pytest.raises(JobFileError, match="go past"):
+    with pytest.raises(JobFileError, match="exceed"):
         check(late, "none", 3)

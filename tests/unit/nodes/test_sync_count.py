@@ -57,7 +57,7 @@ def test_a_plug_in(tmp_path: Path, may_import: bool) -> None:
     [
         ("easdg", "sync.algorithm: 'easdg' given; did you mean 'easgd'?"),
         ("./absent.py:Mine", "there is no file"),
-        ("json:dumps", "is a function, but no subclass"),
+        ("json:dumps", "is a function, not a subclass"),
     ],
 )
 def test_one_that_cannot_be_used(name: str, said: str, may_import: bool) -> None:

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 from rich.console import Console
-from shadowsync.pipeline.profile.document import Profile, TraceNote
-from shadowsync.pipeline.profile.markdown import render_profile
-from shadowsync.pipeline.profile.terminal import print_profile
-from shadowsync.pipeline.profile.write import read_profile, write_profile
+from shadowsync.pipeline.profile.document import Profile, TraceNote, read_profile
+from shadowsync.pipeline.profile.render import print_profile, render_profile, write_profile
 from shadowsync.tests.support.measures import measured, node
 
 TRACE = TraceNote(seconds=1.0, events=3, clock_error_seconds=0.0)
@@ -42,9 +40,9 @@ def test_paper_says_the_answer_first(profile: Profile) -> None:
     assert lines[2].startswith("**The bottleneck is the embedding nodes: workers wait 5")
     assert "5,120 examples/s" in text
     assert "took 9.00 ms, of which the node's socket thread worked 4.00" in text
-    assert "at most 5.0 MB/s one way, between trainer-0 and embedding-0" in text
-    assert "| trainer-0 | embedding-0 | 4.8 MiB/s | 3.8 MiB/s |" in text
-    assert "stood still 7%" in text
+    assert "at most 5.00 MB/s one way, between trainer-0 and embedding-0" in text
+    assert "| trainer-0 | embedding-0 | 5.00 MB/s | 4.00 MB/s |" in text
+    assert "was stopped 7%" in text
     assert "perfetto" in text
 
 

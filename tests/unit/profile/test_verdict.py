@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.profile.advice import ADVICE, MORE_CORES, PREPARE
+from shadowsync.pipeline.profile.document import WAITS, judge
 from shadowsync.pipeline.profile.measured import Measured
-from shadowsync.pipeline.profile.verdict import WAITS, judge
+from shadowsync.pipeline.profile.reasons import ADVICE, MORE_CORES, PREPARE
+from shadowsync.pipeline.profile.render import HEADLINES
 from shadowsync.tests.support.measures import measured, node, threads
 
 WAITING = {"compute_seconds": 8.0, "compute_cpu_seconds": 8.0}
@@ -174,6 +175,4 @@ def test_a_slow_reader_of_raw_files_is_told_how_to_prepare_them() -> None:
 
 
 def test_every_verdict_has_advice_and_a_headline() -> None:
-    from shadowsync.pipeline.profile.words import HEADLINES
-
     assert set(ADVICE) == set(HEADLINES) == {"compute", "balanced", *WAITS}

@@ -42,7 +42,7 @@ def _printed(report: Report) -> str:
         (
             RELAY,
             "Emulated network, by relay: 50 ms delay one way, 100 Mbit/s for each node that listens, "
-            "each way, on the links of synchronization. The relay took 1.2 s of CPU for 3.0 MiB.",
+            "each way, on the links of synchronization. The relay took 1.25 s of CPU for 3.15 MB.",
         ),
         (TC, "Emulated network, by tc: no delay one way, on all links."),
     ],

@@ -30,7 +30,7 @@ def with_part(report: Report, **changes: object) -> Report:
         ({"examples": 15_000}, "on 15,000 of 20,000 examples of the progressive part"),
         (
             {"examples": 0, "ne": None, "auc": None, "auc_error": None, "logloss": None},
-            "None of the 20,000 examples of the progressive part are scored.",
+            "None of the 20,000 examples of the progressive part were scored.",
         ),
         ({"ne": None, "auc": None, "auc_error": None}, "logloss 0.3905, AUC not measured on 20,000"),
     ],

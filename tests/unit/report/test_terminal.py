@@ -66,7 +66,7 @@ def test_a_crowd_fits_too_and_hides_nothing_that_is_wrong(full_report: Report) -
     assert "15 more are in report.md" in text
     assert "all of them add up" in text
     assert "30 of 30 with 0" in text
-    assert "329.0 MiB at most" in text
+    assert "345 MB at most" in text
     assert "17 more events" in text
 
 
@@ -75,15 +75,15 @@ def test_the_facts_are_there(full_report: Report) -> None:
     for fact in [
         "demo: finished although a node died", "NE 0.8123", "85.4%", "adds up", "1,005,120 = 1,005,120",
         "1,001,024 (1,024 replayed)", "4,096, 0", "0.7654", "10,234", "5,200", "412 rounds",
-        "4.7 mean, 19 at most", "31.2 ms, 3.2 GiB", "0.0213", "1.31 mean, 9 at most",
-        "killed by signal 9", "203.0 MiB", "1 min 44 s",
+        "4.7 mean, 19 at most", "31.2 ms, 3.46 GB", "0.0213", "1.31 mean, 9 at most",
+        "killed by signal 9", "213 MB", "1 min 44 s",
     ]:  # fmt: skip
         assert fact in text, fact
 
 
 def test_what_a_codec_saved(full_report: Report, minimal_report: Report) -> None:
     text = " ".join(_printed(full_report).split())
-    assert "center_up 1.0 GiB, int8, 3.75 x fewer" in text
+    assert "center_up 1.07 GB, int8, 3.75 x fewer" in text
     assert "center_down" not in text, "float32 saves nothing"
     assert "fewer" not in _printed(minimal_report)
 

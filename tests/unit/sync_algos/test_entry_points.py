@@ -69,10 +69,11 @@ def test_a_name_that_is_taken_twice(write: Write, install: Install) -> None:
     install("one", mine="my_entry_algo:Mine", ma="my_entry_algo:Mine")
     install("two", mine="my_entry_algo:Mine")
     said = _refusal("mine")
-    assert said.startswith("'mine' is a name taken twice, by ")
+    assert said.startswith("'mine' is the name of two algorithms, by ")
     assert "one (my_entry_algo:Mine)" in said
     assert "two (my_entry_algo:Mine)" in said
     assert _refusal("ma") == (
-        "'ma' is a name taken twice, by shadowsync itself and one (my_entry_algo:Mine); remove one package"
+        "'ma' is the name of two algorithms, by shadowsync itself and one (my_entry_algo:Mine); remove one"
+        " package"
     )
     assert find_algorithm("bmuf") is ALGORITHMS["bmuf"]

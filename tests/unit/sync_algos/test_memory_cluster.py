@@ -174,7 +174,7 @@ def test_who_is_behind_is_given_the_newest_state() -> None:
 def test_who_is_no_member_meets_nobody() -> None:
     cluster = _cluster(3, members=(0, 1))
     assert cluster.round(who=[2]) == {2: False}
-    assert _recorder(cluster, 2).seen == ["trainer 2 is no member"]
+    assert _recorder(cluster, 2).seen == ["trainer 2 is not a member"]
 
 
 def test_a_member_that_does_not_come_is_late() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from shadowsync.pipeline.errors import ClusterError, JobFileError, ProtocolError
+from shadowsync.pipeline.text.format import MISSING
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.watch import words
 from shadowsync.watch.attach import address_of, attach
 from shadowsync.watch.live import Lines, LiveTable, Silence, display
 from shadowsync.watch.status import Incident, NodeStatus, Progress, Speed
@@ -35,7 +35,7 @@ def test_the_table_fits_and_has_the_figures(width: int) -> None:
     text = "\n".join(lines)
     for figure in (
         *("a-job", "training", "easgd in the shadow", "25%", "12,288 of 50,000 examples", "30 s left"),
-        *("31,000, mean 30,000", "0.8000, now 0.7000", "2.5, open 3", "0.0200", "2.0 MB/s out"),
+        *("31,000, mean 30,000", "0.8000, now 0.7000", "2.5, open 3", "0.0200", "2.00 MB/s out"),
         *("trainer-1", "90%", "300 MB", "15,000", "20 rounds", "4 batches queued", "60 lookups/s"),
         "http://127.0.0.1:8080/",
     ):
@@ -47,7 +47,7 @@ def test_what_was_not_measured_is_no_zero() -> None:
     unknown = a_status(progress=Progress(trained=0, distinct=0), speed=Speed())
     text = "\n".join(drawn(unknown))
     assert "0 examples" in text
-    assert f"{words.UNKNOWN}, mean {words.UNKNOWN}" in text
+    assert f"{MISSING}, mean {MISSING}" in text
     assert "left" not in text
     assert "%  0 examples" not in text
 
@@ -116,21 +116,6 @@ def test_what_suits_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_version_s_status_is_refused() -> None:
     with pytest.raises(ProtocolError, match="version"):
         Lines(io.StringIO())({"version": 0})
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3661, "1 h 1 min"), (None, words.UNKNOWN)],
-)
-def test_durations(seconds: float | None, text: str) -> None:
-    assert words.duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (12.4e6, "12 MB"), (3.2e9, "3.2 GB")]
-)
-def test_sizes(value: float, text: str) -> None:
-    assert words.size(value) == text
 
 
 def test_where_to_attach(tmp_path: Path) -> None:

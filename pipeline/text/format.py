@@ -1,0 +1,70 @@
+"""Figures as text, with one convention of units for everything that users read.
+
+- Sizes are in SI units: 1 kB is 1,000 bytes, 1 MB 1,000 kB, 1 GB 1,000 MB; three significant digits.
+- Counts have commas between thousands.
+- Durations are in ms, s, min and h; below a minute they have at most three significant digits.
+- Every function takes None for a figure that was not measured, and returns `missing` for it.
+
+`watch/page/words.js` follows the same convention on the web page.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MISSING: Final = "–"
+_SIZE_UNITS: Final = ("kB", "MB", "GB", "TB")
+
+
+def count(value: float | None, *, missing: str = MISSING) -> str:
+    """Format a whole number, such as 1,005,120."""
+    return missing if value is None else f"{value:,.0f}"
+
+
+def number(value: float | None, digits: int = 4, *, missing: str = MISSING) -> str:
+    """Format a number with `digits` decimals."""
+    return missing if value is None else f"{value:,.{digits}f}"
+
+
+def amount(value: float | None, *, missing: str = MISSING) -> str:
+    """Format a number of any magnitude with about four significant digits."""
+    if value is None:
+        return missing
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def percent(share: float | None, digits: int = 0, *, missing: str = MISSING) -> str:
+    """Format a share of 1 as per cent."""
+    return missing if share is None else f"{share:.{digits}%}"
+
+
+def data_size(size_bytes: float | None, *, missing: str = MISSING) -> str:
+    """Format a number of bytes, such as 999 B or 3.46 GB."""
+    if size_bytes is None:
+        return missing
+    if size_bytes < 999.5:
+        return f"{size_bytes:.0f} B"
+    scaled, unit = size_bytes / 1000, 0
+    # What rounds to 1000 of a unit is 1.00 of the next.
+    while scaled >= 999.5 and unit + 1 < len(_SIZE_UNITS):
+        scaled, unit = scaled / 1000, unit + 1
+    decimals = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+    return f"{scaled:,.{decimals}f} {_SIZE_UNITS[unit]}"
+
+
+def data_rate(bytes_per_second: float | None, *, missing: str = MISSING) -> str:
+    """Format bytes per second, such as 12.4 MB/s."""
+    return missing if bytes_per_second is None else f"{data_size(bytes_per_second)}/s"
+
+
+def duration(seconds: float | None, *, missing: str = MISSING) -> str:
+    """Format a duration, such as 31.2 ms, 42.5 s, 3 min 5 s or 2 h 10 min."""
+    if seconds is None:
+        return missing
+    if 0 < seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
