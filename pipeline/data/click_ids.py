@@ -7,25 +7,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Uint32Array, Uint64Array
-from .hashing import GOLDEN_RATIO, mix
+from ..types import Uint32Array
+from .hashing import mix64, mix_numbers
 
 # The two multipliers of MurmurHash3's 32-bit finalizer, and their inverses modulo 2**32.
 _FORWARD: Final = (0x85EBCA6B, 0xC2B2AE35)
 _BACKWARD: Final = tuple(pow(multiplier, -1, 2**32) for multiplier in _FORWARD)
-
-
-def mix64(value: Uint64Array) -> Uint64Array:
-    """SplitMix64's step and finalizer, element by element: uint64 of any shape to the same shape."""
-    return mix(value + np.uint64(GOLDEN_RATIO))
-
-
-def mix_numbers(*numbers: int) -> int:
-    """One number below 2**64 from some, in this order, each at least 0 and below 2**64."""
-    state = np.zeros(1, np.uint64)
-    for number in numbers:
-        state = mix64(state ^ np.uint64(number))
-    return int(state[0])
 
 
 def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> Uint32Array:

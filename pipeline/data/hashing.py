@@ -55,6 +55,19 @@ def mix(values: Uint64Array, scratch: Uint64Array | None = None) -> Uint64Array:
     return values
 
 
+def mix64(value: Uint64Array) -> Uint64Array:
+    """SplitMix64's step and finalizer, element by element: uint64 of any shape to the same shape."""
+    return mix(value + np.uint64(GOLDEN_RATIO))
+
+
+def mix_numbers(*numbers: int) -> int:
+    """One number below 2**64 from some, in this order, each at least 0 and below 2**64."""
+    state = np.zeros(1, np.uint64)
+    for number in numbers:
+        state = mix64(state ^ np.uint64(number))
+    return int(state[0])
+
+
 def _start(column: int, length: int) -> int:
     """The h of a value before its first word."""
     return mix_one(

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from ..config.split_section import SplitSection
 from .bad_rows import BadRows
-from .click_ids import mix64, mix_numbers
-from .hashing import hash_bytes
+from .hashing import hash_bytes, mix64, mix_numbers
 from .records import Chunk
 from .span import Span
 

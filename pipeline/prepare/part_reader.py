@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data.bags import Bags
@@ -17,9 +18,21 @@ from ..data.schema import Examples
 from ..errors import DataError
 from ..types import Int32Array
 from .manifest import Column, Part, PreparedManifest
-from .part_writer import ROW_GROUP_ROWS, part_schema
 
 REMEDY: Final = "copy the folder anew, or prepare it again with --force"
+ROW_GROUP_ROWS: Final = 1 << 16
+STORED_TYPES: Final = {
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "int32": pa.int32(),
+    "list<int32>": pa.list_(pa.field("element", pa.int32(), nullable=False)),
+}
+
+
+def part_schema(columns: Sequence[Column], order_digest: str) -> Any:
+    """The Arrow schema of every part of an order."""
+    fields = [pa.field(column.name, STORED_TYPES[column.stored], nullable=False) for column in columns]
+    return pa.schema(fields, metadata={PREPARED_KEY: order_digest.encode()})
 
 
 def read_part(path: str, part: Part, manifest: PreparedManifest) -> Iterator[Chunk]:

@@ -5,30 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..data.parquet_schema import PREPARED_KEY
 from ..data.records import Chunk
 from .manifest import Column
-
-ROW_GROUP_ROWS: Final = 1 << 16
-_TYPES: Final = {
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "int32": pa.int32(),
-    "list<int32>": pa.list_(pa.field("element", pa.int32(), nullable=False)),
-}
-
-
-def part_schema(columns: Sequence[Column], order_digest: str) -> Any:
-    """The Arrow schema of every part of an order."""
-    fields = [pa.field(column.name, _TYPES[column.stored], nullable=False) for column in columns]
-    return pa.schema(fields, metadata={PREPARED_KEY: order_digest.encode()})
+from .part_reader import ROW_GROUP_ROWS, STORED_TYPES, part_schema
 
 
 class PartWriter:
@@ -135,7 +121,7 @@ def _lists(chunk: Chunk) -> list[Any]:
         stop = start + int(offsets[-1])
         arrays.append(
             pa.ListArray.from_arrays(
-                pa.array(offsets), pa.array(bags.rows[start:stop]), type=_TYPES["list<int32>"]
+                pa.array(offsets), pa.array(bags.rows[start:stop]), type=STORED_TYPES["list<int32>"]
             )
         )
         start = stop

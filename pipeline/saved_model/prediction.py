@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..checkpoint.whole_file import whole_file
+from ..config.job import Job
 from ..data.bad_rows import KEPT
 from ..data.batch import Batch
+from ..data.id_classes import IdClass
 from ..data.parquet_schema import check_parquet
 from ..data.spans import plan_spans
 from ..errors import CheckpointError, DataError
 from ..types import BatchId, Float32Array
 from .input_rows import InputRows, read_input, rows_of_columns
 from .input_schema import InputSchema, input_schema
-from .model import SavedModel
 
 NOT_FINITE = "the model's logit of it is not finite"
 _OWN = ("file", "row", "probability", "logit", "label")
+
+
+class ScoringModel(Protocol):
+    """What scores rows: a `SavedModel`."""
+
+    @property
+    def folder(self) -> Path:
+        """The checkpoint's."""
+
+    @property
+    def job(self) -> Job:
+        """The job that the model is of."""
+
+    @property
+    def id_classes(self) -> Mapping[str, IdClass]:
+        """Whether training read texts or integers as the ids of a column."""
+
+    def logits(self, batch: Batch) -> Float32Array:
+        """The logits of a batch, float32 [B]."""
 
 
 @dataclass
@@ -49,7 +69,7 @@ class Predicted:
             self.first.append(f"{rows.path}:{rows.numbers[at]}: {rows.why.get(at, NOT_FINITE)}")
 
 
-def predict_columns(model: SavedModel, columns: Any) -> Float32Array:
+def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     """Probabilities float32 [n] of n rows that are in memory; NaN for a row that has no score.
 
     Args:
@@ -75,7 +95,7 @@ def predict_columns(model: SavedModel, columns: Any) -> Float32Array:
     return scores
 
 
-def predict_files(model: SavedModel, patterns: Sequence[str]) -> Iterator[Float32Array]:
+def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Float32Array]:
     """Probabilities of files, chunk by chunk, in the order of rows; NaN for a row that has no score."""
     scorer = _Scorer(model)
     for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), ()):
@@ -84,7 +104,7 @@ def predict_files(model: SavedModel, patterns: Sequence[str]) -> Iterator[Float3
 
 
 def write_predictions(
-    model: SavedModel, patterns: Sequence[str], out: Path, keep: Sequence[str] = ()
+    model: ScoringModel, patterns: Sequence[str], out: Path, keep: Sequence[str] = ()
 ) -> Predicted:
     """Scores every row of the files into the Parquet file `out`, in their order, in bounded memory.
 
@@ -123,7 +143,7 @@ def write_predictions(
 class _Scorer:
     """Scores chunk after chunk, and knows whether any row had a score."""
 
-    def __init__(self, model: SavedModel) -> None:
+    def __init__(self, model: ScoringModel) -> None:
         self._model = model
         self._finite = self._not_finite = 0
 
