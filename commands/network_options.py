@@ -15,9 +15,8 @@ def network_options(command: F) -> F:
     for option in (
         click.option(
             "--emulation",
-            type=click.Choice(["auto", "relay", "tc"]),
-            help="By which means. auto takes the kernel's traffic control where there is root and what it"
-            " needs, and a relay process otherwise.",
+            type=click.Choice(["auto", "relay"]),
+            help="By which means: a relay process, which is all that there is.",
         ),
         click.option(
             "--delay-links",
