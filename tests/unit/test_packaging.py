@@ -26,7 +26,9 @@ NOT_IN_THE_TREE = (".*", "__pycache__", "runs", "demo-data", "build", "dist", "*
 # Opens every file that the package keeps beside its modules, through what is installed.
 OPEN_FILES = """
 import json, shadowsync
+from shadowsync.lab.page import TEMPLATES
 from shadowsync.watch.page_files import page_files
+assert (TEMPLATES / "compare.html").read_text(encoding="utf-8")
 print(json.dumps([shadowsync.__file__, {path: len(file.content) for path, file in page_files().items()}]))
 """
 
