@@ -25,11 +25,11 @@ $(VENV)/.torch: constraints.txt
 	@mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/shadowsync
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml setup.py constraints.txt
 	$(PIP) install -q -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.installed
 

@@ -15,9 +15,8 @@ def network_options(command: F) -> F:
     for option in (
         click.option(
             "--emulation",
-            type=click.Choice(["auto", "relay", "tc"]),
-            help="How to emulate it. auto uses the kernel's traffic control if this is root and its tools are"
-            " there, and a relay process otherwise.",
+            type=click.Choice(["auto", "relay"]),
+            help="How to emulate it: by a relay process, the only way there is.",
         ),
         click.option(
             "--delay-links",

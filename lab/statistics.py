@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
+from scipy.special import stdtrit
 
 LEVEL: Final = 0.95
 
@@ -50,35 +51,13 @@ def paired_ratio(values: Sequence[float], reference: Sequence[float]) -> Paired:
     )
 
 
-def t_quantile(degrees: int, level: float = LEVEL) -> float:
-    """The t that Student's distribution keeps within ±t with the probability `level`."""
-    low, high = 0.0, 1.0
-    while _within(high, degrees) < level:
-        high *= 2.0
-    for _ in range(200):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if _within(middle, degrees) < level else (low, middle)
-    return (low + high) / 2.0
-
-
 def _interval(values: Sequence[float]) -> Paired:
     if not values:
         raise ValueError("no pair was given")
     mean = statistics.fmean(values)
     if len(values) == 1:
         return Paired(mean=mean, low=None, high=None, pairs=1)
-    half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    # LEVEL of Student's distribution lies between minus this quantile and plus it.
+    quantile = float(stdtrit(len(values) - 1, (1.0 + LEVEL) / 2.0))
+    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
     return Paired(mean=mean, low=mean - half, high=mean + half, pairs=len(values))
-
-
-def _within(t: float, degrees: int) -> float:
-    """P(|T| <= t), by the finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3-4)."""
-    angle = math.atan(t / math.sqrt(degrees))
-    cosine, sine = math.cos(angle), math.sin(angle)
-    odd = degrees % 2
-    term = cosine if odd else 1.0
-    total = 0.0
-    for number in range((degrees - odd) // 2):
-        total += term
-        term *= cosine * cosine * (2 * number + 2 - (0 if odd else 1)) / (2 * number + 3 - (0 if odd else 1))
-    return (angle + sine * total) * 2.0 / math.pi if odd else sine * total

@@ -1,4 +1,4 @@
-"""The slow network of a supervised job: which means there are, and what each child is started with."""
+"""The slow network of a supervised job: its relay, and what each child is started with."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import contextlib
 import json
 import socket
 import sys
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 from ..pipeline.config.job import Job
-from ..pipeline.errors import ClusterError, ExitCode
+from ..pipeline.config.slow_network import SlowNetwork
+from ..pipeline.errors import ClusterError, ExitCode, JobFileError
 from ..pipeline.report.model import EmulatedNetwork
 from ..pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
-from . import traffic_control
 from .child import Child, words_of
 
 Place = tuple[str, int]
@@ -25,14 +25,21 @@ class Emulation:
     """What stands between the nodes of a job; does nothing where no slow network is asked for.
 
     A relay stands before every listening node whose links are emulated: the node tells the others the
-    relay's endpoint. With traffic control, each such node has an address of its own instead. Runs on the
-    supervisor's loop.
+    relay's endpoint. Runs on the supervisor's loop.
+
+    Raises:
+        JobFileError: the job asks for a means that there is no more.
     """
 
     def __init__(self, job: Job) -> None:
         self.relay: Child | None = None
         self._network = job.network
         self._wanted = job.network.slow
+        if self._wanted is not None and job.network.emulation == "tc":
+            raise JobFileError(
+                'network.emulation: "tc" given; the kernel\'s traffic control is not used any more',
+                remedy='give "relay" or leave it out',
+            )
         self._places: list[Place] = []
         if self._wanted is not None:
             roles = job.expected if self._wanted.every_link else dict.fromkeys(("trainer", "sync"))
@@ -42,7 +49,6 @@ class Emulation:
         self._options: dict[Place, list[str]] = {}
         self._tokens = {place: uuid4().hex for place in self._places}
         self._figures: dict[str, Any] = {}
-        self._means: Literal["relay", "tc"] = "relay"
 
     def token(self, role: str, index: int) -> str:
         """The incarnation that a child is to have."""
@@ -57,17 +63,8 @@ class Emulation:
 
     async def start(self) -> None:
         """Puts the network in place; raises ClusterError if that cannot be."""
-        if self._wanted is None:
-            return
-        given = bool(self._network.delay)
-        if self._choose(given) == "tc":
-            self._means = "tc"
-            addresses = [f"127.0.0.{at}" for at in range(2, 2 + len(self._places))]
-            traffic_control.enter(self._wanted, addresses, delay_given=given)
-            for place, address in zip(self._places, addresses, strict=True):
-                self._options[place] = ["--bind", address, "--advertise", address]
-        else:
-            await self._start_relay()
+        if self._wanted is not None:
+            await self._start_relay(self._wanted)
 
     async def stop(self) -> None:
         """Ends the relay and keeps what it says it cost."""
@@ -91,7 +88,7 @@ class Emulation:
         if self._wanted is None:
             return None
         return EmulatedNetwork(
-            means=self._means,
+            means="relay",
             delay_seconds=self._wanted.delay_seconds,
             bytes_per_second=self._wanted.bytes_per_second,
             links="all" if self._wanted.every_link else "sync",
@@ -99,24 +96,8 @@ class Emulation:
             relay_bytes=self._figures.get("bytes"),
         )
 
-    def _choose(self, delay_given: bool) -> str:
-        """`delay_given`: see `traffic_control.why_not`."""
-        wanted, network = self._wanted, self._network
-        assert wanted is not None
-        if network.emulation == "relay" or network.transport == "ipc":
-            return "relay"
-        problem = traffic_control.why_not(wanted, delay_given=delay_given)
-        if len(self._places) > 200:
-            problem = f"{len(self._places)} nodes are more than it has addresses for"
-        if problem and network.emulation == "tc":
-            raise ClusterError(
-                f'network.emulation: "tc" given, and {problem}', remedy='give "relay" or "auto"'
-            )
-        return "relay" if problem else "tc"
-
-    async def _start_relay(self) -> None:
-        wanted, network = self._wanted, self._network
-        assert wanted is not None
+    async def _start_relay(self, wanted: SlowNetwork) -> None:
+        network = self._network
         host = network.bind.removeprefix("tcp://")
         if host in WILDCARDS or ":" in host:
             host = "127.0.0.1"

@@ -275,10 +275,10 @@ class Curves(Part):
 
 
 class EmulatedNetwork(Part):
-    """An emulated slow network: by a relay, or by the kernel's traffic control ("tc").
+    """A slow network that was emulated.
 
     The delay is one way; the rate is of each listening node, in each direction. `links` are "sync" or "all".
-    What the relay cost is None for "tc".
+    `means` is "tc" in reports of earlier versions only; what a relay cost is None there.
     """
 
     means: Literal["relay", "tc"]

@@ -1,12 +1,10 @@
-"""Whole jobs over an emulated network: by relay on every link, and by the kernel where it can."""
+"""Whole jobs over an emulated network: on every link, and on those of synchronization."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.traffic_control import why_not
-from shadowsync.pipeline.config.slow_network import SlowNetwork
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder
@@ -18,9 +16,6 @@ FIXED = {"sync": {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 10
 @pytest.fixture
 def report(starter: Starter, job_file: JobMaker, tmp_path: Path, request: pytest.FixtureRequest) -> Report:
     """Of a job that was run with these options."""
-    wanted = SlowNetwork(0.0, RATE, every_link=False)
-    if "tc" in request.param and (problem := why_not(wanted, delay_given=False)):
-        pytest.skip(f"no traffic control here: {problem}")
     process = starter.fork("run", str(job_file(FIXED)), *request.param)
     assert process.wait(100.0) == 0, process.text()
     found = RunFolder(tmp_path / "runs" / "small").report
@@ -47,11 +42,11 @@ def test_every_link_by_relay_over_tcp(report: Report) -> None:
     assert report.sync.seconds_mean >= 0.01
 
 
-@pytest.mark.parametrize("report", [["--bandwidth", "20mbit", "--emulation", "tc"]], indirect=True)
-def test_the_links_of_synchronization_by_the_kernel(report: Report) -> None:
+@pytest.mark.parametrize("report", [["--bandwidth", "20mbit"]], indirect=True)
+def test_the_links_of_synchronization_at_a_rate(report: Report) -> None:
     network = report.network
     assert network is not None
-    assert (network.means, network.links, network.relay_cpu_seconds) == ("tc", "sync", None)
+    assert (network.means, network.links, network.delay_seconds) == ("relay", "sync", 0.0)
     assert report.sync.rounds > 0
     one_way = report.sync.bytes / report.sync.rounds / 2
     assert report.sync.seconds_mean is not None

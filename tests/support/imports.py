@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "shadowsync"
-FOLDERS = ("commands", "lab", "nodes", "pipeline", "sync_algos", "testing", "watch")
+# What stands beside the package's modules and is none of them.
+NO_MODULES = {"setup.py"}
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,15 @@ class Import:
         return f"{self.module}:{self.line} imports {self.target}"
 
 
+def package_folders(root: Path) -> list[Path]:
+    """The top folders of the package; those of tests and benchmarks have no `__init__.py`."""
+    return sorted(file.parent for file in root.glob("*/__init__.py"))
+
+
 def package_files(root: Path) -> dict[str, Path]:
     """The package's own modules by their names; not its tests or benchmarks."""
-    files = [*root.glob("*.py"), *(file for name in FOLDERS for file in (root / name).rglob("*.py"))]
+    files = [file for file in root.glob("*.py") if file.name not in NO_MODULES]
+    files += [file for folder in package_folders(root) for file in folder.rglob("*.py")]
     names = {}
     for file in files:
         parts = file.relative_to(root).with_suffix("").parts

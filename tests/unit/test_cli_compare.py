@@ -36,10 +36,6 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
         # Were it not quoted, TOML would read a number in it.
         (["--bandwidth", "1e9"], "network.bandwidth: '1e9' given; write a number and its unit"),
         (["--delay", 'x"'], "network.delay: 'x\"' given"),
-        (
-            ["--delay", "5ms", "--emulation", "tc", "--set", "network.transport=ipc"],
-            'network.transport: "ipc" given; network.emulation = "tc" needs "tcp" or "auto"',
-        ),
     ],
 )
 @pytest.mark.parametrize("command", [["run"], ["compare", "--algorithms", "none"]])

@@ -1,60 +1,102 @@
-"""A wheel made of the tree has all of the package, and nothing else."""
+"""A wheel made of the tree has all of the package and nothing else, and works where only it is installed."""
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import shadowsync
-from shadowsync.tests.support.imports import package_files
+from shadowsync.tests.support.imports import package_files, package_folders
+from shadowsync.tests.support.runs import small_job, write_job
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 NEEDED_SETUPTOOLS = 77
+# Neither of these is part of a checkout.
+NOT_IN_THE_TREE = (".*", "__pycache__", "runs", "demo-data", "build", "dist", "*.egg-info")
+# Opens every file that the package keeps beside its modules, through what is installed.
+OPEN_FILES = """
+import json, shadowsync
+from shadowsync.lab.page import TEMPLATES
+from shadowsync.watch.page_files import page_files
+assert (TEMPLATES / "compare.html").read_text(encoding="utf-8")
+print(json.dumps([shadowsync.__file__, {path: len(file.content) for path, file in page_files().items()}]))
+"""
 
 
 def _can_build() -> bool:
-    if importlib.util.find_spec("setuptools") is None or importlib.util.find_spec("pip") is None:
+    if find_spec("setuptools") is None or find_spec("pip") is None:
         return False
     return int(version("setuptools").partition(".")[0]) >= NEEDED_SETUPTOOLS
 
 
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def files_of_the_package() -> set[str]:
+    """By their names in a wheel: every file below the package's folders, modules or not."""
+    files = {*package_files(ROOT).values(), ROOT / "py.typed"}
+    files |= {file for folder in package_folders(ROOT) for file in folder.rglob("*") if file.is_file()}
+    return {f"shadowsync/{file.relative_to(ROOT)}" for file in files if "__pycache__" not in file.parts}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the tree, so that nothing is written into ours; with a test and a stray file."""
+    """Built from a copy of the whole tree, so that nothing is written into ours."""
     if not _can_build():
         pytest.skip(f"needs pip and setuptools {NEEDED_SETUPTOOLS} or newer in this environment")
     if not (ROOT / "pyproject.toml").exists():
         pytest.skip("an installed package has no pyproject.toml beside it")
     folder = tmp_path_factory.mktemp("wheel")
-    tree = folder / "tree"
-    others = [ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE", "py.typed")]
-    strays = [ROOT / "tests" / "conftest.py", *(ROOT / "benchmarks").glob("*.py")]
-    for file in [*package_files(ROOT).values(), *others, *strays]:
-        copy = tree / file.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, copy)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    command += ["--disable-pip-version-check", "--wheel-dir", str(folder), str(tree)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*NOT_IN_THE_TREE))
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
+    _pip("wheel", *options, str(folder / "tree"))
     (found,) = folder.glob("*.whl")
     return found
 
 
-def test_wheel_has_every_module_and_no_other(wheel: Path) -> None:
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands' folder of an environment with the wheel, and links to what it depends on."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
+    site, own = Path(paths["purelib"]), Path(sysconfig.get_paths()["purelib"])
+    for entry in own.iterdir():
+        if "shadowsync" not in entry.name and entry.suffix != ".pth" and entry.name != "__pycache__":
+            (site / entry.name).symlink_to(entry)
+    python = str(folder / "bin" / "python")
+    _pip("--python", python, "install", "--quiet", "--no-deps", "--no-index", str(wheel))
+    return folder / "bin"
+
+
+def outside(command: list[str | Path], folder: Path) -> str:
+    """What a command prints that is run in `folder` and knows nothing of this checkout."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    modules = {f"shadowsync/{file.relative_to(ROOT)}" for file in package_files(ROOT).values()}
-    found = {name for name in names if ".dist-info/" not in name}
-    assert found == modules | {"shadowsync/py.typed"}
-    assert len(modules) > 80
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == files_of_the_package()
+    assert len(names) > 80
 
 
 def test_wheel_has_the_license_and_the_command(wheel: Path) -> None:
@@ -67,19 +109,17 @@ def test_wheel_has_the_license_and_the_command(wheel: Path) -> None:
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
 
 
-def test_wheel_runs(wheel: Path, tmp_path: Path) -> None:
-    """The unpacked wheel, not the tree: from another folder, before anything that is installed."""
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+def test_installed_package_opens_its_files(installed: Path, tmp_path: Path) -> None:
+    where, sizes = json.loads(outside([installed / "python", "-c", OPEN_FILES], tmp_path))
+    assert Path(where).is_relative_to(installed.parent)
+    assert set(sizes) > {"/", "/page.js", "/vendor/uPlot.js"}
+    assert all(sizes.values())
 
-    def python(*arguments: str) -> str:
-        command = [sys.executable, *arguments]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
-        )
-        return done.stdout
 
-    where = python("-c", "import shadowsync; print(shadowsync.__file__)").strip()
-    assert Path(where) == tmp_path / "site" / "shadowsync" / "__init__.py"
-    assert "needs sync nodes" in python("-m", "shadowsync.cli", "algos")
+def test_installed_command_runs_a_job(installed: Path, click_log: Path, tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job.toml", small_job(click_log, tmp_path / "runs"), {})
+    printed = outside([installed / "shadowsync", "run", job], tmp_path)
+    report = json.loads((tmp_path / "runs" / "latest" / "report.json").read_text(encoding="utf-8"))
+    assert report["exit_code"] == 0
+    assert report["ledger"]["adds_up"]
+    assert "adds up" in printed

@@ -36,7 +36,7 @@ def test_bandwidths_are_bits_in_and_bytes_out(text: str, rate: float) -> None:
         (parse_delay, "5mbit", "write a number and its unit: 50ms"),
         (parse_delay, "٥ms", "write a number and its unit"),
         (parse_delay, "10.1s", "'10.1s' given; at most 10s can be emulated"),
-        # Bits or bytes? tc and others do not agree.
+        # Bits or bytes? Programs do not agree.
         (parse_bandwidth, "100mbps", "'100mbps' given; write a number and its unit: 100mbit, 2.5gbit"),
         (parse_bandwidth, "100MB/s", "(bits per second)"),
         (parse_bandwidth, "5ms", "write a number and its unit: 100mbit"),
@@ -57,12 +57,6 @@ def test_what_a_job_asks_for() -> None:
     both = NetworkSection(delay="50ms", bandwidth="8mbit", delay_links="all")
     assert both.slow == SlowNetwork(0.05, 1e6, every_link=True)
     assert NetworkSection(bandwidth="8mbit").slow == SlowNetwork(0.0, 1e6, every_link=False)
-
-
-def test_traffic_control_shapes_no_ipc() -> None:
-    with pytest.raises(ValueError, match=r'network.transport: "ipc" given; .* "tc" needs "tcp" or "auto"'):
-        NetworkSection(delay="1ms", emulation="tc", transport="ipc")
-    NetworkSection(emulation="tc", transport="ipc")
 
 
 def test_nodes_need_not_agree_on_the_network() -> None:
