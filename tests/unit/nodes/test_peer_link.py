@@ -13,7 +13,7 @@ import pytest
 import torch
 from shadowsync.nodes.peer_link import PeerLink
 from shadowsync.nodes.round_memory import KEPT_RESULTS
-from shadowsync.pipeline.wire.buffers import BufferPool, bytes_of
+from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import Failure, Lookup
 from shadowsync.pipeline.wire.peer_messages import PeerReady, PeerResult
@@ -31,6 +31,7 @@ from shadowsync.tests.support.peer_links import (
     sockets_of,
     vector,
 )
+from shadowsync.tests.support.processes import wait_until
 
 ENOUGH_SECONDS = 30.0
 SHORT_SECONDS = 0.4
@@ -128,14 +129,14 @@ def test_rounds_are_in_the_same_memory_again_and_again(context: Context) -> None
             values = [vector(50_000, index) for index in range(3)]
             pools = [link._state._streaming.buffers for link in links]
 
-            def in_use(pool: BufferPool) -> int:
-                return pool.allocations - pool.idle_bytes // bytes_of(50_000)
+            def at_rest() -> bool:
+                in_use = (pool.allocations - pool.idle_bytes // bytes_of(50_000) for pool in pools)
+                return max(in_use) <= KEPT_RESULTS
 
             for _ in range(30):
                 assert all(torch.equal(result, exact(values)) for result in await means(links, values))
                 # ZeroMQ lets go of what has left on a thread of its own.
-                while any(in_use(pool) > KEPT_RESULTS for pool in pools):
-                    await asyncio.sleep(0)
+                await asyncio.to_thread(wait_until, at_rest, "only what may be asked for is in use")
             # What a late peer may ask for, and the result that is made.
             assert all(0 < pool.allocations <= KEPT_RESULTS + 1 for pool in pools)
 
