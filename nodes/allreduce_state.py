@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..pipeline.types import Float32Array
+from ..pipeline.wire.buffers import BufferPool, bytes_of
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.peer_messages import (
     PeerAsk,
@@ -79,7 +80,9 @@ class AllReduceState:
         self._meeting = Meeting(
             self.standing, algorithm, numel=numel, chunk_elements=chunk_elements, seed=seed, eager=eager
         )
-        self._streaming = Streaming(self.standing, chunk_elements)
+        # The result of a round, and that of the one before, which a late peer may still ask for.
+        buffers = BufferPool(bytes_of(numel, arrays=2))
+        self._streaming = Streaming(self.standing, chunk_elements, buffers)
         self._resolution = Resolution(self.standing, self._streaming)
         self._grouping: Grouping | None = None
         self._wanted_until = 0.0
@@ -115,7 +118,7 @@ class AllReduceState:
         """Bytes of a round under way, of results kept for others, of early chunks and of references."""
         at = self.standing
         work = at.round.work.memory_bytes if at.round is not None and at.round.work is not None else 0
-        work += self._streaming.buffers.memory_bytes
+        work += self._streaming.buffers.idle_bytes
         return work + at.memory.memory_bytes + at.early.memory_bytes + at.coding.memory_bytes
 
     def regroup(self, generation: int, members: Sequence[int], now: float) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import zmq
-
 from ..pipeline.types import Float32Array
+from ..pipeline.wire.buffers import BufferPool
 from ..pipeline.wire.codecs.feedback import ErrorFeedback
 from ..pipeline.wire.codecs.reference import Reference
 from ..pipeline.wire.codecs.registry import LinkCodecs
@@ -23,17 +20,18 @@ class CenterClient:
     Args:
         start: the place of the slice's first element in the model.
         elements: the slice's length.
+        buffers: where the buffer comes from.
     """
 
-    def __init__(self, start: int, elements: int, codecs: LinkCodecs) -> None:
+    def __init__(self, start: int, elements: int, codecs: LinkCodecs, buffers: BufferPool) -> None:
         self.request = 0
         self._down_lossy = codecs.down.lossy
         self._start = start
         self._elements = elements
         self._reference = Reference(codecs.up, elements)
         self._feedback = ErrorFeedback(codecs.down, elements)
+        self._buffers = buffers
         self._buffer: Float32Array | None = None
-        self._leaving: list[zmq.MessageTracker] = []
         self._arrived: dict[int, int] = {}
         self._missing = elements
         self._answers: dict[int, CenterValues] = {}
@@ -67,15 +65,13 @@ class CenterClient:
         self._missing = self._elements
         self._answers = {}
         self._reference.begin()
-        if not all(tracker.done for tracker in self._leaving):
-            # ZeroMQ may still read it.
-            self._buffer = None
-        self._leaving = []
+        # ZeroMQ may still read it: not this client's to write before the pool says so.
+        self._buffer = None
 
-    def buffer(self, spare: Callable[[], Float32Array]) -> Float32Array:
-        """The buffer of this client; `spare` gives one if it has none."""
+    def buffer(self) -> Float32Array:
+        """The buffer of this client."""
         if self._buffer is None:
-            self._buffer = spare()
+            self._buffer = self._buffers.take(self._elements)
         return self._buffer
 
     def repeat(self, message: CenterExchange) -> CenterValues:
@@ -88,7 +84,7 @@ class CenterClient:
             )
         return answer
 
-    def place(self, message: CenterExchange, spare: Callable[[], Float32Array]) -> None:
+    def place(self, message: CenterExchange) -> None:
         """Takes a chunk that has not come yet; raises ValueError for one that cannot be taken."""
         at = self._place_of(message)
         start, stop = message.start, message.start + message.elements
@@ -97,14 +93,14 @@ class CenterClient:
         if any(other < stop and start < other + size for other, size in self._arrived.items()):
             raise ValueError(f"{message.elements} elements from {start} overlap what came before")
         values = self._reference.decode(at, message.reference, message.payload, message.elements)
-        target = self._reference.values if self._reference.kept else self.buffer(spare)
+        target = self._reference.values if self._reference.kept else self.buffer()
         target[at : at + message.elements] = values
         self._arrived[start] = message.elements
         self._missing -= message.elements
 
-    def values(self, spare: Callable[[], Float32Array]) -> Float32Array:
+    def values(self) -> Float32Array:
         """The whole slice as it came, not copied."""
-        return self._reference.values if self._reference.kept else self.buffer(spare)
+        return self._reference.values if self._reference.kept else self.buffer()
 
     def answer(self, delta: Float32Array) -> list[CenterValues]:
         """The exchange was applied and this, in the client's buffer, is its answer: the messages, which are
@@ -117,16 +113,10 @@ class CenterClient:
         self._reference.complete(self.request)
         return list(self._answers.values())
 
-    def sent(self, trackers: list[zmq.MessageTracker]) -> None:
-        """ZeroMQ's trackers of what leaves from the buffer: until they are done it is not written."""
-        self._leaving += trackers
-
-    def release(self) -> Float32Array | None:
-        """The buffer, if the answer does not need it any more."""
-        if not self._down_lossy:
-            return None
-        buffer, self._buffer = self._buffer, None
-        return buffer
+    def release(self) -> None:
+        """Lets go of the buffer, if the answer does not need it any more."""
+        if self._down_lossy:
+            self._buffer = None
 
     def _place_of(self, message: CenterExchange) -> int:
         at = message.start - self._start

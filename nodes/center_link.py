@@ -10,13 +10,13 @@ import torch
 import zmq
 import zmq.asyncio
 
+from ..pipeline.wire.buffers import BufferPool, bytes_of
 from ..pipeline.wire.codecs.reference import Reference
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
 from ..sync_algos.base import Slice
 from ..sync_algos.memory import split_evenly
 from .center_line import CenterLine
-from .reused_buffers import ReusedBuffers
 from .role import MemberInfo
 from .traffic import Traffic
 
@@ -62,7 +62,8 @@ class CenterLink:
             for member, part in zip(members, split_evenly(numel, len(members)), strict=False)
         ]
         self._references = {line.part: Reference(codecs.up, len(line.part)) for line in self._lines}
-        self._answers = {line.part: ReusedBuffers(1) for line in self._lines}
+        # One answer of each slice.
+        self._answers = BufferPool(sum(bytes_of(len(line.part)) for line in self._lines))
         self._tasks = [asyncio.get_running_loop().create_task(line.receive()) for line in self._lines]
 
     @property
@@ -107,7 +108,7 @@ class CenterLink:
                 f"contiguous float32 [{len(part)}] is sent"
             )
         array = values.numpy()
-        answer = self._answers[part].take(len(part))
+        answer = self._answers.take(len(part))
         number = self._number()
         ready: dict[int, CenterExchange] = {}
 

@@ -40,7 +40,7 @@ class CenterService(ListeningService):
         """See `CenterState`."""
         if isinstance(message, CenterExchange):
             for answer in self.state.exchange(identity, message):
-                self.state.sent(identity, self.listener.send(identity, answer) or [])
+                self.listener.send(identity, answer)
         elif isinstance(message, CenterRead):
             self.listener.send(identity, self.state.read(message))
         elif isinstance(message, CenterSeed):

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-import zmq
 
 from ..pipeline.types import Float32Array
+from ..pipeline.wire.buffers import BufferPool, bytes_of
 from ..pipeline.wire.codecs.float32 import Float32
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues
@@ -48,7 +48,7 @@ class CenterState:
         self._seed: Float32Array | None = None
         self._clients: dict[bytes, CenterClient] = {}
         self._gone: set[bytes] = set()
-        self._spare: Float32Array | None = None
+        self._buffers = BufferPool(0)
         self.applied_slices = 0
         self.repeated_chunks = 0
         self.abandoned_exchanges = 0
@@ -63,8 +63,7 @@ class CenterState:
     def memory_bytes(self) -> int:
         """Bytes of the slice, of what is staged, and of what is remembered."""
         own = self.values.numel() * 4 if self.values is not None else 0
-        spare = self._spare.nbytes if self._spare is not None else 0
-        return own + spare + sum(client.memory_bytes for client in self._clients.values())
+        return own + self._buffers.idle_bytes + sum(client.memory_bytes for client in self._clients.values())
 
     def seed(self, message: CenterSeed) -> CenterValues:
         """A chunk of the first value; repeats and chunks after the last change nothing."""
@@ -74,6 +73,8 @@ class CenterState:
                     raise ValueError(f"a slice from {message.slice_start} to {message.slice_stop}")
                 self._seed = _empty(message.slice_stop - message.slice_start)
                 self.start, self.stop = message.slice_start, message.slice_stop
+                # One goes from client to client; another is still leaving then.
+                self._buffers = BufferPool(bytes_of(len(self._seed), arrays=2))
             elif (message.slice_start, message.slice_stop) != (self.start, self.stop):
                 raise ValueError(f"another slice than {self.start} to {self.stop}")
             self._place(self._seed, self._seeded, message.start, message.values)
@@ -89,7 +90,9 @@ class CenterState:
         if client.rpartition(b"/")[0] in self._gone:
             raise ValueError("this trainer was declared dead")
         if current is None:
-            current = self._clients[client] = CenterClient(self.start, center.numel(), self._codecs)
+            current = self._clients[client] = CenterClient(
+                self.start, center.numel(), self._codecs, self._buffers
+            )
             self.reference_bytes += current.reference_bytes
         if message.request < current.request:
             return []
@@ -100,20 +103,14 @@ class CenterState:
         if current.answered:
             self.repeated_chunks += 1
             return [current.repeat(message)]
-        current.place(message, self._take_spare)
+        current.place(message)
         if not current.whole:
             return []
-        answer = current.buffer(self._take_spare)
-        self._apply(center, current.values(self._take_spare), answer)
+        answer = current.buffer()
+        self._apply(center, current.values(), answer)
         answers = current.answer(answer)
-        released = current.release()
-        self._spare = self._spare if released is None else released
+        current.release()
         return answers
-
-    def sent(self, client: bytes, trackers: list[zmq.MessageTracker]) -> None:
-        """Answers to this client are on their way; see `CenterClient.sent`."""
-        if client in self._clients:
-            self._clients[client].sent(trackers)
 
     def read(self, message: CenterRead) -> CenterValues:
         """The center's values as they are now, a copy."""
@@ -150,10 +147,6 @@ class CenterState:
             part = slice(at, at + RULE_ELEMENTS)
             taken[part] = self._rule(center[part], given[part])
         self.applied_slices += 1
-
-    def _take_spare(self) -> Float32Array:
-        spare, self._spare = self._spare, None
-        return spare if spare is not None else np.empty(self.stop - self.start, dtype=np.float32)
 
     def _place(self, target: Float32Array, arrived: dict[int, int], start: int, values: Float32Array) -> int:
         """Copies a chunk that has not arrived yet; gives how many elements are new."""

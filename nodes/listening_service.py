@@ -100,8 +100,10 @@ class ListeningService(Service):
     def refuse(self, identity: bytes, message: Message, error: ValueError) -> None:
         """Counts, logs and answers a message that cannot be done, where that is seen after `handle`."""
         self.listener.refused_messages += 1
-        log.error("refused a %s from %r: %s", message.KIND, identity, error)
-        self.listener.send(identity, Failure(request=getattr(message, "request", 0), what=str(error)))
+        # As text: who keeps the record would keep with the error all that was made for the message.
+        what = str(error)
+        log.error("refused a %s from %r: %s", message.KIND, identity, what)
+        self.listener.send(identity, Failure(request=getattr(message, "request", 0), what=what))
 
     def _handle_or_refuse(self, identity: bytes, message: Message) -> None:
         began = time.monotonic()

@@ -71,6 +71,7 @@ class Node:
         self.settings = settings
         self.exit_code = ExitCode.OK
         self.exit_text = ""
+        self._told_end = (ExitCode.OK, "")
         self._finished = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -91,7 +92,11 @@ class Node:
         try:
             self._connect()
             self._talk = Conversation(
-                "the coordinator", self._send, self._handle, repeatable=self.role.repeatable
+                "the coordinator",
+                self._send,
+                self._handle,
+                repeatable=self.role.repeatable,
+                answered=self._after_answer,
             )
             self._install_signals()
             self._spawn(self._receive())
@@ -247,12 +252,13 @@ class Node:
             return await self._profile.trace(float(body["seconds"]))
         if verb != "finish":
             return await self.role.handle(verb, body)
-        # The answer must leave before the socket closes, so the end is scheduled behind it; and it comes also
-        # where there is nothing to measure yet.
-        self._loop.call_later(
-            0.05, self._end, ExitCode(int(body.get("exit_code", 0))), str(body.get("why", ""))
-        )
+        self._told_end = ExitCode(int(body.get("exit_code", 0))), str(body.get("why", ""))
         return self._metrics()
+
+    def _after_answer(self, verb: str) -> None:
+        # The answer is in the socket, which lingers when it is closed until that has left.
+        if verb == "finish":
+            self._end(*self._told_end)
 
     def _send(self, message: Message) -> None:
         send_now(self._socket, encode(message))

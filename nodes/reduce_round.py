@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pipeline.types import Float32Array
+from ..pipeline.wire.buffers import BufferPool
 from ..sync_algos.base import Slice
 from .peer_codecs import Coding, Packed
-from .reused_buffers import ReusedBuffers
 from .weighted_mean import WeightedMean
 
 ASKED_AT_ONCE = 1024
@@ -69,7 +69,7 @@ class ReduceRound:
         weight: float,
         chunk_elements: int,
         coding: Coding,
-        buffers: ReusedBuffers,
+        buffers: BufferPool,
         *,
         exchange: bool = False,
     ) -> None:

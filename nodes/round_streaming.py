@@ -8,25 +8,30 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..pipeline.types import Float32Array
+from ..pipeline.wire.buffers import BufferPool
 from ..pipeline.wire.peer_messages import PeerAsk, PeerChunk, PeerEnded, PeerReady, PeerResult, PeerVerdict
 from .early_chunks import RoundId, round_of
 from .peer_codecs import Packed, plain
 from .peer_events import Result
 from .peer_round import PeerRound, Phase
 from .reduce_round import ASKED_AT_ONCE, ReduceRound, as_positions, even_slices
-from .reused_buffers import ReusedBuffers
 from .standing import Standing
 
 NO_POSITIONS = np.empty(0, dtype=np.int32)
 
 
 class Streaming:
-    """One trainer's part of it; `chunk_elements` is the same on all of them."""
+    """One trainer's part of it; `chunk_elements` is the same on all of them.
 
-    def __init__(self, standing: Standing, chunk_elements: int) -> None:
+    Args:
+        buffers: where the results go. One is in use as long as its round, `Standing.memory`, a frame that
+            is still to be sent, or whoever asked for the round has anything of it.
+    """
+
+    def __init__(self, standing: Standing, chunk_elements: int, buffers: BufferPool) -> None:
         self._at = standing
         self._chunk = chunk_elements
-        self.buffers = ReusedBuffers(2)
+        self.buffers = buffers
 
     def start(
         self, round: PeerRound, values: Float32Array, weight: float, now: float, *, exchange: bool

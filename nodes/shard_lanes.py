@@ -117,5 +117,7 @@ class ShardLanes:
                 self._busy_seconds[lane] += seconds
                 if TRACER.on:
                     TRACER.note("rows", began, seconds)
+                # Its memory may be lent again while this waits for the next one.
+                del task
         except Exception as error:  # noqa: BLE001 - whatever it is, the node fails with it
             self._failed(error)

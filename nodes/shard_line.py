@@ -23,7 +23,7 @@ from ..pipeline.wire.messages import (
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Connection
 from .row_coding import RowCoding
-from .shared_rows import Lent, SharedRows
+from .shared_rows import Lease, SharedRows
 from .slot import Slot
 
 RESEND_SECONDS = 3.0
@@ -39,7 +39,7 @@ class _Request:
     shard: int
     message: Lookup | Push
     sent_at: float
-    lent: Lent | None = None
+    lease: Lease | None = None
 
 
 class ShardLines:
@@ -106,19 +106,19 @@ class ShardLines:
         every node's books have every batch."""
         targets = slot.targets or self.targets(slot)
         slot.targets = []
-        for shard, (request, gradient, lent) in enumerate(
+        for shard, (request, gradient, lease) in enumerate(
             zip(slot.requests, gradients, targets, strict=True)
         ):
             slot.unpushed += 1
-            if lent is not None and not lent.holds(gradient):
-                lent.values[:] = gradient
+            if lease is not None and not lease.holds(gradient):
+                lease.values[:] = gradient
             version = slot.versions[shard]
             number, id = self._number(), slot.delivery.id
             rows, counts, lengths = request.rows, request.counts, request.bag_lengths
             message = Push(number, id, version, rows, gradient, slot.lr_scale, counts, lengths)
-            self._send(slot, shard, message, now, lent=lent)
+            self._send(slot, shard, message, now, lease=lease)
 
-    def targets(self, slot: Slot) -> list[Lent | None]:
+    def targets(self, slot: Slot) -> list[Lease | None]:
         """For each node the shared memory for the gradients of its part, or None; kept in the slot. They are
         sent without a copy if they are there by the time of `push`."""
         slot.targets = [
@@ -191,9 +191,9 @@ class ShardLines:
         expected = slot.requests[shard].floats
         values = message.values
         if message.shared:
-            if request.lent is None:
+            if request.lease is None:
                 raise ShardRefused("answered into memory that it was not given", where=self._names[shard])
-            values = request.lent.values
+            values = request.lease.values
             self.shared[shard].bytes += values.nbytes
         if len(values) != expected:
             raise ShardRefused(f"answered {len(values)} floats, not {expected}", where=self._names[shard])
@@ -205,8 +205,8 @@ class ShardLines:
         message = Lookup(self._number(), asked.rows, asked.counts, asked.bag_lengths)
         if self.shared:
             self._offer(shard, now, asked.floats if self._lends[Lookup] else 0)
-        lent = self._lend(shard, Lookup, asked.floats)
-        self._send(slot, shard, message, now, lent)
+        lease = self._lend(shard, Lookup, asked.floats)
+        self._send(slot, shard, message, now, lease)
 
     def _send(
         self,
@@ -214,21 +214,21 @@ class ShardLines:
         shard: int,
         message: Lookup | Push,
         now: float,
-        lent: Lent | None = None,
+        lease: Lease | None = None,
     ) -> None:
-        if lent is not None and not self.shared[shard].has(lent):
+        if lease is not None and not self.shared[shard].has(lease):
             # Another segment was offered meanwhile, for which the node lets go of this one.
-            lent = None
+            lease = None
         # What is kept is whole: sent again, it goes over the socket.
-        self._open[message.request] = _Request(slot, shard, message, now, lent)
-        if lent is None:
+        self._open[message.request] = _Request(slot, shard, message, now, lease)
+        if lease is None:
             self.connections[shard].send(self._coding.outgoing(message))
             return
-        self.connections[shard].send(lent.carry(message))
+        self.connections[shard].send(lease.carry(message))
         if isinstance(message, Push):
-            self.shared[shard].bytes += lent.values.nbytes
+            self.shared[shard].bytes += lease.values.nbytes
 
-    def _lend(self, shard: int, kind: type[Lookup] | type[Push], floats: int) -> Lent | None:
+    def _lend(self, shard: int, kind: type[Lookup] | type[Push], floats: int) -> Lease | None:
         return self.shared[shard].take(floats) if self.shared and self._lends[kind] else None
 
     def _offer(self, shard: int, now: float, floats: int = 0) -> None:
@@ -237,8 +237,8 @@ class ShardLines:
 
     def _retire(self, request: _Request) -> None:
         """The node may yet do what it was asked at first, with the memory that was lent for it."""
-        if request.lent is not None:
-            self.shared[request.shard].retire(request.lent)
+        if request.lease is not None:
+            self.shared[request.shard].retire(request.lease)
 
     def _number(self) -> int:
         number, self._next_request = self._next_request, self._next_request + 1

@@ -11,9 +11,9 @@ from ..pipeline.embedding.applied import AppliedBatches
 from ..pipeline.embedding.shard_work import ShardWork
 from ..pipeline.embedding.store import ShardStore
 from ..pipeline.types import Float32Array
+from ..pipeline.wire.buffers import BufferPool
 from ..pipeline.wire.codecs.registry import LinkCodecs
 from ..pipeline.wire.messages import Attach, Lookup, Push, Pushed, Vectors
-from ..pipeline.wire.pool import BufferPool
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Listener
 from .kept_memory import keep_freed_memory
@@ -21,6 +21,9 @@ from .listening_service import ListeningService
 from .row_coding import RowCoding
 from .shard_lanes import ShardLanes
 from .worker_segments import WorkerSegments
+
+# Of answers that nobody uses any more: a few large ones of each of a few workers.
+IDLE_ANSWER_BYTES = 256 << 20
 
 
 class ShardService(ListeningService):
@@ -54,7 +57,7 @@ class ShardService(ListeningService):
         self._coding = RowCoding(codecs or LinkCodecs(), store.floats_of)
         self._vectors_coded = codecs is not None and codecs.down.lossy
         self._segments = WorkerSegments(allowed=shares)
-        self._pool = BufferPool()
+        self._pool = BufferPool(IDLE_ANSWER_BYTES)
         self._lanes = ShardLanes(threads, self.waker.wake, failed) if threads > 1 else None
         self._pushes = 0
         self._lookups = 0
@@ -131,12 +134,7 @@ class ShardService(ListeningService):
         floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
         target = None if self._vectors_coded else self._segments.target(identity, message, floats)
         buffer = self._pool.take(floats) if target is None else target
-        try:
-            work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)
-        except ValueError:
-            if target is None:
-                self._pool.sent(buffer, [])
-            raise
+        work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)
         version = self._pushes
 
         def answer() -> None:
@@ -151,15 +149,13 @@ class ShardService(ListeningService):
         self._do(work, answer)
 
     def _send(self, identity: bytes, message: Lookup, vectors: Vectors) -> bool:
-        """The vectors over the socket, in a buffer of the pool; false if they are more than may be sent."""
+        """The vectors over the socket, ; false if they are more than may be sent."""
         try:
-            trackers = self.listener.send(identity, self._coding.outgoing(vectors))
+            self.listener.send(identity, self._coding.outgoing(vectors))
         except ValueError as error:
             # Lanes end later than `handle`, which would refuse it.
-            self._pool.sent(vectors.values, [])
             self.refuse(identity, message, error)
             return False
-        self._pool.sent(vectors.values, trackers or [])
         return True
 
     def lose(self, token: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
-import sys
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from ..pipeline.types import Float32Array
+from ..pipeline.wire.buffers import lend
 from ..pipeline.wire.messages import Attach, Attached, Lookup, Push
 from ..pipeline.wire.segment import FLOAT_BYTES, HEAD_BYTES, OwnSegment, running_kernel
 
@@ -18,22 +20,21 @@ PAGE_FLOATS: Final = 1024
 # Batches of one size have requests of nearly one size: what is a little larger than the first still fits.
 SPARE_SHARE: Final = 0.25
 OFFER_AGAIN_SECONDS: Final = 3.0
-# What refers to the array of a block that nobody uses: the block, and whoever looks.
-_IDLE_REFERENCES: Final = 2
 _NOTHING: Final = np.zeros(0, np.float32)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lent:
-    """A part of a segment, for one request.
+class Lease:
+    """A part of a segment, for one request: its vectors until the step with them is done, or its gradients
+    until the node has answered.
 
     Attributes:
         segment: its number.
         offset: where in it, in bytes.
-        values: float32 [floats], there. The memory is lent to nobody else while this array, or anything made
-            from it without a copy, is there.
+        values: float32 [floats], there. The lease ends with this array and all that is made from it without
+            a copy (see `lend`): no one may have to know who else still computes with it.
     """
 
     segment: int
@@ -72,18 +73,12 @@ class Lent:
         return bool(here == there)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Block:
-    offset: int
-    array: Float32Array
-
-
 class SharedRows:
     """Of one worker and one embedding node. Owned by the worker's thread.
 
     A segment is offered to the node when there is something to share, and used once the node has it; until
     then, and where it cannot have it, nothing is lent and all goes over the socket. A block is lent again
-    only when nothing refers to its memory any more: no open request, no tensor of a step, nothing that a
+    only when its lease has ended: no open request, no tensor of a step, nothing that a
     model keeps. The lowest that is free is lent first: few are ever touched, and those stay in the cache.
 
     A larger segment takes the place of one whose blocks are too small, and of one that has lost half of them.
@@ -103,31 +98,36 @@ class SharedRows:
         self._number = 0
         self._block_floats = 0
         self._needed_floats = 0
-        self._made: list[_Block] = []
-        self._blocks: list[_Block] = []
+        # Offsets in the segment that the node has: a heap of those to lend, and those never to lend again.
+        self._idle: list[int] = []
+        self._retired: set[int] = set()
+        # Segment and offset of leases that ended. Whichever thread drops the last reference appends.
+        self._returned: deque[tuple[int, int]] = deque()
         self._offer: Attach | None = None
         self._offered_at = 0.0
         self.bytes = 0
         self.refused = self._over = False
 
-    def take(self, floats: int) -> Lent | None:
+    def take(self, floats: int) -> Lease | None:
         """Memory for so many floats, with undefined contents; None where there is none."""
         self._needed_floats = max(self._needed_floats, floats)
         if floats > self._block_floats or not floats:
             return None
-        for block in self._blocks:
-            if sys.getrefcount(block.array) <= _IDLE_REFERENCES:
-                return Lent(self._number, block.offset, block.array[:floats])
-        return None
+        self._collect()
+        if self._segment is None or not self._idle:
+            return None
+        number, offset = self._number, heapq.heappop(self._idle)
+        values = lend(self._segment.floats(offset, floats), lambda: self._returned.append((number, offset)))
+        return Lease(number, offset, values)
 
-    def has(self, lent: Lent) -> bool:
+    def has(self, lease: Lease) -> bool:
         """Whether the node has the segment in which this lies: no other was offered since."""
-        return lent.segment == self._number and not self._over
+        return lease.segment == self._number and not self._over
 
-    def retire(self, lent: Lent) -> None:
+    def retire(self, lease: Lease) -> None:
         """Never lends this again: the node may still read or write it, nobody knows until when."""
-        if lent.segment == self._number:
-            self._blocks = [block for block in self._blocks if block.offset != lent.offset]
+        if lease.segment == self._number:
+            self._retired.add(lease.offset)
 
     def offer(self, now: float, floats: int = 0) -> Attach | None:
         """What is to be sent to the node now, if anything, before so many floats are asked for: a segment, or
@@ -136,7 +136,8 @@ class SharedRows:
         if self._over or not self._needed_floats:
             return None
         if self._offer is None:
-            enough = 2 * len(self._blocks) > self._count and self._needed_floats <= self._block_floats
+            large_enough = self._needed_floats <= self._block_floats
+            enough = large_enough and 2 * len(self._retired) < self._count
             if enough or not self._make():
                 return None
         elif now - self._offered_at <= OFFER_AGAIN_SECONDS:
@@ -150,7 +151,8 @@ class SharedRows:
             return
         self._offer = None
         if message.shared:
-            self._blocks, self._made = self._made, []
+            # Ascending, so it is a heap.
+            self._idle = [HEAD_BYTES + at * self._block_floats * FLOAT_BYTES for at in range(self._count)]
             self._drop_descriptor()
         else:
             self._give_up(message.why)
@@ -158,7 +160,7 @@ class SharedRows:
     def close(self) -> None:
         """Lends nothing any more, and offers nothing."""
         self._over = True
-        self._offer, self._blocks, self._made = None, [], []
+        self._offer, self._idle = None, []
         self._drop_descriptor()
         self._segment = None
 
@@ -166,14 +168,13 @@ class SharedRows:
         floats = int(self._needed_floats * (1 + SPARE_SHARE))
         floats = -(-floats // PAGE_FLOATS) * PAGE_FLOATS
         # What is lent keeps its segment mapped; nothing more is lent of it.
-        self._blocks = []
+        self._idle = []
         try:
             segment = OwnSegment(HEAD_BYTES + self._count * floats * FLOAT_BYTES)
         except OSError as error:
             self._give_up(str(error))
             return False
-        offsets = [HEAD_BYTES + at * floats * FLOAT_BYTES for at in range(self._count)]
-        self._made = [_Block(offset, segment.floats(offset, floats)) for offset in offsets]
+        self._retired = set()
         self._segment, self._block_floats, self._number = segment, floats, self._number + 1
         self._offer = Attach(
             segment=self._number,
@@ -184,6 +185,12 @@ class SharedRows:
             token=segment.token,
         )
         return True
+
+    def _collect(self) -> None:
+        while self._returned:
+            number, offset = self._returned.popleft()
+            if (number, self._over) == (self._number, False) and offset not in self._retired:
+                heapq.heappush(self._idle, offset)
 
     def _drop_descriptor(self) -> None:
         if self._segment is not None:

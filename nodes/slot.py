@@ -8,7 +8,7 @@ from ..pipeline.embedding.lookup import LookupPlan
 from ..pipeline.types import Float32Array
 from ..pipeline.wire.messages import Delivery
 from .reader_line import ReaderLine
-from .shared_rows import Lent
+from .shared_rows import Lease
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class Slot:
     requests: list[LookupPlan] = field(default_factory=list)
     answers: list[Float32Array] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    targets: list[Lent | None] = field(default_factory=list)
+    targets: list[Lease | None] = field(default_factory=list)
     unanswered: int = 0
     unpushed: int = 0
     loss: float = 0.0

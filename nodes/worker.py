@@ -256,7 +256,7 @@ class Worker(Service):
         with self._computing:
             step = self._stepper.stage(slot.delivery, slot.requests, slot.answers)
             targets = self._shards.targets(slot)
-            step.vectors.gradients_into([None if lent is None else lent.values for lent in targets])
+            step.vectors.gradients_into([None if lease is None else lease.values for lease in targets])
             self._stepper.launch(step)
         self._launched.append((slot, step))
         slot.line.processed()

@@ -16,6 +16,8 @@ from .schema import Examples
 class WindowMemory:
     """Shuffles one window after the other in the same arrays, which grow to the most that was asked for.
 
+    Scratch memory of one owner, no pool: nothing of it is given to anyone.
+
     One thread. In memory: the window's rows of tables once, its labels and numbers once where it has several
     parts, and two columns.
     """

@@ -42,6 +42,8 @@ class Conversation:
             A ShadowSyncError that it raises becomes an answer with `ok` false.
         repeatable: verbs that change nothing, whose answers are not remembered: one of them that comes twice
             is handled twice.
+        answered: called with the verb once the answer to a question is given to `send`, unless it is a
+            refusal or a repeat.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class Conversation:
         handle: Handler,
         *,
         repeatable: Collection[str] = (),
+        answered: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.peer = peer
         self._send = send
         self._handle = handle
         self._repeatable = repeatable
+        self._answered = answered
         self._next_number = 1
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._working: set[int] = set()
@@ -141,6 +145,8 @@ class Conversation:
         while len(self._answers) > REMEMBERED_ANSWERS:
             self._answers.popitem(last=False)
         self._send(answer)
+        if answer.ok:
+            self._answered(ask.verb)
 
     def close(self, why: str) -> None:
         """Ends the conversation: waiting questions get `Gone(why)`, handling is cancelled."""

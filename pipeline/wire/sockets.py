@@ -55,9 +55,8 @@ def has_message(socket: zmq.Socket[bytes]) -> bool:
     return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
 
-def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> list[zmq.MessageTracker]:
-    """Sends frames as one message; large ones without a copy. Gives the trackers of those."""
-    trackers = []
+def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> None:
+    """Sends frames as one message; large ones without a copy: ZeroMQ keeps them until they have left."""
     last = len(frames) - 1
     # Plain numbers: an operation on two flags of the enum takes longer than the rest of a small frame.
     flags = int(flags)
@@ -67,10 +66,7 @@ def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> lis
         if isinstance(frame, bytes) or frame.nbytes < zmq.COPY_THRESHOLD:
             socket.send(frame, how)
         else:
-            tracker = socket.send(frame, how, copy=False, track=True)
-            if tracker is not None and not tracker.done:
-                trackers.append(tracker)
-    return trackers
+            socket.send(frame, how, copy=False)
 
 
 class Connection:
@@ -87,19 +83,18 @@ class Connection:
         self.refused_messages = 0
         self.unsent_messages = 0
 
-    def send(self, message: Message) -> list[zmq.MessageTracker]:
-        """Queues a message; gives the trackers of the frames that are sent without a copy.
+    def send(self, message: Message) -> None:
+        """Queues a message; its tensors must not change any more.
 
         With a full queue nothing is sent and that is counted: every request is sent again until answered.
         """
         frames = encode(message)
         try:
-            trackers = send_frames(self.socket, frames, zmq.NOBLOCK)
+            send_frames(self.socket, frames, zmq.NOBLOCK)
         except zmq.Again:
             self.unsent_messages += 1
-            return []
+            return
         self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
-        return trackers
 
     def receive(self) -> Message | None:
         """The next message that has arrived, or None. What cannot be understood is counted and logged."""
@@ -139,18 +134,17 @@ class Listener:
         self.refused_messages = 0
         self.unreachable_messages = 0
 
-    def send(self, identity: bytes, message: Message) -> list[zmq.MessageTracker] | None:
-        """Queues a message for a peer; None if it is gone or its queue full (counted: it asks again)."""
+    def send(self, identity: bytes, message: Message) -> None:
+        """Queues a message for a peer, nothing if it is gone or its queue full (counted: it asks again)."""
         frames = encode(message)
         try:
-            trackers = send_frames(self.socket, [identity, *frames], zmq.NOBLOCK)
+            send_frames(self.socket, [identity, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             self.unreachable_messages += 1
-            return None
+            return
         self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
-        return trackers
 
     def receive(self) -> tuple[bytes, Message] | None:
         """The next (identity, message) that has arrived, or None.

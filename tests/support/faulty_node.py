@@ -137,11 +137,13 @@ def drop(kinds: Iterable[type[Message]] = DROPPED) -> None:
 
     connection_send, listener_send, node_send = Connection.send, Listener.send, Node._send
 
-    def from_worker(self: Connection, message: Message) -> list[Any]:
-        return [] if lost(message) else connection_send(self, message)
+    def from_worker(self: Connection, message: Message) -> None:
+        if not lost(message):
+            connection_send(self, message)
 
-    def from_service(self: Listener, identity: bytes, message: Message) -> list[Any] | None:
-        return [] if lost(message) else listener_send(self, identity, message)
+    def from_service(self: Listener, identity: bytes, message: Message) -> None:
+        if not lost(message):
+            listener_send(self, identity, message)
 
     def from_node(self: Node, message: Message) -> None:
         if not (isinstance(message, Ask) and message.verb == "trained" and due_ask()):

@@ -15,11 +15,10 @@ class Outbox:
     def __init__(self) -> None:
         self.sent: list[Message] = []
 
-    def send(self, message: Message) -> list[object]:
+    def send(self, message: Message) -> None:
         """Notes a message."""
         encode(message)
         self.sent.append(message)
-        return []
 
     def take(self) -> list[Message]:
         """What was sent since the last call."""

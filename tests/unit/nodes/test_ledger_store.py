@@ -29,7 +29,7 @@ import os, signal, sys
 from pathlib import Path
 from shadowsync.nodes.ledger_state import Acknowledged
 from shadowsync.nodes.ledger_store import LedgerStore
-from shadowsync.pipeline.data.batch import BatchId
+from shadowsync.pipeline.types import BatchId
 store = LedgerStore(Path(sys.argv[1]))
 store.acknowledge([Acknowledged(BatchId(0, 0, n, 1), 10, "trainer-0", False) for n in range(3)])
 os.kill(os.getpid(), signal.SIGKILL)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.peer_link import PeerLink
+from shadowsync.nodes.round_memory import KEPT_RESULTS
+from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import Failure, Lookup
 from shadowsync.pipeline.wire.peer_messages import PeerReady, PeerResult
@@ -29,6 +31,7 @@ from shadowsync.tests.support.peer_links import (
     sockets_of,
     vector,
 )
+from shadowsync.tests.support.processes import wait_until
 
 ENOUGH_SECONDS = 30.0
 SHORT_SECONDS = 0.4
@@ -115,6 +118,27 @@ def test_results_that_are_kept_are_not_written_by_later_rounds(context: Context)
                 values = [vector(5000, 2 * number), vector(5000, 2 * number + 1)]
                 kept += [(result, exact(values)) for result in await means(links, values)]
             assert all(torch.equal(result, expected) for result, expected in kept)
+
+    run(work())
+
+
+def test_rounds_are_in_the_same_memory_again_and_again(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 3, 50_000) as made:
+            links = list(made.links.values())
+            values = [vector(50_000, index) for index in range(3)]
+            pools = [link._state._streaming.buffers for link in links]
+
+            def at_rest() -> bool:
+                in_use = (pool.allocations - pool.idle_bytes // bytes_of(50_000) for pool in pools)
+                return max(in_use) <= KEPT_RESULTS
+
+            for _ in range(30):
+                assert all(torch.equal(result, exact(values)) for result in await means(links, values))
+                # ZeroMQ lets go of what has left on a thread of its own.
+                await asyncio.to_thread(wait_until, at_rest, "only what may be asked for is in use")
+            # What a late peer may ask for, and the result that is made.
+            assert all(0 < pool.allocations <= KEPT_RESULTS + 1 for pool in pools)
 
     run(work())
 

@@ -320,6 +320,17 @@ def test_a_place_is_free_when_the_batch_is_trained(lines: ShardLines, box: Outbo
     assert answered(lines, box, slot(2)) == place
 
 
+def test_a_place_is_not_free_while_a_step_computes_with_it(lines: ShardLines, box: Outbox) -> None:
+    one = slot(0)
+    place = answered(lines, box, one)
+    tensor = torch.from_numpy(one.answers[0]).view(-1, 2).detach()
+    one.answers = []
+    assert answered(lines, box, slot(1)) != place
+    # The control: it was the tensor alone.
+    del tensor
+    assert answered(lines, box, slot(2)) == place
+
+
 def test_a_push_keeps_its_place_until_it_is_answered(lines: ShardLines, box: Outbox) -> None:
     one = slot(0)
     answered(lines, box, one)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.shared_rows import OFFER_AGAIN_SECONDS, PAGE_FLOATS, SharedRows
+from hypothesis import given
+from hypothesis import strategies as st
+from shadowsync.nodes.shared_rows import OFFER_AGAIN_SECONDS, PAGE_FLOATS, Lease, SharedRows
 from shadowsync.pipeline.wire.messages import Attach, Attached
 from shadowsync.tests.support.leaks import memory_descriptors
 
@@ -74,6 +77,59 @@ def test_a_block_is_lent_again_when_nothing_refers_to_it(shared: SharedRows) -> 
     last = shared.take(1)
     assert last is not None
     assert shared.take(1) is None
+
+
+class LendsBusyMemory(SharedRows):
+    """The control: a block is there for the next one as soon as it is lent."""
+
+    def take(self, floats: int) -> Lease | None:
+        if (lease := super().take(floats)) is not None:
+            self._returned.append((lease.segment, lease.offset))
+        return lease
+
+
+Step = tuple[str, int]
+DEEDS = st.sampled_from(["lend", "lend", "end", "retire"])
+STEPS = st.lists(st.tuples(DEEDS, st.integers(0, 9)), max_size=40)
+
+
+def follow(shared: SharedRows, steps: list[Step]) -> None:
+    """Lends and ends leases as told, each kept as a step keeps it; checks what lies in the memory."""
+    attach(shared)
+    held: list[tuple[torch.Tensor, Lease, float]] = []
+    for number, (what, which) in enumerate(steps, start=1):
+        if what == "lend" and (lease := shared.take(10)) is not None:
+            lease.values[:] = number
+            held.append((torch.from_numpy(lease.values[which:]).detach(), lease, float(number)))
+            del lease
+        elif what == "end" and held:
+            held.pop(which % len(held))
+        elif what == "retire" and held:
+            shared.retire(held[which % len(held)][1])
+        assert [float(tensor[0]) for tensor, _, _ in held] == [theirs for _, _, theirs in held]
+    shared.close()
+
+
+@given(STEPS)
+def test_what_is_lent_is_lent_to_nobody_else(steps: list[Step]) -> None:
+    follow(SharedRows("e", BLOCKS), steps)
+
+
+def test_the_control_is_found() -> None:
+    steps = [("lend", 0), ("lend", 0)]
+    follow(SharedRows("e", BLOCKS), steps)
+    with pytest.raises(AssertionError):
+        follow(LendsBusyMemory("e", BLOCKS), steps)
+
+
+def test_a_lease_may_end_on_another_thread(shared: SharedRows) -> None:
+    attach(shared)
+    for _ in range(3 * BLOCKS):
+        kept = [shared.take(10)]
+        assert kept != [None]
+        other = threading.Thread(target=kept.clear)
+        other.start()
+        other.join(10.0)
 
 
 def test_what_was_retired_is_never_lent_again(shared: SharedRows) -> None:
