@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import sys
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -16,6 +15,8 @@ from ..pipeline.report.model import EmulatedNetwork
 from ..pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
 from . import traffic_control
 from .child import Child, words_of
+from .entry_points import RELAY
+from .starter import Starter
 
 Place = tuple[str, int]
 START_SECONDS = 20.0
@@ -55,7 +56,7 @@ class Emulation:
         network = self._network
         return ["--bind", network.bind, *(["--advertise", network.advertise] if network.advertise else [])]
 
-    async def start(self) -> None:
+    async def start(self, starter: Starter) -> None:
         """Puts the network in place; raises ClusterError if that cannot be."""
         if self._wanted is None:
             return
@@ -67,7 +68,7 @@ class Emulation:
             for place, address in zip(self._places, addresses, strict=True):
                 self._options[place] = ["--bind", address, "--advertise", address]
         else:
-            await self._start_relay()
+            await self._start_relay(starter)
 
     async def stop(self) -> None:
         """Ends the relay and keeps what it says it cost."""
@@ -114,7 +115,7 @@ class Emulation:
             )
         return "relay" if problem else "tc"
 
-    async def _start_relay(self) -> None:
+    async def _start_relay(self, starter: Starter) -> None:
         wanted, network = self._wanted, self._network
         assert wanted is not None
         host = network.bind.removeprefix("tcp://")
@@ -126,8 +127,8 @@ class Emulation:
         else:
             doors = [(f"tcp://{host}:0", f"tcp://{host}:{port}") for port in _free_ports(host, self._places)]
         spec = {"delay_seconds": wanted.delay_seconds, "bytes_per_second": wanted.bytes_per_second}
-        command = [sys.executable, "-m", "shadowsync.nodes.relay_main", json.dumps(spec | {"doors": doors})]
-        self.relay = await Child.start("relay", 0, uuid4().hex, command)
+        arguments = ["-m", RELAY, json.dumps(spec | {"doors": doors})]
+        self.relay = Child("relay", 0, uuid4().hex, await starter.start(arguments, torch=False))
         endpoints = await self._endpoints()
         for place, endpoint, (_, target) in zip(self._places, endpoints, doors, strict=True):
             bind = network.bind if ipc else target.removeprefix("tcp://")
