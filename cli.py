@@ -81,8 +81,8 @@ def run(
     """Start all roles of a job on this machine and watch them to the end."""
     from .commands.watched import run_watched
 
-    job = job_of(job_file, (*overrides, *network_overrides(network), *web_override(web)), torch=True)
-    run_watched(job, "run", quiet=quiet, supervised=supervised)
+    given = (*overrides, *network_overrides(network), *web_override(web))
+    run_watched(lambda: job_of(job_file, given, torch=True), "run", quiet=quiet, supervised=supervised)
 
 
 @main.command()
@@ -114,8 +114,8 @@ def profile(
     """
     from .commands.profile import run_profile
 
-    job = job_of(job_file, (*overrides, *network_overrides(network), *web_override(web)), torch=True)
-    run_profile(job, seconds, quiet=quiet, supervised=supervised)
+    given = (*overrides, *network_overrides(network), *web_override(web))
+    run_profile(lambda: job_of(job_file, given, torch=True), seconds, quiet=quiet, supervised=supervised)
 
 
 COMMANDS = (

@@ -9,12 +9,16 @@ import click
 from .watched import end, supervise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..pipeline.config.job import Job
 
 PROFILED = "finished early: profiled for "
 
 
-def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = False) -> NoReturn:
+def run_profile(
+    read_job: Callable[[], Job], seconds: float, *, quiet: bool, supervised: bool = False
+) -> NoReturn:
     """Run the job, print its profile, and exit with the job's exit code.
 
     Raises DataError if the job ended before anything could be measured, ClusterError if no trainer
@@ -22,12 +26,15 @@ def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = Fal
     """
     from rich.console import Console
 
+    from ..pipeline.config.load import load_resolved
     from ..pipeline.errors import ClusterError, DataError, ExitCode
     from ..pipeline.profile.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
     from ..pipeline.profile.render import print_profile
     from ..pipeline.report.run_folder import shown
 
-    code, text, report, folder = supervise(job, quiet=quiet, supervised=supervised, profile_seconds=seconds)
+    code, text, report, folder = supervise(
+        read_job, quiet=quiet, supervised=supervised, profile_seconds=seconds
+    )
     if folder is not None and (folder / PROFILE_JSON).exists():
         profile = read_profile(folder / PROFILE_JSON)
         print_profile(profile, Console())
@@ -43,7 +50,7 @@ def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = Fal
     elif code is ExitCode.OK:
         raise DataError(
             "the job ended before anything could be measured",
-            where=", ".join(job.data.path),
+            where=", ".join(load_resolved(str(folder / "job.json")).data.path) if folder is not None else "",
             remedy="give it more data, or raise data.epochs",
         )
     end("profile", code, text)

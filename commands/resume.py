@@ -30,4 +30,4 @@ def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", 
     from ..nodes.resume import resumed_job
     from .watched import run_watched
 
-    run_watched(resumed_job(run_folder, overrides, which), "resume", quiet=quiet)
+    run_watched(lambda: resumed_job(run_folder, overrides, which), "resume", quiet=quiet)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import closing
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from ..nodes.starter import Starter
     from ..pipeline.config.job import Job
     from ..pipeline.errors import ExitCode
     from ..pipeline.report.model import Report
 
 
-def run_watched(job: Job, command: str, *, quiet: bool, supervised: bool = False) -> NoReturn:
-    """Run a job on this machine, show its progress and report, and exit.
+def run_watched(
+    read_job: Callable[[], Job], command: str, *, quiet: bool, supervised: bool = False
+) -> NoReturn:
+    """Read a job, run it on this machine, show its progress and report, and exit.
 
     Exits with the job's exit code. `command` is what the user called.
     """
@@ -26,7 +31,7 @@ def run_watched(job: Job, command: str, *, quiet: bool, supervised: bool = False
     from ..pipeline.report.run_folder import shown
     from ..pipeline.report.terminal import print_report
 
-    code, text, report, folder = supervise(job, quiet=quiet, supervised=supervised)
+    code, text, report, folder = supervise(read_job, quiet=quiet, supervised=supervised)
     if report is not None and folder is not None and not quiet:
         print_report(report, Console())
         click.echo(f"report: {shown(folder / 'report.md')}")
@@ -41,32 +46,36 @@ def end(command: str, code: ExitCode, text: str) -> NoReturn:
 
 
 def supervise(
-    job: Job, *, quiet: bool, supervised: bool, profile_seconds: float | None = None
+    read_job: Callable[[], Job], *, quiet: bool, supervised: bool, profile_seconds: float | None = None
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     """Run a job to its end, with its progress on the terminal unless `quiet`.
 
     Returns the exit code, one line for the user, the report if there is one, and the run's folder.
     """
-    from ..nodes.run_job import prepare
+    from ..nodes.starter import make_starter
+
+    # Its processes begin to import while the job is read.
+    with closing(make_starter()) as starter:
+        return asyncio.run(_supervised(read_job(), starter, quiet, supervised, profile_seconds))
+
+
+async def _supervised(
+    job: Job, starter: Starter, quiet: bool, supervised: bool, profile_seconds: float | None
+) -> tuple[ExitCode, str, Report | None, Path | None]:
     from ..nodes.supervisor import Supervisor
     from ..watch.live import display
 
-    prepare(job)
-
-    async def accompanied() -> Any:
-        shown = display(quiet=quiet)
-        supervisor = Supervisor(
-            job,
-            shown,
-            supervised=supervised,
-            progress_seconds=shown.period_seconds,
-            began=shown.begin,
-            profile_seconds=profile_seconds,
-        )
-        try:
-            return *(await supervisor.run()), supervisor.folder
-        finally:
-            shown.close()
-
-    result: tuple[ExitCode, str, Report | None, Path | None] = asyncio.run(accompanied())
-    return result
+    shown = display(quiet=quiet)
+    supervisor = Supervisor(
+        job,
+        shown,
+        starter,
+        supervised=supervised,
+        progress_seconds=shown.period_seconds,
+        began=shown.begin,
+        profile_seconds=profile_seconds,
+    )
+    try:
+        return *(await supervisor.run()), supervisor.folder
+    finally:
+        shown.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+from ..nodes.entry_points import CLI, python
 
 
 class JobProcess:
@@ -37,7 +38,7 @@ class JobProcess:
 
     def run(self, job_file: Path, log: Path) -> tuple[int, str]:
         """Run a resolved job; return its exit code and the last line of `log`."""
-        command = [sys.executable, "-m", "shadowsync.cli", "run", str(job_file), "--quiet", "--supervised"]
+        command = python(CLI, "run", str(job_file), "--quiet", "--supervised")
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
             self._process = subprocess.Popen(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
 from collections import deque
 
 from ..pipeline.errors import ExitCode
+from .starter import Started
 
 KEPT_LINES = 40
 
@@ -32,34 +31,14 @@ class Child:
     KEPT_LINES of it.
     """
 
-    def __init__(self, role: str, index: int, token: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, role: str, index: int, token: str, process: Started) -> None:
         self.role, self.index, self.token = role, index, token
+        self.pid = process.pid
         self._process = process
         self.ended = asyncio.Event()
         self.code: int | None = None
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._wait())]
-
-    @classmethod
-    async def start(cls, role: str, index: int, token: str, command: list[str]) -> Child:
-        """Starts the process, with one thread for each of the numerical libraries."""
-        one_thread = dict.fromkeys(
-            ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
-        )
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            env=os.environ | one_thread,
-        )
-        return cls(role, index, token, process)
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
 
     @property
     def exit_code(self) -> ExitCode:
@@ -74,8 +53,7 @@ class Child:
     def signal(self, number: int) -> None:
         """Sends a signal, if it is still there."""
         if not self.ended.is_set():
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+            self._process.signal(number)
 
     def last_line(self) -> str:
         """The last line it wrote, without the program's name in front."""
@@ -85,16 +63,14 @@ class Child:
 
     async def close(self) -> None:
         """Reaps what is left of it."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._process.close()
         if not self.ended.is_set():
             for task in self._tasks:
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
+        while line := await self._process.output.readline():
             self.lines.append(line.decode("utf-8", "replace").rstrip())
 
     async def _wait(self) -> None:

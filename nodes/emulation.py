@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import sys
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +15,8 @@ from ..pipeline.errors import ClusterError, ExitCode, JobFileError
 from ..pipeline.report.model import EmulatedNetwork
 from ..pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
 from .child import Child, words_of
+from .entry_points import RELAY
+from .starter import Starter
 
 Place = tuple[str, int]
 START_SECONDS = 20.0
@@ -61,10 +62,10 @@ class Emulation:
         network = self._network
         return ["--bind", network.bind, *(["--advertise", network.advertise] if network.advertise else [])]
 
-    async def start(self) -> None:
+    async def start(self, starter: Starter) -> None:
         """Puts the network in place; raises ClusterError if that cannot be."""
         if self._wanted is not None:
-            await self._start_relay(self._wanted)
+            await self._start_relay(self._wanted, starter)
 
     async def stop(self) -> None:
         """Ends the relay and keeps what it says it cost."""
@@ -96,7 +97,7 @@ class Emulation:
             relay_bytes=self._figures.get("bytes"),
         )
 
-    async def _start_relay(self, wanted: SlowNetwork) -> None:
+    async def _start_relay(self, wanted: SlowNetwork, starter: Starter) -> None:
         network = self._network
         host = network.bind.removeprefix("tcp://")
         if host in WILDCARDS or ":" in host:
@@ -107,8 +108,8 @@ class Emulation:
         else:
             doors = [(f"tcp://{host}:0", f"tcp://{host}:{port}") for port in _free_ports(host, self._places)]
         spec = {"delay_seconds": wanted.delay_seconds, "bytes_per_second": wanted.bytes_per_second}
-        command = [sys.executable, "-m", "shadowsync.nodes.relay_main", json.dumps(spec | {"doors": doors})]
-        self.relay = await Child.start("relay", 0, uuid4().hex, command)
+        arguments = ["-m", RELAY, json.dumps(spec | {"doors": doors})]
+        self.relay = Child("relay", 0, uuid4().hex, await starter.start(arguments, torch=False))
         endpoints = await self._endpoints()
         for place, endpoint, (_, target) in zip(self._places, endpoints, doors, strict=True):
             bind = network.bind if ipc else target.removeprefix("tcp://")

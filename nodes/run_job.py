@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from os import PathLike
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ from ..pipeline.config.load import job_of_tree, load_job
 from ..pipeline.errors import ExitCode, ShadowSyncError
 from ..pipeline.report.model import Report
 from ..watch.live import Display, display
-from .launch import check_sync
+from .starter import Starter, make_starter
 from .supervisor import Progress, Supervisor
 from .sync_count import with_sync_nodes
 
@@ -64,25 +64,16 @@ def run(
         RunFailed: it ended with another exit code than 0; it has the report, if there is one.
         ShadowSyncError: another of its errors, named after what was wrong.
     """
-    resolved = prepare(_resolved(job, overrides))
-    caller = _Caller(progress, display(quiet=quiet))
-    code, text, report = _supervise(resolved, caller)
+    # It begins to import while the job is read.
+    with closing(make_starter()) as starter:
+        resolved = _resolved(job, overrides)
+        caller = _Caller(progress, display(quiet=quiet), starter)
+        code, text, report = _supervise(resolved, caller)
     if caller.error is not None:
         raise caller.error
     if code != ExitCode.OK or report is None:
         raise RunFailed(text, report, code)
     return report
-
-
-def prepare(job: Job) -> Job:
-    """The job, after the checks that a whole run begins with; raises JobFileError. Imports torch."""
-    from ..pipeline.models.registry import build_model
-    from .device import find_device
-
-    check_sync(job)
-    build_model(job)
-    find_device(job.trainer.device)
-    return job
 
 
 def _resolved(job: JobLike, overrides: Iterable[str]) -> Job:
@@ -101,8 +92,9 @@ class _Caller:
         error: what the callback raised.
     """
 
-    def __init__(self, progress: Progress | None, shown: Display) -> None:
+    def __init__(self, progress: Progress | None, shown: Display, starter: Starter) -> None:
         self._progress = progress
+        self._starter = starter
         self._shown = shown
         self._supervisor: Supervisor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,7 +105,9 @@ class _Caller:
         """Runs the job on this thread's loop."""
         self._loop = asyncio.get_running_loop()
         seconds = self._shown.period_seconds
-        self._supervisor = Supervisor(job, self._tell, progress_seconds=seconds, began=self._shown.begin)
+        self._supervisor = Supervisor(
+            job, self._tell, self._starter, progress_seconds=seconds, began=self._shown.begin
+        )
         self._ready.set()
         try:
             code, text, report = await self._supervisor.run()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,13 @@ from ..pipeline.data.spans import Span
 from ..pipeline.errors import ClusterError
 from ..pipeline.metrics.quality import QualitySums
 from .child import words_of
+from .entry_points import SCORING, python
 from .span_body import span_to_body
+from .starter import ONE_THREAD
 
 # Lower than training's, and yet it gets a share where training takes the whole machine.
 NICE = 5
 ANSWER_LIMIT_BYTES = 64 << 20
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,12 @@ async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> Checkpoin
 async def _start() -> asyncio.subprocess.Process:
     try:
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "shadowsync.nodes.scoring_main",
+            *python(SCORING),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            env=os.environ | dict.fromkeys(_THREADS, "1"),
+            env=os.environ | ONE_THREAD,
             limit=ANSWER_LIMIT_BYTES,
         )
     except OSError as error:

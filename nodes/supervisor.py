@@ -8,7 +8,6 @@ import json
 import logging
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -31,9 +30,12 @@ from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import prepare
 from .child import Child, words_of
 from .emulation import Emulation
+from .entry_points import CLI
+from .job_check import have_checked
 from .metrics_port import metrics_ports
 from .orphan import watch_supervisor
 from .resume_hint import resume_hint
+from .starter import Starter
 
 STOP_SECONDS = 9.0
 PROGRESS_SECONDS = 5.0
@@ -53,6 +55,7 @@ class Supervisor:
         self,
         job: Job,
         progress: Progress,
+        starter: Starter,
         *,
         supervised: bool = False,
         progress_seconds: float = PROGRESS_SECONDS,
@@ -72,7 +75,9 @@ class Supervisor:
         # For the coordinator; the others read the copy that it puts into the run's folder.
         self._job_file = self._scratch / "job.json"
         self._announce = self._scratch / "coordinator.json"
+        self._starter = starter
         self._interrupts = 0
+        self._interrupted = asyncio.Event()
         self.folder: Path | None = None
 
     async def run(self) -> tuple[ExitCode, str, Report | None]:
@@ -86,8 +91,11 @@ class Supervisor:
             watch_supervisor(loop, self.interrupt)
         tasks: list[asyncio.Task[Any]] = []
         try:
-            await self._emulation.start()
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
+            await self._check()
+            if self._interrupts:
+                return ExitCode.INTERRUPTED, "interrupted", None
+            await self._emulation.start(self._starter)
             options = ["--announce", str(self._announce)]
             if self._profile_seconds is not None:
                 options += ["--profile-seconds", str(self._profile_seconds)]
@@ -117,6 +125,18 @@ class Supervisor:
             await self._emulation.stop()
             self._clear_scratch()
 
+    async def _check(self) -> None:
+        """Ends early at an interrupt. Raises JobFileError for a job that cannot be run."""
+        check = asyncio.create_task(have_checked(self._starter, self._job_file))
+        interrupted = asyncio.create_task(self._interrupted.wait())
+        await asyncio.wait({check, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if check.done():
+            check.result()
+            return
+        check.cancel()
+        await asyncio.gather(check, return_exceptions=True)
+
     def _tell_beginning(self) -> None:
         if self._began is None or self.folder is None:
             return
@@ -131,11 +151,12 @@ class Supervisor:
 
     async def _spawn(self, role: str, index: int, extra: list[str]) -> Child:
         token = self._emulation.token(role, index)
-        command = [sys.executable, "-m", "shadowsync.cli", role, str(self._job_file), "--supervised"]
-        command += ["--token", token, *self._emulation.options(role, index), *extra]
+        arguments = ["-m", CLI, role, str(self._job_file), "--supervised"]
+        arguments += ["--token", token, *self._emulation.options(role, index), *extra]
         if port := self._metrics_ports[role, index]:
-            command += ["--metrics-port", str(port)]
-        child = await Child.start(role, index, token, command)
+            arguments += ["--metrics-port", str(port)]
+        torch = role not in ("coordinator", "reader")
+        child = Child(role, index, token, await self._starter.start(arguments, torch=torch))
         self._children.append(child)
         return child
 
@@ -217,6 +238,7 @@ class Supervisor:
     def interrupt(self) -> None:
         """What Ctrl-C does: the first time a checkpoint and a report, then the end at once. On the loop."""
         self._interrupts += 1
+        self._interrupted.set()
         coordinator = self._children[0] if self._children else None
         if coordinator is None or coordinator.ended.is_set():
             return

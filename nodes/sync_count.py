@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
 from ..sync_algos.built_in import NEEDS_CENTER
+from .entry_points import PROBE, python
 
 PROBE_SECONDS = 60.0
 
@@ -38,7 +38,7 @@ def _imported(name: str) -> bool:
 
 
 def _asked(name: str) -> bool:
-    command = [sys.executable, "-m", "shadowsync.sync_algos.probe", name]
+    command = python(PROBE, name)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS)
         answer = json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import queue
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import zmq
 from ..pipeline.errors import ExitCode, ShadowSyncError
 from ..pipeline.wire.messages import WorkerNote
 from .child import words_of
+from .entry_points import WORKER, python
 from .service import Service
 from .worker_order import WorkerOrder
 from .worker_pair import WorkerPair
@@ -79,7 +79,7 @@ class WorkerLine(Service):
     def _start(self, endpoint: str) -> subprocess.Popen[bytes]:
         order = replace(self._order, endpoint=endpoint)
         process = subprocess.Popen(
-            [sys.executable, "-m", "shadowsync.nodes.worker_main"],
+            python(WORKER),
             stdin=subprocess.PIPE,
             pass_fds=(order.descriptor,),
         )

@@ -72,11 +72,11 @@ def starting(tmp_path_factory: pytest.TempPathFactory, click_log: Path, text_log
     def start(folder: Path) -> Iterator[Starter]:
         starter = Starter(server, environment, folder)
         try:
-            with no_leaks(marker, temporary, server.pid):
+            with no_leaks(marker, temporary, server.pids):
                 yield starter
         finally:
             starter.end_all()
-            end_marked(marker, server.pid)
+            end_marked(marker, server.pids)
             for leftover in temporary.iterdir():
                 shutil.rmtree(leftover)
 

@@ -15,7 +15,7 @@ def test_a_killed_relay_stops_the_job(supervise: Callable[..., Supervised]) -> N
     job.wait_for_batches(10)
     (relay,) = (
         child
-        for child in psutil.Process(job.process.pid).children()
+        for child in psutil.Process(job.process.pid).children(recursive=True)
         if "shadowsync.nodes.relay_main" in child.cmdline()
     )
     relay.kill()

@@ -16,7 +16,7 @@ VALUE = "of-the-leak-checks"
 
 def test_a_process_is_found_and_ended(tmp_path: Path) -> None:
     environment = os.environ | {MARKER: VALUE}
-    watch = no_leaks(VALUE, tmp_path, 0)
+    watch = no_leaks(VALUE, tmp_path, set())
     watch.__enter__()
     child = subprocess.Popen(
         [sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE, start_new_session=True
@@ -26,7 +26,7 @@ def test_a_process_is_found_and_ended(tmp_path: Path) -> None:
         watch.__exit__(None, None, None)
     assert child.stdin is not None
     assert child.poll() is None
-    end_marked(VALUE, 0)
+    end_marked(VALUE, set())
     # It may have been reaped already, and its exit code with it.
     child.wait(5.0)
     child.stdin.close()
@@ -34,13 +34,13 @@ def test_a_process_is_found_and_ended(tmp_path: Path) -> None:
 
 
 def test_a_descriptor_is_found(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="descriptors are left"), no_leaks(VALUE, tmp_path, 0):
+    with pytest.raises(AssertionError, match="descriptors are left"), no_leaks(VALUE, tmp_path, set()):
         kept = os.open(os.devnull, os.O_RDONLY)
     os.close(kept)
 
 
 def test_a_temporary_folder_is_found(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="temporary files are left"), no_leaks(VALUE, tmp_path, 0):
+    with pytest.raises(AssertionError, match="temporary files are left"), no_leaks(VALUE, tmp_path, set()):
         (tmp_path / "shadowsync-left").mkdir()
 
 
@@ -51,7 +51,7 @@ def test_shared_memory_is_found(tmp_path: Path) -> None:
     left = memory / "shadowsync-left"
     with (
         pytest.raises(AssertionError, match="shared memory is left"),
-        no_leaks(VALUE, temporary, 0, memory),
+        no_leaks(VALUE, temporary, set(), memory),
     ):
         left.touch()
 
@@ -62,7 +62,7 @@ def test_shared_memory_that_a_living_process_has_is_not_left(tmp_path: Path) -> 
     memory.mkdir()
     used = memory / "shadowsync-used"
     ends, end = os.pipe()
-    with no_leaks(VALUE, temporary, 0, memory):
+    with no_leaks(VALUE, temporary, set(), memory):
         program = "import sys; kept = open(sys.argv[1], 'w'); input()"
         child = subprocess.Popen([sys.executable, "-c", program, str(used)], stdin=ends)
         wait_until(used.exists, "the child has it")

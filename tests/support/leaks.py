@@ -55,19 +55,19 @@ def _of_nobody(folder: Path, names: set[str]) -> set[str]:
 
 @contextmanager
 def no_leaks(
-    marker: str, temporary: Path, server: int, shared_memory: Path = SHARED_MEMORY
+    marker: str, temporary: Path, servers: set[int], shared_memory: Path = SHARED_MEMORY
 ) -> Iterator[None]:
     """Fails if anything is left that was not there before.
 
     Args:
         marker: of the processes that the tests started.
         temporary: where those put temporary folders.
-        server: the warm server's process, which stays.
+        servers: the warm server's processes, which stay.
         shared_memory: where such memory has names.
     """
     descriptors, memory = _descriptors(), _shared_memory(shared_memory)
     yield
-    left = [p for p in marked_processes(marker) if p.pid != server]
+    left = [p for p in marked_processes(marker) if p.pid not in servers]
     assert not left, f"processes are left: {[(p.pid, p.cmdline()) for p in left]}"
     assert not sorted(temporary.iterdir()), f"temporary files are left: {sorted(temporary.iterdir())}"
     new = _of_nobody(shared_memory, _shared_memory(shared_memory) - memory)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from shadowsync.nodes.entry_points import CLI
+from shadowsync.nodes.fork_client import open_server, receive_answer, send_order
 
 MARKER = "SHADOWSYNC_TEST_SESSION"
 THREADS = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
 )
-SERVER = Path(__file__).with_name("warm_server.py")
+# What the server without torch forks; the other one forks the rest.
+WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile")
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> float:
@@ -96,51 +101,70 @@ class Spawned(Process):
 
 
 class WarmServer:
-    """The process that forks warm ones, see warm_server.py; one for a whole test session."""
+    """The product's fork server, one for a whole test session. One thread.
+
+    It kills what it has forked when pytest is gone, however that ended.
+
+    Attributes:
+        pids: its two processes, which stay.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._popen = subprocess.Popen(
-            [sys.executable, str(SERVER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=dict(environment),
-            text=True,
-            start_new_session=True,
-        )
-        self.pid = int(self._answer()["pid"])
+        self._popen, self._light, self._torch = open_server(environment, "--kill-at-end")
+        light = psutil.Process(self._popen.pid)
+        wait_until(light.children, "the server without torch has forked the other one")
+        self.pids = {light.pid, light.children()[0].pid}
+        self._codes: dict[int, int] = {}
+        self._requests = itertools.count()
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """One question, one answer."""
-        assert self._popen.stdin is not None
-        self._popen.stdin.write(json.dumps(question) + "\n")
-        self._popen.stdin.flush()
-        return self._answer()
+    def start(self, order: dict[str, Any], log: Path, *, torch: bool) -> tuple[int, int, socket.socket]:
+        """Forks a process that writes to a file; gives its number, that of the request, and who was asked."""
+        server = self._torch if torch else self._light
+        request = next(self._requests)
+        with open(os.devnull, "rb") as nothing, log.open("ab") as file:
+            streams = (nothing.fileno(), file.fileno(), file.fileno())
+            send_order(server, request, **order, streams=streams)
+        while True:
+            body = self._hear(server)
+            if body["request"] == request:
+                return int(body["pid"]), request, server
+
+    def code(self, request: int, server: socket.socket) -> int | None:
+        """How the process of a request ended; None while it runs."""
+        while request not in self._codes and select.select([server], [], [], 0)[0]:
+            self._hear(server)
+        return self._codes.get(request)
 
     def close(self) -> None:
         """Ends it."""
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        self._popen.stdin.close()
-        self._popen.stdout.close()
+        self._light.close()
+        self._torch.close()
         self._popen.wait(10)
 
-    def _answer(self) -> dict[str, Any]:
-        assert self._popen.stdout is not None
-        answer: dict[str, Any] = json.loads(self._popen.stdout.readline())
-        return answer
+    def _hear(self, server: socket.socket) -> dict[str, Any]:
+        answer = receive_answer(server)
+        assert answer is not None, "the fork server has ended"
+        body, process = answer
+        if process is not None:
+            os.close(process)
+        assert "refused" not in body, body
+        if "code" in body:
+            self._codes[int(body["request"])] = int(body["code"])
+        return body
 
 
 class Forked(Process):
-    """A node forked from the warm server."""
+    """A process forked from the warm server."""
 
-    def __init__(self, server: WarmServer, log: Path, start: dict[str, Any]) -> None:
+    def __init__(self, server: WarmServer, log: Path, order: dict[str, Any], *, torch: bool) -> None:
         self._server = server
-        super().__init__(int(server.ask({"start": start | {"log": str(log)}})["pid"]), log)
+        pid, self._request, self._asked = server.start(order, log, torch=torch)
+        super().__init__(pid, log)
 
     def poll(self) -> int | None:
         """See `Process.poll`."""
         if self.code is None:
-            self.code = self._server.ask({"poll": self.pid})["code"]
+            self.code = self._server.code(self._request, self._asked)
         return self.code
 
 
@@ -163,13 +187,13 @@ class Starter:
         self, *arguments: str, script: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Process:
         """The same at once, or a Python script with these arguments."""
-        start = {
-            "arguments": list(arguments),
-            "script": str(script) if script else "",
+        order = {
+            "arguments": [str(script), *arguments] if script else ["-m", CLI, *arguments],
             "environment": dict(environment or {}),
             "folder": str(self._folder),
         }
-        return self._remember(Forked(self._server, self._log(arguments[0]), start))
+        torch = script is not None or arguments[0] not in WITHOUT_TORCH
+        return self._remember(Forked(self._server, self._log(arguments[0]), order, torch=torch))
 
     def end_all(self) -> None:
         """Kills what is left."""
@@ -197,9 +221,9 @@ def marked_processes(value: str) -> list[psutil.Process]:
     return found
 
 
-def end_marked(value: str, server: int) -> None:
-    """Kills all marked processes but the warm server, also those that no test knows of."""
-    while left := [process for process in marked_processes(value) if process.pid != server]:
+def end_marked(value: str, servers: set[int]) -> None:
+    """Kills all marked processes but the warm servers, also those that no test knows of."""
+    while left := [process for process in marked_processes(value) if process.pid not in servers]:
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -9,4 +9,4 @@ from shadowsync.pipeline.config.load import load_job
 
 if __name__ == "__main__":
     seconds, job_file = sys.argv[1:]
-    run_profile(load_job(job_file, ()), float(seconds), quiet=True)
+    run_profile(lambda: load_job(job_file, ()), float(seconds), quiet=True)

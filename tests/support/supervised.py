@@ -30,16 +30,16 @@ class Supervised:
         return RunFolder(self.runs / "latest")
 
     def nodes(self, role: str) -> list[psutil.Process]:
-        """The supervisor's children of a role."""
+        """The supervisor's processes of a role."""
         found = []
-        for child in psutil.Process(self.process.pid).children():
+        for child in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
                 if child.cmdline()[1:4] == ["-m", "shadowsync.cli", role]:
                     found.append(child)
         return found
 
     def node(self, role: str) -> psutil.Process:
-        """The one child of a role, or the first."""
+        """The one process of a role, or the first."""
         return self.nodes(role)[0]
 
     def wait_for_batches(self, count: int) -> None:

@@ -5,33 +5,43 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
-import pytest
+import psutil
+from shadowsync.tests.support.processes import wait_until
 
-CHILD = """
-import signal
-from shadowsync.tests.support.warm_server import end_with_the_writer_of
+PYTEST = """
+import os, signal
+from pathlib import Path
+from shadowsync.tests.support.processes import Starter, WarmServer
 
-end_with_the_writer_of(0)
-print("watching", flush=True)
+server = WarmServer(os.environ)
+starter = Starter(server, os.environ, Path.cwd())
+for name in ("coordinator", "trainer"):
+    starter.fork(name, script=Path("child.py"))
+print("started", flush=True)
 signal.pause()
 """
 
 
-def test_a_forked_node_ends_when_pytest_is_gone_and_not_before() -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stdout.readline() == "watching\n"
-        # A question to the server is no end, and neither is a pause of the child.
-        child.stdin.write("{}\n")
-        child.stdin.flush()
-        child.send_signal(signal.SIGSTOP)
-        child.send_signal(signal.SIGCONT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            child.wait(0.2)
-        child.stdin.close()
-        assert child.wait(10.0) == -signal.SIGKILL
+def test_a_forked_node_ends_when_pytest_is_gone_and_not_before(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text("import signal; signal.pause()", encoding="utf-8")
+    (tmp_path / "pytest.py").write_text(textwrap.dedent(PYTEST), encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "pytest.py")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as pytest:
+        assert pytest.stdout is not None
+        assert pytest.stdout.readline() == "started\n"
+        offspring = psutil.Process(pytest.pid).children(recursive=True)
+        assert len(offspring) == 4, "two servers and two nodes"
+        _, alive = psutil.wait_procs(offspring, timeout=0.2)
+        assert len(alive) == 4
+        pytest.send_signal(signal.SIGKILL)
+        wait_until(lambda: not any(map(_lives, offspring)), "all have ended", 10.0)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

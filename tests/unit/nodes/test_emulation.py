@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.emulation import Emulation
+from shadowsync.nodes.starter import SpawnStarter
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 
@@ -36,7 +37,7 @@ def during(own: Emulation, work: Callable[[], Coroutine[Any, Any, None]]) -> Non
 
     async def main() -> None:
         async with asyncio.timeout(60.0):
-            await own.start()
+            await own.start(SpawnStarter())
             try:
                 await work()
             finally:

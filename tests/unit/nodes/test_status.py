@@ -15,6 +15,7 @@ from shadowsync.nodes.ledger_store import LedgerStore
 from shadowsync.nodes.metrics_port import metrics_address, metrics_ports
 from shadowsync.nodes.placement import Placement
 from shadowsync.nodes.settings import NodeSettings
+from shadowsync.nodes.starter import SpawnStarter
 from shadowsync.nodes.status import answer_status, build_status
 from shadowsync.nodes.supervisor import Supervisor
 from shadowsync.nodes.watching import Watching
@@ -232,7 +233,7 @@ def test_a_display_that_fails_is_told_once_and_asked_again(caplog: pytest.LogCap
         raise ZeroDivisionError("of the display")
 
     async def main() -> None:
-        supervisor = Supervisor(a_job(), progress, progress_seconds=0.0)
+        supervisor = Supervisor(a_job(), progress, SpawnStarter(), progress_seconds=0.0)
         try:
             await supervisor._tell_progress(Talk())  # type: ignore[arg-type]
         finally:

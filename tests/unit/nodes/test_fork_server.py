@@ -1,0 +1,280 @@
+"""Processes that a fork server forks end, and are told of, as those that are spawned."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from shadowsync.nodes.child import Child
+from shadowsync.nodes.entry_points import ENTRY_POINTS, python
+from shadowsync.nodes.fork_client import ForkStarter, receive_answer, send_order
+from shadowsync.nodes.starter import METHOD_VARIABLE, SpawnStarter, Starter, make_starter, start_method
+from shadowsync.pipeline.errors import ClusterError, JobFileError
+from shadowsync.tests.support.processes import wait_until
+
+Made = Callable[[], Starter]
+STARTERS = pytest.mark.parametrize("make", [ForkStarter, SpawnStarter])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], list[str]]:
+    """Arguments of an interpreter that runs a text."""
+
+    def write(text: str) -> list[str]:
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return [str(path), "first"]
+
+    return write
+
+
+def with_starter(make: Made, work: Callable[[Starter], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        return await work(starter)
+
+    with closing(make()) as starter:
+        return asyncio.run(main())
+
+
+async def ended(starter: Starter, arguments: list[str], number: int = 0) -> Child:
+    """A child after its end; `number`: the signal that it gets once it has written a line."""
+    child = Child("role", 0, "token", await starter.start(arguments, torch=False))
+    if number:
+        await asyncio.to_thread(wait_until, lambda: child.lines, "it writes")
+        child.signal(number)
+    await child.ended.wait()
+    await child.close()
+    return child
+
+
+@STARTERS
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(5)", 5),
+        ("raise SystemExit('a reason')", 1),
+        ("1 / 0", 1),
+        ("import os; os._exit(9)", 9),
+        ("import os; os.abort()", -signal.SIGABRT),
+    ],
+)
+def test_an_end_has_its_code(make: Made, script: Callable[[str], list[str]], text: str, code: int) -> None:
+    child = with_starter(make, lambda starter: ended(starter, script(text)))
+    assert child.code == code
+    assert ("ZeroDivisionError: division by zero" in child.lines) == (text == "1 / 0")
+    assert ("a reason" in child.lines) == ("a reason" in text)
+
+
+@STARTERS
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_death_has_its_signal(make: Made, script: Callable[[str], list[str]], number: int) -> None:
+    text = "import signal; print('here', flush=True); signal.pause()"
+    child = with_starter(make, lambda starter: ended(starter, script(text), number))
+    assert child.code == -number
+
+
+@STARTERS
+def test_a_process_is_as_a_new_one(make: Made, script: Callable[[str], list[str]]) -> None:
+    """Session, threads of arithmetic, signals, arguments, command line, descriptors, random numbers."""
+    arguments = script(
+        """
+        import os, random, signal, sys
+        import numpy, torch
+        print(os.getsid(0) == os.getpid(), torch.get_num_threads(), os.environ["OMP_NUM_THREADS"])
+        print(signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+              signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+        print(sys.argv[1:], open("/proc/self/cmdline").read().split(chr(0))[2])
+        print(sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1])
+        print("drawn", random.random(), numpy.random.random())
+        """
+    )
+
+    async def twice(starter: Starter) -> list[list[str]]:
+        first, second = [
+            Child("role", 0, "token", await starter.start(arguments, torch=True)) for _ in range(2)
+        ]
+        for child in (first, second):
+            await child.ended.wait()
+            await child.close()
+        return [list(first.lines), list(second.lines)]
+
+    first, second = with_starter(make, twice)
+    assert first[:-1] == ["True 1 1", "True True", "['first'] first", "[0, 1, 2]"]
+    assert first[:-1] == second[:-1]
+    drawn = {number for lines in (first, second) for number in lines[-1].split()[1:]}
+    assert len(drawn) == 4
+
+
+def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -> None:
+    """A killed supervisor: the server ends at once, and what it forked sees the end of its input."""
+    (tmp_path / "child.py").write_text(
+        "import sys; sys.stdin.read(); open('orphaned', 'w')", encoding="utf-8"
+    )
+    (tmp_path / "supervisor.py").write_text(
+        textwrap.dedent(
+            """
+            import asyncio
+            from shadowsync.nodes.fork_client import ForkStarter, receive_answer, send_order
+
+            async def main():
+                starter = ForkStarter()
+                for torch in (False, True):
+                    await starter.start(["child.py"], torch=torch)
+                print("started", flush=True)
+                await asyncio.sleep(3600)
+
+            asyncio.run(main())
+            """
+        ),
+        encoding="utf-8",
+    )
+    command = [sys.executable, "supervisor.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "started\n"
+        offspring = psutil.Process(supervisor.pid).children(recursive=True)
+        assert len(offspring) == 4, "two servers, and a child of each"
+        assert not (tmp_path / "orphaned").exists()
+        supervisor.kill()
+        wait_until(lambda: not any(map(_lives, offspring)), "all have ended", 20.0)
+    assert (tmp_path / "orphaned").exists()
+
+
+def test_a_dead_server_ends_its_processes(script: Callable[[str], list[str]]) -> None:
+    async def work(starter: Starter) -> tuple[int | None, str]:
+        assert isinstance(starter, ForkStarter)
+        text = "import signal; print('here', flush=True); signal.pause()"
+        child = Child("role", 0, "token", await starter.start(script(text), torch=True))
+        server = psutil.Process(child.pid).parent()
+        assert server is not None
+        server.kill()
+        await child.ended.wait()
+        await child.close()
+        with pytest.raises(ClusterError) as caught:
+            await starter.start(script("pass"), torch=True)
+        return child.code, str(caught.value)
+
+    code, text = with_starter(ForkStarter, work)
+    assert code == -signal.SIGKILL
+    assert "the fork server is gone" in text
+
+
+def test_the_light_server_has_no_torch_and_the_other_one_has(script: Callable[[str], list[str]]) -> None:
+    text = "print('libtorch' in open('/proc/self/maps').read(), 'torch' in __import__('sys').modules)"
+
+    async def work(starter: Starter) -> list[str]:
+        said = []
+        for torch in (False, True):
+            child = Child("role", 0, "token", await starter.start(script(text), torch=torch))
+            await child.ended.wait()
+            await child.close()
+            said += child.lines
+        return said
+
+    assert with_starter(ForkStarter, work) == ["False False", "True True"]
+
+
+FORKS = """
+import os, socket, sys, threading
+from shadowsync.nodes.fork_safety import why_not_fork
+
+own = socket.socket()
+held = threading.Event()
+if sys.argv[1] == "thread":
+    threading.Thread(target=held.wait).start()
+if sys.argv[1] == "socket":
+    other = socket.socket()
+print(why_not_fork({own.fileno()}))
+held.set()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "why"), [("nothing", ""), ("thread", "it has 2 threads"), ("socket", "it has a socket")]
+)
+def test_a_process_with_threads_or_sockets_is_not_forked(what: str, why: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, what], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith(why + ("\n" if not why else ""))
+
+
+SERVES = """
+import socket, sys, threading
+from shadowsync.nodes.fork_server import ForkServer, become
+
+if sys.argv[1] == "thread":
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+order = ForkServer(socket.socket(fileno=int(sys.argv[2]))).serve()
+if order is not None:
+    become(order)
+"""
+
+
+@pytest.mark.parametrize("what", ["thread", "nothing"])
+def test_a_server_with_a_thread_refuses(script: Callable[[str], list[str]], what: str) -> None:
+    """It says why; without the thread it forks, which is the control."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-c", SERVES, what, str(theirs.fileno())]
+    with ours, subprocess.Popen(command, pass_fds=[theirs.fileno()]):
+        theirs.close()
+        with open(os.devnull, "r+b") as nothing:
+            send_order(ours, 7, script("raise SystemExit(3)"), [nothing.fileno()] * 3)
+        answer = receive_answer(ours)
+        assert answer is not None
+        body, process = answer
+        if what == "thread":
+            assert body == {"request": 7, "refused": "it has 2 threads"}
+        else:
+            assert process is not None
+            os.close(process)
+            assert receive_answer(ours) == ({"request": 7, "code": 3}, None)
+        ours.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_method_is_chosen_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(METHOD_VARIABLE, "spawn")
+    assert isinstance(make_starter(), SpawnStarter)
+    monkeypatch.setenv(METHOD_VARIABLE, "thread")
+    with pytest.raises(JobFileError, match="forkserver or spawn"):
+        make_starter()
+    monkeypatch.delenv(METHOD_VARIABLE)
+    assert start_method() == "forkserver"
+    monkeypatch.delattr(os, "pidfd_open")
+    assert start_method() == "spawn"
+
+
+@pytest.mark.parametrize("module", ENTRY_POINTS)
+def test_what_is_started_as_a_program_exists(module: str) -> None:
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    assert 'if __name__ == "__main__":' in Path(found.origin).read_text(encoding="utf-8")
+    assert python(module, "one")[1:] == ["-m", module, "one"]
+
+
+def test_the_package_is_a_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shadowsync", "--help"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("Usage: python -m shadowsync [OPTIONS] COMMAND")
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
