@@ -28,7 +28,7 @@ _PLAIN = Float32()
 
 
 class CenterState:
-    """One slice of the center; owned by the sync node's service thread.
+    """One slice of the center; owned by the sync node's service.
 
     Args:
         rule: the algorithm's `center_rule`.
@@ -121,6 +121,10 @@ class CenterState:
             )
         values = center[message.start - self.start : message.stop - self.start].copy()
         return CenterValues(message.request, message.start, len(values), False, _PLAIN.encode(values))
+
+    def copied(self) -> Float32Array | None:
+        """A copy of the slice as it is now; None before its first value."""
+        return None if self.values is None else self.values.numpy().copy()
 
     def forget(self, token: str) -> int:
         """Forgets a dead trainer's threads, and takes nothing from it any more, should it not know; gives how

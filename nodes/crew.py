@@ -14,6 +14,7 @@ from .fixed_rate import FixedRate, WorkerRounds
 from .replica import Shared
 from .replica_memory import SharedMemory
 from .role import MemberInfo, NodeContext
+from .thread_bridge import ThreadBridge
 from .traffic import summed
 from .trained import Trained
 from .worker import Worker
@@ -67,9 +68,9 @@ class Crew(ABC):
         """See `Role.trace_processes`; without those that tell nothing."""
         waits: list[asyncio.Future[Any]] = []
         for worker in self.workers:
-            told, tell = _bridge()
-            if worker.trace(seconds, tell):
-                waits.append(told)
+            bridge = ThreadBridge[Any]()
+            if worker.trace(seconds, bridge.give):
+                waits.append(bridge.result)
         done, _ = await asyncio.wait(waits, timeout=seconds + TRACED_SECONDS) if waits else (set(), set())
         return [future.result() for future in done]
 
@@ -78,9 +79,9 @@ class Crew(ABC):
         last. Gives the sums over workers, and whether they are of all: of those that held in time."""
         waits: list[asyncio.Future[Held]] = []
         for worker, sequences in zip(self.workers, last, strict=True):
-            told, tell = _bridge()
-            worker.hold(sequences, tell)
-            waits.append(told)
+            bridge = ThreadBridge[Held]()
+            worker.hold(sequences, bridge.give)
+            waits.append(bridge.result)
         done, late = await asyncio.wait(waits, timeout=timeout_seconds) if waits else (set(), set())
         in_flight, progressive = 0, QualitySums()
         for held in (future.result() for future in done):
@@ -92,9 +93,9 @@ class Crew(ABC):
         """The sums of a pass, over all workers."""
         total = QualitySums()
         for worker in self.workers:
-            told, tell = _bridge()
-            worker.collect(pass_number, tell)
-            total.merge(await told)
+            bridge = ThreadBridge[QualitySums]()
+            worker.collect(pass_number, bridge.give)
+            total.merge(await bridge.result)
         return total
 
     def stop(self) -> None:
@@ -153,7 +154,7 @@ class ProcessCrew(Crew):
         shared = await asyncio.to_thread(Shared.build, self._job, self._node.plan, self._memory)
         scored = self._memory.scratch(shared.replica.numel)
         node = self._node
-        waits: list[asyncio.Future[Any]] = []
+        waits: list[asyncio.Future[None]] = []
         for index in range(self._job.trainer.workers):
             order = WorkerOrder(
                 job=self._job,
@@ -166,9 +167,9 @@ class ProcessCrew(Crew):
                 descriptor=self._memory.descriptor,
                 plan=node.plan.to_body(),
             )
-            built, tell = _bridge()
-            waits.append(built)
-            ready = partial(tell, None)
+            built = ThreadBridge[None]()
+            waits.append(built.result)
+            ready = partial(built.give, None)
             worker = ProcessWorker(node.zmq_context, order, shared.replica.flat, scored, ready, node.fail)
             self._processes.append(worker)
             self.workers.append(worker)
@@ -205,17 +206,6 @@ class ProcessCrew(Crew):
         if ended:
             self._memory.close()
         return ended
-
-
-def _bridge() -> tuple[asyncio.Future[Any], Callable[[Any], object]]:
-    """A future of this loop, and a function that a worker's thread gives its result to."""
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[Any] = loop.create_future()
-
-    def tell(result: Any) -> None:
-        loop.call_soon_threadsafe(told.set_result, result)
-
-    return told, tell
 
 
 def make_crew(job: Job, node: NodeContext) -> Crew:

@@ -115,20 +115,8 @@ class EmbeddingRole(ServingRole[ShardService]):
         on the service thread, which pushes and lookups wait for, and written on another. Raises ResourceError
         then if the memory for a copy is not there: nobody that trains waits for a disk (contract 1)."""
         service = self.service
-        loop = asyncio.get_running_loop()
-        handed: asyncio.Future[_Taken] = loop.create_future()
-
-        def take() -> None:
-            # On the service thread, so that no push changes the rows meanwhile.
-            try:
-                taken = self._take(service, directory, running=running)
-            except Exception as error:  # noqa: BLE001 - handed to whoever asked for the checkpoint
-                loop.call_soon_threadsafe(handed.set_exception, error)
-            else:
-                loop.call_soon_threadsafe(handed.set_result, taken)
-
-        service.call(take)
-        taken = await handed
+        # On the service thread, so that no push changes the rows meanwhile.
+        taken = await service.run(lambda: self._take(service, directory, running=running))
         files = taken.files
         if taken.part is not None:
             files = await asyncio.to_thread(taken.part.write, directory)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import zmq
 
 from ..pipeline.wire.sockets import Listener
-from .listening_service import ListeningService
 from .role import Role
 
 JOIN_SECONDS = 3.0
 
-S = TypeVar("S", bound=ListeningService)
+
+class RunningService(Protocol):
+    """What a role needs of its service."""
+
+    def metrics(self) -> dict[str, Any]:
+        """See `MessageHandler.metrics`."""
+
+    def stop(self) -> None:
+        """See `Service.stop`."""
+
+    def join(self, timeout_seconds: float) -> bool:
+        """See `Service.join`."""
+
+
+S = TypeVar("S", bound=RunningService)
 
 
 class ServingRole(Role, Generic[S]):

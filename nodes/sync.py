@@ -17,7 +17,7 @@ from .serving_role import ServingRole
 
 
 class SyncRole(ServingRole[CenterService]):
-    """The control side of a sync node; its service thread owns the slice."""
+    """The control side of a sync node; its service owns the slice."""
 
     name: ClassVar[str] = "sync"
 
@@ -59,15 +59,7 @@ class SyncRole(ServingRole[CenterService]):
         self._orphaned_slices += service.state.forget(token)
 
     async def _checkpoint(self, service: CenterService, directory: Path) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        copied: asyncio.Future[Any] = loop.create_future()
-
-        def copy() -> None:
-            values = service.state.values
-            loop.call_soon_threadsafe(copied.set_result, None if values is None else values.numpy().copy())
-
-        service.call(copy)
-        values = await copied
+        values = await service.run(service.state.copied)
         if values is None:
             return {"files": []}
         name = f"sync-{self._index}"
