@@ -108,7 +108,7 @@ def facts(comparison: Comparison, rows: list[Row]) -> list[str]:
         lines.append(f"Emulated network, {by}{comparison.network}. A request and its reply are each delayed.")
     stolen = [row.relay_cpu_seconds for row in rows if row.relay_cpu_seconds is not None]
     if stolen:
-        lines.append(f"The relay took {max(stolen):.1f} s of CPU per run at most, on the same cores.")
+        lines.append(f"The relay took {duration(max(stolen))} of CPU per run at most, on the same cores.")
     lines.append(
         "Intervals are 95% each, over pairs of the same seed (Student's t); where one contains 0, the answer "
         "is inconclusive. Lower NE is better, higher AUC is better."

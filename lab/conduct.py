@@ -11,6 +11,7 @@ from ..pipeline.errors import ExitCode
 from ..pipeline.report.model import Report
 from ..pipeline.report.write import JSON_NAME as REPORT_NAME
 from ..pipeline.report.write import read_report
+from ..pipeline.text.format import count, duration, number
 from .job_process import JobProcess
 from .markdown import render_markdown
 from .page import render_page
@@ -99,18 +100,18 @@ def _names(runs: Path, run: Run) -> set[str]:
     return {path.name for path in runs.glob(f"{run.name}*")}
 
 
-def _line(run: Run, number: str, seconds: float) -> str:
-    start = f"{number:>7}  {run.label}, seed {run.seed}"
+def _line(run: Run, place: str, seconds: float) -> str:
+    start = f"{place:>7}  {run.label}, seed {run.seed}"
     if run.figures is None:
         return f"{start}: FAILED with exit code {run.exit_code}: {run.message or 'it printed nothing'}"
     figures = run.figures
-    parts = [] if figures.ne is None else [f"NE {figures.ne:.4f}"]
+    parts = [] if figures.ne is None else [f"NE {number(figures.ne)}"]
     if figures.examples_per_second is not None:
-        parts.append(f"{figures.examples_per_second:,.0f} examples/s")
+        parts.append(f"{count(figures.examples_per_second)} examples/s")
     if figures.rounds:
-        parts.append(f"{figures.rounds:,} rounds")
+        parts.append(f"{count(figures.rounds)} rounds")
     if not figures.ledger_adds_up:
         parts.append("THE LEDGER DOES NOT ADD UP")
     if run.exit_code == ExitCode.FINISHED_WITH_DEATHS:
         parts.append("a node died")
-    return f"{start}: {', '.join(parts)} ({seconds:.0f} s)"
+    return f"{start}: {', '.join(parts)} ({duration(round(seconds))})"

@@ -18,6 +18,7 @@ import zmq.asyncio
 from rich.console import Console
 
 from ..pipeline.errors import ClusterError, JobFileError, ProtocolError
+from ..pipeline.text.format import duration
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Handler, Refused
 from ..pipeline.wire.frames import decode, encode
@@ -158,7 +159,7 @@ class _Watched:
         latest = self.mirror.latest
         assert latest is not None
         silent = time.monotonic() - self._answered_at
-        text = f"no answer for {silent:.0f} s; {latest.run} was {latest.phase}"
+        text = f"no answer for {duration(round(silent))}; {latest.run} was {latest.phase}"
         if silent < latest.node_timeout_seconds:
             click.echo(text, err=True)
             return

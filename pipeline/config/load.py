@@ -58,7 +58,7 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
             f"cannot be read ({error.strerror})", where=str(file), remedy="give the path of a TOML file"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise JobFileError(f"is no valid TOML ({error})", where=str(file)) from error
+        raise JobFileError(f"is not valid TOML ({error})", where=str(file)) from error
     return _resolve(tree, file.resolve().parent, file.stem, overrides, str(file))
 
 
@@ -108,7 +108,7 @@ def load_resolved(path: str | Path) -> Job:
             f"cannot be read ({error.strerror})", where=str(path), remedy="give a run's job.json"
         ) from error
     except ValueError as error:
-        raise JobFileError(f"is no valid JSON ({error})", where=str(path)) from error
+        raise JobFileError(f"is not valid JSON ({error})", where=str(path)) from error
     if not isinstance(tree, dict):
         raise JobFileError("is no JSON object", where=str(path), remedy="give a run's job.json")
     return validate_saved_job(tree, where=str(path))

@@ -214,7 +214,7 @@ def _placement(report: Report) -> list[list[str]]:
 
 
 def _events(report: Report) -> list[str]:
-    rows = [(f"{event.seconds:.1f} s", event.node, event.what) for event in report.events]
+    rows = [(wording.duration(event.seconds), event.node, event.what) for event in report.events]
     lines = markdown_table(("after", "node", "event"), rows) if rows else ["Nothing happened to any node."]
     return ["## Events", "", *lines]
 

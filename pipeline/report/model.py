@@ -123,7 +123,10 @@ class BadBatch(Part):
 
 
 class BadBatches(Part):
-    """Batches that were left out: they changed neither a dense parameter nor a row."""
+    """Batches that were left out: they changed neither a dense parameter nor a row.
+
+    `first` are some of them.
+    """
 
     count: Annotated[int, Field(ge=1)]
     examples: Count
@@ -213,7 +216,7 @@ class Identity(Part):
 
 
 class Ledger(Part):
-    """The ledger's sums. `adds_up` must be whether every identity holds.
+    """The ledger's sums. `adds_up` is whether every identity holds; else the report is refused.
 
     `lost_dense_updates` counts batches whose dense update died with a trainer; `shard_applied` the
     batches that each embedding shard applied, by its name.
@@ -303,6 +306,8 @@ REMOVED_FIELDS = ("row_cache",)
 
 class Report(Part):
     """The whole report. `elp` is batch x workers x trainers.
+
+    `model_saved` says which model was saved.
 
     `outcome` is one of `OUTCOMES`, or "stopped: " or "finished early: " and why; `started_at` is ISO 8601.
     `eval_best` is of the best checkpoint, where that is another than the last one. `resumed_from` names the

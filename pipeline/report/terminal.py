@@ -159,7 +159,7 @@ def _print_events(report: Report, console: Console) -> None:
     if report.events:
         console.print()
     for event in report.events[:_EVENT_ROWS]:
-        line = " ".join(f"after {event.seconds:.1f} s, {event.node}: {event.what}".split())
+        line = " ".join(f"after {wording.duration(event.seconds)}, {event.node}: {event.what}".split())
         text = Text(line, style="yellow")
         if console.is_terminal:
             console.print(text, no_wrap=True, overflow="ellipsis")

@@ -55,7 +55,7 @@ def test_job_files_that_cannot_be_used(refuse: Callable[..., str], command: list
     assert refuse(2, name, "absent.toml", *more) == (
         "absent.toml: no such job file; give the path of a TOML file"
     )
-    assert refuse(2, name, "wrong.toml", *more).startswith("wrong.toml: is no valid TOML (Expected ']'")
+    assert refuse(2, name, "wrong.toml", *more).startswith("wrong.toml: is not valid TOML (Expected ']'")
     assert refuse(2, name, "job.toml", *more, "--set", "trainer.worker=2") == (
         "job.toml and --set: trainer.worker: unknown key; did you mean 'workers'?"
     )

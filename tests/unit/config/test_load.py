@@ -182,7 +182,7 @@ def test_resolved_job_moves_no_path(load: Load, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no valid JSON (Expecting property name"),
+        ("{", "is not valid JSON (Expecting property name"),
         ("[1]", "is no JSON object; give a run's job.json"),
         ("3", "is no JSON object; give a run's job.json"),
         ("{}", "[data]: is missing; add it"),

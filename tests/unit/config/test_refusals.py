@@ -184,8 +184,8 @@ def test_number_of_tables(refusal: Refusal, load: Callable[..., Job]) -> None:
         ('[data]\nformat = "orc"\npath = "x"\n', "data.format: 'orc' given; input should be 'criteo_tsv'"),
         ("data = 5", "data: 5 given; it is a section, write [data] and its keys below"),
         (f"run = 5\n{DATA}", "run: 5 given; it is a section, write [run] and its keys below"),
-        ("[data\n", "is no valid TOML (Expected ']'"),
-        ("[data]\n[data]\n", "is no valid TOML ("),
+        ("[data\n", "is not valid TOML (Expected ']'"),
+        ("[data]\n[data]\n", "is not valid TOML ("),
     ],
 )
 def test_wrong_file(refusal: Refusal, text: str, said: str) -> None:
@@ -208,7 +208,7 @@ def test_several_errors_in_one_line(refusal: Refusal) -> None:
     [
         ("absent.toml", "no such job file; give the path of a TOML file"),
         (".", "cannot be read (Is a directory); give the path of a TOML file"),
-        ("binary.toml", "is no valid TOML ('utf-8' codec"),
+        ("binary.toml", "is not valid TOML ('utf-8' codec"),
     ],
 )
 def test_no_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:

@@ -84,7 +84,7 @@ def test_a_coarse_auc_states_its_bound(full_report: Report) -> None:
 def test_foreign_text_stays_in_its_cell(full_report: Report) -> None:
     event = Event(seconds=1.0, node="a|b", what="line one\nline | two <script>")
     text = render_markdown(full_report.model_copy(update={"events": [event]}))
-    assert r"| 1.0 s | a\|b | line one line \| two &lt;script> |" in text
+    assert r"| 1 s | a\|b | line one line \| two &lt;script> |" in text
 
 
 def test_tables_are_whole(full_report: Report) -> None:
