@@ -176,7 +176,7 @@ def test_the_light_server_has_no_torch_and_the_other_one_has(script: Callable[[s
     text = "print('libtorch' in open('/proc/self/maps').read(), 'torch' in __import__('sys').modules)"
 
     async def work(starter: Starter) -> list[str]:
-        said = []
+        said: list[str] = []
         for torch in (False, True):
             child = Child("role", 0, "token", await starter.start(script(text), torch=torch))
             await child.ended.wait()
