@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ..pipeline.checkpoint.kept import BEST
-from ..pipeline.data.log_manifest import LogManifest, read_manifest
+from ..pipeline.data.log_manifest import teacher_ne
 from ..pipeline.errors import ExitCode
 from ..pipeline.metrics.quality import gain_ratio
 from ..pipeline.prepare.manifest import source_files
@@ -124,7 +122,7 @@ def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None
     found = [sums for sums in score.sums if sums.examples] if score is not None else []
     if score is None or not found:
         return None
-    teacher = teacher_ne(eval_files)
+    teacher = teacher_ne(source_files(eval_files))
     ne = _mean([sums.ne for sums in found])
     return Evaluation(
         model=score.model,
@@ -159,23 +157,6 @@ def _checkpoints(kept: Kept | None) -> Checkpoints | None:
     if kept is None or not kept.checkpoints + kept.failed_checkpoints:
         return None
     return Checkpoints(written=kept.checkpoints, failed=kept.failed_checkpoints)
-
-
-def teacher_ne(files: list[str]) -> float | None:
-    """The teacher's NE, if the files are the train or eval part of a generated log.
-
-    Prepared files count by their sources.
-    """
-    files = source_files(files)
-    manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
-    known = [manifest for manifest in manifests if manifest is not None]
-    if not known or len(known) < len(manifests) or any(m != known[0] for m in known):
-        return None
-    names = sorted(Path(path).name for path in files)
-    for part in (known[0].train, known[0].eval):
-        if sorted(file.name for file in part.files) == names:
-            return part.teacher_ne
-    return None
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -10,11 +10,12 @@ from typing import Any
 from ..pipeline.data.bad_rows import BadRows
 from ..pipeline.data.batch import Batch
 from ..pipeline.data.job_input import JobInput
+from ..pipeline.data.log_manifest import teacher_ne
 from ..pipeline.data.span import Span
 from ..pipeline.errors import DataError
 from ..pipeline.metrics.quality import QualitySums, gain_ratio
+from ..pipeline.prepare.manifest import source_files
 from ..pipeline.saved_model.model import SavedModel, Which
-from .job_report import teacher_ne
 
 SCORE_BATCH = 4096
 
@@ -38,7 +39,7 @@ def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "last") -
     sums = scores.sums
     if not sums.examples:
         raise DataError("no example could be read", where=", ".join(patterns))
-    teacher = teacher_ne(sorted({span.path for span in spans}))
+    teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
     return {
         "model": model.manifest.model,
         "examples": sums.examples,

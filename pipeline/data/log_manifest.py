@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -125,6 +126,19 @@ def read_manifest_file(path: Path) -> LogManifest | None:
             remedy="update shadowsync, or remove the log and generate it again",
         )
     return manifest
+
+
+def teacher_ne(files: Sequence[str]) -> float | None:
+    """The teacher's NE on these files, if they are together a part of one generated log."""
+    manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
+    known = [manifest for manifest in manifests if manifest is not None]
+    if not known or len(known) < len(manifests) or any(m != known[0] for m in known):
+        return None
+    names = sorted(Path(path).name for path in files)
+    for part in (known[0].train, known[0].eval):
+        if sorted(file.name for file in part.files) == names:
+            return part.teacher_ne
+    return None
 
 
 def write_manifest(directory: Path, manifest: LogManifest) -> None:
