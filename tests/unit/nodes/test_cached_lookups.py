@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from shadowsync.nodes.reader_line import ReaderLine
-from shadowsync.nodes.shard_line import RESEND_SECONDS, ShardLines, ShardRefused
+from shadowsync.nodes.shard_line import ShardLines, ShardRefused
 from shadowsync.nodes.slot import Slot
 from shadowsync.pipeline.embedding.plan import TablePlan
 from shadowsync.pipeline.embedding.routing import ShardRouter
 from shadowsync.pipeline.embedding.row_cache import make_caches
 from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import Delivery, Lookup, Push, Pushed, Vectors
+from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.outbox import Outbox
 from shadowsync.tests.support.tables import make_tables
@@ -90,9 +91,9 @@ def test_a_copy_that_turns_out_too_old_is_asked_for_again_first(lines: ShardLine
     # It is a trip of its own, and has its own time to be answered.
     assert again.sent_at == 12.0
     sent = len(box.sent)
-    lines.resend_overdue(10.5 + RESEND_SECONDS)
+    lines.resend_overdue(10.5 + LOOKUP.interval_seconds)
     assert len(box.sent) == sent
-    lines.resend_overdue(12.5 + RESEND_SECONDS)
+    lines.resend_overdue(12.5 + LOOKUP.interval_seconds)
     assert len(box.sent) == sent + 1
     assert answer(lines, box, 3.0, STALENESS + 2) == [5]
     assert (slot.unanswered, vectors(slot), slot.versions) == (0, [3.0, 2.0], [STALENESS + 1])
