@@ -17,6 +17,7 @@ from ..pipeline.wire.codecs.base import Codec, CodecError
 from ..pipeline.wire.codecs.feedback import decode_chunk
 from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.messages import CenterExchange, CenterValues, Failure
+from ..pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import prepare
 from ..sync_algos.base import PeerLost, Slice
@@ -63,6 +64,10 @@ class CenterLine:
     received_bytes: int = 0
     _pending: dict[int, _Pending] = field(default_factory=dict)
 
+    @property
+    def _policy(self) -> RetransmitPolicy:
+        return RetransmitPolicy.in_timeout(self.timeout_seconds, CENTER_TIMES)
+
     @classmethod
     def connect(
         cls, context: zmq.asyncio.Context, identity: str, member: MemberInfo, **more: Any
@@ -103,7 +108,7 @@ class CenterLine:
                     resent_at = None
                 elif quiet_seconds >= self.timeout_seconds:
                     raise PeerLost(f"{self.member.name} did not answer within {self.timeout_seconds:g} s")
-                elif resent_at is None and quiet_seconds >= self.timeout_seconds / 2:
+                elif resent_at is None and self._policy.due(pending.progressed_at, loop.time()):
                     resent_at = loop.time()
                     if sender.done():
                         # What was applied is recognised by the node, and answered again.
@@ -116,10 +121,11 @@ class CenterLine:
     async def _ended(self, pending: _Pending, sender: asyncio.Future[None], *, resent: bool) -> bool:
         """Waits for the end of a request, or until nothing came of it for as long as it should; whether it
         ended. Raises what ended it, or what kept the chunks from being sent."""
-        limit = self.timeout_seconds if resent else self.timeout_seconds / 2
-        left = pending.progressed_at + limit - asyncio.get_running_loop().time()
+        # What was sent again has the rest of the timeout.
+        policy = RetransmitPolicy(self.timeout_seconds) if resent else self._policy
+        left = policy.left_seconds(pending.progressed_at, asyncio.get_running_loop().time())
         watched: set[asyncio.Future[None]] = {pending.done} | (set() if sender.done() else {sender})
-        await asyncio.wait(watched, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if pending.done.done():
             pending.done.result()
             return True

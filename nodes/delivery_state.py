@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from ..pipeline.data.batch import Batch
 from ..pipeline.types import BatchId
 from ..pipeline.wire.messages import Credit, Delivery
+from ..pipeline.wire.retransmission import DELIVERY
 
-RESEND_SECONDS = 3.0
 TRAINING = 0
 
 
@@ -135,13 +135,13 @@ class DeliveryState:
         return out
 
     def overdue(self, now: float) -> list[tuple[bytes, Delivery]]:
-        """Deliveries that were sent RESEND_SECONDS ago and are not known to have arrived."""
+        """Deliveries that are due to be sent again: they are not known to have arrived."""
         out = []
         for identity, line in self._lines.items():
             # Not over all that is kept, of which most has arrived and waits to be trained.
             for sequence in range(line.received + 1, line.sent + 1):
                 kept = line.kept.get(sequence)
-                if kept is not None and now - kept.sent_at > RESEND_SECONDS:
+                if kept is not None and DELIVERY.due(kept.sent_at, now):
                     kept.sent_at = now
                     self.resent_batches += 1
                     out.append((identity, _delivery(sequence, kept.pass_number, kept.batch)))

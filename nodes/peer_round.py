@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from ..pipeline.wire.peer_messages import PeerVerdict
+from ..pipeline.wire.retransmission import RetransmitPolicy
 from .early_chunks import RoundId
 from .reduce_round import ReduceRound
 from .state_adoption import Adoption
@@ -62,9 +63,9 @@ class PeerRound:
         """For how long a peer has not gone on."""
         return now - self._progress[peer]
 
-    def may_ask(self, peer: int, now: float, every: float) -> bool:
+    def may_ask(self, peer: int, now: float, policy: RetransmitPolicy) -> bool:
         """Whether it is time to ask a silent peer, again; if so, that is noted."""
-        if now - max(self._progress[peer], self._asked[peer]) < every:
+        if not policy.due(max(self._progress[peer], self._asked[peer]), now):
             return False
         self._asked[peer] = now
         return True

@@ -126,7 +126,7 @@ class Meeting:
             at.end(round, f"trainer {late[0]} was not there within {at.timeout_seconds:g} s")
             return
         for peer in waited:
-            if round.may_ask(peer, now, at.timeout_seconds / 4):
+            if round.may_ask(peer, now, at.policy):
                 self.ask_again(round, peer)
 
     def ask_again(self, round: PeerRound, peer: int) -> None:

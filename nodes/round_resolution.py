@@ -110,10 +110,10 @@ class Resolution:
             self._give_up(round)
             return
         for peer in silent:
-            if round.may_ask(peer, now, at.timeout_seconds / 4):
+            if round.may_ask(peer, now, at.policy):
                 at.mail.notice(peer, PeerResolve(*round.id))
         for peer in round.completers()[:1]:
-            if round.may_ask(peer, now, at.timeout_seconds / 4):
+            if round.may_ask(peer, now, at.policy):
                 self.decide(round)
 
     def _give_up(self, round: PeerRound) -> None:

@@ -119,7 +119,7 @@ class Streaming:
         assert work is not None
         waited = [peer for peer in round.others if work.missing_chunks(peer) or work.missing_results(peer)]
         for peer in waited:
-            if round.may_ask(peer, now, at.timeout_seconds / 4):
+            if round.may_ask(peer, now, at.policy):
                 self._ask(round, work, peer)
         late = [peer for peer in waited if round.silent(peer, now) > at.timeout_seconds]
         if not late and now - round.last_progress > 2 * at.timeout_seconds:

@@ -20,13 +20,12 @@ from ..pipeline.wire.messages import (
     Pushed,
     Vectors,
 )
+from ..pipeline.wire.retransmission import LOOKUP
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Connection
 from .row_coding import RowCoding
 from .shared_rows import Lease, SharedRows
 from .slot import Slot
-
-RESEND_SECONDS = 3.0
 
 
 class ShardRefused(ShadowSyncError):
@@ -175,12 +174,12 @@ class ShardLines:
         self._open = {n: request for n, request in self._open.items() if isinstance(request.message, Push)}
 
     def resend_overdue(self, now: float) -> None:
-        """Sends again what was not answered for RESEND_SECONDS, whole and over the socket; nodes recognise
+        """Sends again what was not answered for too long, whole and over the socket; nodes recognise
         repeats."""
         for shard in range(len(self.shared)):
             self._offer(shard, now)
         for request in self._open.values():
-            if now - request.sent_at > RESEND_SECONDS:
+            if LOOKUP.due(request.sent_at, now):
                 request.sent_at = now
                 self.resent += 1
                 self._retire(request)

@@ -14,12 +14,12 @@ import numpy as np
 from ..pipeline.types import Float32Array
 from ..pipeline.wire.buffers import lend
 from ..pipeline.wire.messages import Attach, Attached, Lookup, Push
+from ..pipeline.wire.retransmission import ATTACH
 from ..pipeline.wire.segment import FLOAT_BYTES, HEAD_BYTES, OwnSegment, running_kernel
 
 PAGE_FLOATS: Final = 1024
 # Batches of one size have requests of nearly one size: what is a little larger than the first still fits.
 SPARE_SHARE: Final = 0.25
-OFFER_AGAIN_SECONDS: Final = 3.0
 _NOTHING: Final = np.zeros(0, np.float32)
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class SharedRows:
             enough = large_enough and 2 * len(self._retired) < self._count
             if enough or not self._make():
                 return None
-        elif now - self._offered_at <= OFFER_AGAIN_SECONDS:
+        elif not ATTACH.due(self._offered_at, now):
             return None
         self._offered_at = now
         return self._offer

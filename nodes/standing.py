@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..pipeline.wire.peer_messages import PeerReady, PeerWait
+from ..pipeline.wire.retransmission import PEER_TIMES, RetransmitPolicy
 from .early_chunks import EarlyChunks, RoundId
 from .peer_codecs import PeerCoding
 from .peer_events import Ended, Event, Late
@@ -21,8 +22,11 @@ BEFORE_ALL = RoundId(-1, -1)
 
 @dataclass
 class Standing:
-    """One trainer's place in the protocol. A peer that is waited for is asked every quarter of
-    `timeout_seconds` for what is missing, and late after all of it without progress."""
+    """One trainer's place in the protocol.
+
+    A peer that is waited for is asked by `policy` for what is missing, several times in `timeout_seconds`,
+    and late after all of it without progress.
+    """
 
     index: int
     timeout_seconds: float
@@ -38,8 +42,12 @@ class Standing:
     round: PeerRound | None = None
     ready: dict[int, PeerReady] = field(default_factory=dict)
     undecided_rounds: int = 0
+    policy: RetransmitPolicy = field(init=False)
     _seen: dict[int, RoundId] = field(default_factory=dict)
     _reported: set[tuple[int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.policy = RetransmitPolicy.in_timeout(self.timeout_seconds, PEER_TIMES)
 
     @property
     def usable(self) -> bool:

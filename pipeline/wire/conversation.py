@@ -14,9 +14,9 @@ from typing import Any
 
 from ..errors import ExitCode, ShadowSyncError
 from .messages import Answer, Ask
+from .retransmission import CONTROL
 from .schema import Message
 
-RESEND_SECONDS = 1.0
 REMEMBERED_ANSWERS = 512
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -87,10 +87,12 @@ class Conversation:
             while True:
                 self._send(question)
                 left = deadline - asyncio.get_running_loop().time()
-                done, _ = await asyncio.wait({answered}, timeout=min(RESEND_SECONDS, max(left, 0.0)))
+                done, _ = await asyncio.wait(
+                    {answered}, timeout=min(CONTROL.interval_seconds, max(left, 0.0))
+                )
                 if done:
                     return answered.result()
-                if left <= RESEND_SECONDS:
+                if left <= CONTROL.interval_seconds:
                     raise Gone(f"did not answer {verb!r} within {timeout_seconds:g} s", where=self.peer)
         finally:
             self._waiting.pop(number, None)

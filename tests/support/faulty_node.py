@@ -33,6 +33,7 @@ from shadowsync.pipeline.wire.messages import (
     Pushed,
     Vectors,
 )
+from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.fake_streams import FakeStreams
@@ -125,8 +126,10 @@ DROPPED = (Push, Credit, Delivery, Pushed, Vectors, Attach, Attached)
 def drop(kinds: Iterable[type[Message]] = DROPPED) -> None:
     """Below the layer that sends again: the AT-th of each kind of message is lost on its way, of those that
     a worker needs but once the first."""
-    delivery_state.RESEND_SECONDS = shard_line.RESEND_SECONDS = 0.3
-    shared_rows.OFFER_AGAIN_SECONDS = 0.3  # type: ignore[misc]
+    soon = RetransmitPolicy(0.3)
+    for module, name in ((delivery_state, "DELIVERY"), (shard_line, "LOOKUP"), (shared_rows, "ATTACH")):
+        assert isinstance(getattr(module, name), RetransmitPolicy)
+        setattr(module, name, soon)
     due = {
         kind: once(f"a {kind.KIND} was lost", at=1 if kind in (Attach, Attached) else AT) for kind in kinds
     }

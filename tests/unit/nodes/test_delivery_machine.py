@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from shadowsync.nodes.delivery_state import RESEND_SECONDS, TRAINING, DeliveryState, size_of, token_of
 from shadowsync.pipeline.types import BatchId
+from shadowsync.nodes.delivery_state import TRAINING, DeliveryState, size_of, token_of
 from shadowsync.pipeline.wire.messages import Credit, Delivery
+from shadowsync.pipeline.wire.retransmission import DELIVERY
 from shadowsync.tests.support.batches import make_batch
 
 WORKERS = [b"a/0", b"a/1", b"b/0", b"c/0"]
@@ -89,7 +90,7 @@ class Deliveries(RuleBasedStateMachine):
             if arrives:
                 self.arrive(name, delivery)
 
-    @rule(seconds=st.sampled_from([0.5, RESEND_SECONDS + 1]), arrives=st.booleans())
+    @rule(seconds=st.sampled_from([0.5, DELIVERY.interval_seconds + 1]), arrives=st.booleans())
     def time_passes(self, seconds: float, arrives: bool) -> None:
         self.now += seconds
         for name, delivery in self.state.overdue(self.now):
@@ -175,7 +176,7 @@ class Deliveries(RuleBasedStateMachine):
             self.judge()
         for _ in range(len(self.offered) + 2):
             self.send(arrives=True)
-            self.time_passes(RESEND_SECONDS + 1, arrives=True)
+            self.time_passes(DELIVERY.interval_seconds + 1, arrives=True)
             for name in self.living():
                 worker = self.workers[name]
                 self.trained |= set(worker.arrived.values())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shadowsync.nodes.delivery_state import RESEND_SECONDS, TRAINING, DeliveryState, size_of, token_of
+from shadowsync.nodes.delivery_state import TRAINING, DeliveryState, size_of, token_of
 from shadowsync.pipeline.wire.messages import Credit, Delivery
+from shadowsync.pipeline.wire.retransmission import DELIVERY
 from shadowsync.tests.support.batches import batch_id, make_batch
 
 PLENTY = 1 << 30
@@ -66,7 +67,7 @@ def test_an_older_credit_changes_nothing() -> None:
     state.credit(A, credit(2, received=1, done=0))
     assert state.kept_bytes == kept
     assert numbers(state.deliveries(0.0)) == [(A, 5, 4)]
-    assert numbers(state.overdue(RESEND_SECONDS + 1)) == [(A, 5, 4)]
+    assert numbers(state.overdue(DELIVERY.interval_seconds + 1)) == [(A, 5, 4)]
 
 
 def test_a_credit_beyond_what_was_sent_is_no_promise() -> None:
@@ -76,7 +77,7 @@ def test_a_credit_beyond_what_was_sent_is_no_promise() -> None:
     # What is sent after it is not done, though the claim covered it.
     state.credit(A, credit(2))
     assert state.outstanding(TRAINING) == 4
-    assert len(state.overdue(RESEND_SECONDS + 1)) == 2
+    assert len(state.overdue(DELIVERY.interval_seconds + 1)) == 2
     assert [item[0].number for item in state.lose("a")] == [0, 1]
 
 
@@ -96,11 +97,11 @@ def test_only_what_did_not_arrive_is_sent_again() -> None:
     state.credit(A, credit(3))
     state.deliveries(100.0)
     state.credit(A, credit(3, received=1))
-    assert state.overdue(100.0 + RESEND_SECONDS) == []
-    assert numbers(state.overdue(100.1 + RESEND_SECONDS)) == [(A, 2, 1), (A, 3, 2)]
-    assert state.overdue(100.2 + RESEND_SECONDS) == []
+    assert state.overdue(99.9 + DELIVERY.interval_seconds) == []
+    assert numbers(state.overdue(100.1 + DELIVERY.interval_seconds)) == [(A, 2, 1), (A, 3, 2)]
+    assert state.overdue(100.2 + DELIVERY.interval_seconds) == []
     state.credit(A, credit(3, received=2))
-    assert numbers(state.overdue(100.2 + 2 * RESEND_SECONDS)) == [(A, 3, 2)]
+    assert numbers(state.overdue(100.2 + 2 * DELIVERY.interval_seconds)) == [(A, 3, 2)]
     assert state.resent_batches == 3
     # A repeat is no further delivery.
     assert (state.read_batches, state.read_examples) == (3, 6)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from shadowsync.nodes.reader_line import ReaderLine
-from shadowsync.nodes.shard_line import RESEND_SECONDS, ShardLines, ShardRefused
+from shadowsync.nodes.shard_line import ShardLines, ShardRefused
 from shadowsync.nodes.slot import Slot
 from shadowsync.pipeline.embedding.lookup import NO_BAG_LENGTHS, BankLookup, BankShare, LookupPlan
 from shadowsync.pipeline.wire.messages import Delivery, Failure, Lookup, Push, Pushed, Vectors
+from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.outbox import Outbox
 
@@ -109,14 +110,14 @@ def test_only_what_is_overdue_is_sent_again_and_is_the_same(lines: ShardLines, b
     first = boxes[0].take()[0]
     boxes[1].take()
     lines.receive(1, vectors(2, 1.0))
-    lines.resend_overdue(100.0 + RESEND_SECONDS)
+    lines.resend_overdue(99.9 + LOOKUP.interval_seconds)
     assert boxes[0].sent == []
-    lines.resend_overdue(100.5 + RESEND_SECONDS)
+    lines.resend_overdue(100.5 + LOOKUP.interval_seconds)
     assert boxes[0].take() == [first]
     assert boxes[1].take() == []
-    lines.resend_overdue(100.6 + RESEND_SECONDS)
+    lines.resend_overdue(100.6 + LOOKUP.interval_seconds)
     assert boxes[0].take() == []
-    lines.resend_overdue(100.7 + 2 * RESEND_SECONDS)
+    lines.resend_overdue(100.7 + 2 * LOOKUP.interval_seconds)
     assert len(boxes[0].take()) == 2
     assert lines.resent == 3
 
@@ -149,7 +150,7 @@ def test_forgetting_lookups_keeps_pushes(lines: ShardLines, boxes: list[Outbox])
     assert lines.outstanding == 1
     for box in boxes:
         box.take()
-    lines.resend_overdue(RESEND_SECONDS + 1)
+    lines.resend_overdue(LOOKUP.interval_seconds + 1)
     assert [message.KIND for message in boxes[0].take()] == ["push"]
     assert lines.receive(0, vectors(3, 1.0)) is None
     assert waiting.unanswered == 1
@@ -176,7 +177,7 @@ def test_a_lost_node_strands_what_was_pushed_to_it_once(lines: ShardLines, boxes
     assert lines.receive(1, Pushed(2, repeated=False)) is None
     for box in boxes:
         box.take()
-    lines.resend_overdue(RESEND_SECONDS + 1)
+    lines.resend_overdue(LOOKUP.interval_seconds + 1)
     assert [len(box.take()) for box in boxes] == [0, 1, 1]
     assert lines.lose("embedding-2") == [other]
     # One that both are missing is not counted twice.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import zmq
-from shadowsync.nodes.shard_line import RESEND_SECONDS, ShardLines, ShardRefused
+from shadowsync.nodes.shard_line import ShardLines, ShardRefused
 from shadowsync.nodes.shard_service import ShardService
 from shadowsync.nodes.shared_rows import SharedRows
 from shadowsync.nodes.slot import Slot
@@ -33,6 +33,7 @@ from shadowsync.pipeline.wire.messages import (
     Pushed,
     Vectors,
 )
+from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.segment import HEAD_BYTES, OwnSegment, running_kernel
 from shadowsync.pipeline.wire.sockets import Connection, Listener
@@ -357,7 +358,7 @@ def test_what_is_sent_again_is_whole_and_its_place_is_never_used_again(
     lines.look_up(two, [plan(0, 6, 7)], 0.0)
     lookup = asked(box)
     assert len({push.offset, lookup.offset, 0}) == 3
-    lines.resend_overdue(RESEND_SECONDS + 1)
+    lines.resend_overdue(LOOKUP.interval_seconds + 1)
     pushed_again, asked_again = box.take()
     assert isinstance(pushed_again, Push)
     assert isinstance(asked_again, Lookup)

@@ -13,8 +13,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.nodes.shared_rows import OFFER_AGAIN_SECONDS, PAGE_FLOATS, Lease, SharedRows
+from shadowsync.nodes.shared_rows import PAGE_FLOATS, Lease, SharedRows
 from shadowsync.pipeline.wire.messages import Attach, Attached
+from shadowsync.pipeline.wire.retransmission import ATTACH
 from shadowsync.tests.support.leaks import memory_descriptors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
@@ -45,8 +46,8 @@ def test_nothing_is_lent_before_the_node_has_it(shared: SharedRows) -> None:
     assert (offered.segment, offered.pid) == (1, os.getpid())
     assert shared.take(10) is None
     # Only once overdue it is offered again, and it is the same.
-    assert shared.offer(1.0 + OFFER_AGAIN_SECONDS) is None
-    assert shared.offer(1.5 + OFFER_AGAIN_SECONDS) is offered
+    assert shared.offer(0.9 + ATTACH.interval_seconds) is None
+    assert shared.offer(1.5 + ATTACH.interval_seconds) is offered
     shared.answered(Attached(2, shared=True, why=""))
     assert shared.take(10) is None
     shared.answered(Attached(1, shared=True, why=""))

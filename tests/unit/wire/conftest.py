@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 from shadowsync.pipeline.wire import conversation
+from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
 
 
 @pytest.fixture
@@ -34,4 +35,4 @@ def header(checksummed: Callable[[bytes], bytes]) -> Callable[[Any], bytes]:
 @pytest.fixture
 def resend_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions are asked again after 10 ms instead of a second."""
-    monkeypatch.setattr(conversation, "RESEND_SECONDS", 0.01)
+    monkeypatch.setattr(conversation, "CONTROL", RetransmitPolicy(0.01))
