@@ -18,6 +18,7 @@ ROOT = Path(shadowsync.__file__).resolve().parent
 # cli -> lab -> nodes -> {pipeline, sync_algos}: what each part may import of the package.
 ALLOWED = {
     "shadowsync": {"shadowsync", "nodes", "pipeline"},
+    "__main__": {"cli"},
     "cli": {"shadowsync", "commands", "lab", "nodes", "pipeline", "sync_algos", "watch"},
     "commands": {"shadowsync", "commands", "lab", "nodes", "pipeline", "sync_algos", "watch"},
     "lab": {"shadowsync", "lab", "nodes", "pipeline"},
