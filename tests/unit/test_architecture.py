@@ -20,6 +20,7 @@ ALLOWED = {
     "shadowsync": {"shadowsync", "nodes", "pipeline"},
     # Loads models for pipeline and algorithms for sync_algos, neither of which may import the other.
     "class_loader": {"class_loader"},
+    "__main__": {"cli"},
     "cli": {"shadowsync", "commands", "lab", "nodes", "pipeline", "sync_algos", "watch"},
     "commands": {"shadowsync", "commands", "lab", "nodes", "pipeline", "sync_algos", "watch"},
     "lab": {"shadowsync", "lab", "nodes", "pipeline"},
