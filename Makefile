@@ -26,7 +26,7 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml setup.py constraints.txt
-	$(PIP) install -q -c constraints.txt -e .
+	$(PIP) install -q -c constraints.txt -e '.[all]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py constraints.txt

@@ -20,11 +20,13 @@ def run_profile(job: Job, seconds: float, *, quiet: bool, supervised: bool = Fal
     from rich.console import Console
 
     from ..pipeline.errors import ClusterError, DataError, ExitCode
+    from ..pipeline.extras import require_extra
     from ..pipeline.profile.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON
     from ..pipeline.profile.terminal import print_profile
     from ..pipeline.profile.write import read_profile
     from ..pipeline.report.run_folder import shown
 
+    require_extra("shadowsync profile", "plots")
     code, text, report, folder = supervise(job, quiet=quiet, supervised=supervised, profile_seconds=seconds)
     if folder is not None and (folder / PROFILE_JSON).exists():
         profile = read_profile(folder / PROFILE_JSON)

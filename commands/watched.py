@@ -45,9 +45,12 @@ def supervise(
     the user, the report if there is one, and the run's folder."""
     from ..nodes.run_job import prepare
     from ..nodes.supervisor import Supervisor
+    from ..pipeline.extras import left_out
     from ..watch.live import display
 
     prepare(job)
+    if not quiet and (missing := left_out(job)):
+        click.echo(missing, err=True)
 
     async def accompanied() -> Any:
         shown = display(quiet=quiet)
