@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.nodes.coordinator_main import run_coordinator
+from shadowsync.nodes.settings import NodeSettings
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.extras import left_out, missing_modules
 
 JOB = '[data]\nformat = "parquet"\npath = "train.parquet"\n'
@@ -58,3 +62,15 @@ def test_a_job_says_in_one_line_what_it_leaves_out(monkeypatch: pytest.MonkeyPat
         f"{pictures}, the page, the metrics; pip install 'shadowsync[plots,web,metrics]' brings it"
     )
     assert "metrics" not in left_out(watched, metrics_port=0)
+
+
+def test_validation_is_refused_by_a_coordinator_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"format": "parquet", "path": ["/absent"], "validation_path": ["/absent-too"]}
+    job = Job.model_validate({"data": data, "validation": {"every_examples": 1000}})
+    settings = NodeSettings(job=job, bind="127.0.0.1")
+    with monkeypatch.context() as without:
+        block(without, "torch")
+        with pytest.raises(JobFileError, match=r"^\[validation\] is set, .* has no torch"):
+            asyncio.run(run_coordinator(settings))
+    with pytest.raises(DataError, match="absent"):
+        asyncio.run(run_coordinator(settings))

@@ -131,10 +131,11 @@ def test_installed_command_runs_a_job_without_the_extras(
     watch = {"web": "0", "metrics_port": 9100, "tensorboard": True}
     job = write_job(tmp_path / "job.toml", small_job(click_log, tmp_path / "runs"), {"watch": watch})
     printed, told = outside([installed / "shadowsync", "run", job], tmp_path)
-    assert told == (
+    # Its progress stands there, too, where the machine is slow.
+    assert [line for line in told.splitlines() if "install" in line] == [
         "left out: the pictures of the report, the page, the metrics, TensorBoard's files; "
-        "pip install 'shadowsync[plots,web,metrics,tensorboard]' brings it\n"
-    )
+        "pip install 'shadowsync[plots,web,metrics,tensorboard]' brings it"
+    ]
     assert not list((tmp_path / "runs" / "latest").glob("*.png"))
     report = json.loads((tmp_path / "runs" / "latest" / "report.json").read_text(encoding="utf-8"))
     assert report["exit_code"] == 0
