@@ -46,7 +46,9 @@ def compare(
     from rich.console import Console
 
     from ..pipeline.errors import JobFileError
+    from ..pipeline.extras import require_extra
 
+    require_extra("shadowsync compare", "lab")
     others = [job_file, algorithms, seeds, *overrides, *network.values()]
     if resume is not None and any(value is not None for value in others):
         raise JobFileError("--resume: the comparison has its own job and options", remedy="give DIR alone")

@@ -58,6 +58,7 @@ def coordinator(
     """Start the coordinator of a job; it prints the address for the other nodes to join."""
     from ..nodes.coordinator_main import run_coordinator
     from ..nodes.logs import log_to_stderr
+    from ..pipeline.extras import left_out
 
     more: dict[str, Any] = {
         "announce": announce,
@@ -66,6 +67,8 @@ def coordinator(
     }
     overrides = (*overrides, *web_override(web))
     settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=False, **more)
+    if not supervised and (missing := left_out(settings.job, metrics_port=metrics_port)):
+        click.echo(missing, err=True)
     log_to_stderr()
     code, text, report = asyncio.run(run_coordinator(settings))
     if report is not None and not supervised:

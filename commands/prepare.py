@@ -44,6 +44,7 @@ def prepare(
     """
     from ..pipeline.config.load import load_job
     from ..pipeline.errors import JobFileError
+    from ..pipeline.extras import require_extra
     from ..pipeline.prepare.preparation import prepare as prepare_folder
     from ..pipeline.report.run_folder import shown
     from .prepare_progress import progress_shown
@@ -59,6 +60,7 @@ def prepare(
             where=f"--out {out}",
             remedy="give a folder of this machine and copy it there; data.prepared takes its URL",
         )
+    require_extra("shadowsync prepare", "plots")
     folder = Path(out)
     # The job may already be the one that reads the folder.
     job = load_job(job_file, (*overrides, 'data.prepared=""'))

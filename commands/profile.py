@@ -28,10 +28,12 @@ def run_profile(
 
     from ..pipeline.config.load import load_resolved
     from ..pipeline.errors import ClusterError, DataError, ExitCode
+    from ..pipeline.extras import require_extra
     from ..pipeline.profile.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
     from ..pipeline.profile.render import print_profile
     from ..pipeline.report.run_folder import shown
 
+    require_extra("shadowsync profile", "plots")
     code, text, report, folder = supervise(
         read_job, quiet=quiet, supervised=supervised, profile_seconds=seconds
     )

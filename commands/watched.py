@@ -63,8 +63,11 @@ async def _supervised(
     job: Job, starter: Starter, quiet: bool, supervised: bool, profile_seconds: float | None
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     from ..nodes.supervisor import Supervisor
+    from ..pipeline.extras import left_out
     from ..watch.live import display
 
+    if not quiet and (missing := left_out(job)):
+        click.echo(missing, err=True)
     shown = display(quiet=quiet)
     supervisor = Supervisor(
         job,

@@ -2,7 +2,7 @@
 # Does docker/compose.yaml keep its promise? Starts a job with 3 trainers, kills the container of one of them in
 # the middle, waits for the report, and checks the ledger. Removes all that it has made.
 #
-#   docker/smoke.sh                      # builds the image; BASE and TORCH_INDEX are passed on
+#   docker/smoke.sh                      # builds the images; BASE and TORCH_INDEX are passed on
 #   IMAGE=shadowsync docker/smoke.sh     # takes that one
 #
 # EXAMPLES (300000) is the size of the job, SECONDS_LIMIT (600) the longest that it may run.
@@ -42,7 +42,12 @@ if [ -z "${IMAGE:-}" ]; then
   set -- ${BASE:+--build-arg "BASE=$BASE"} ${TORCH_INDEX+--build-arg "TORCH_INDEX=$TORCH_INDEX"}
   docker build -q -f docker/Dockerfile -t "$IMAGE" "$@" . >/dev/null || cannot "the image cannot be built"
   BUILT=$IMAGE
+  CONTROL_IMAGE=$PROJECT-control
+  docker build -q -f docker/Dockerfile.control -t "$CONTROL_IMAGE" ${BASE:+--build-arg "BASE=$BASE"} . >/dev/null ||
+    cannot "the image of coordinator and readers cannot be built"
+  BUILT="$BUILT $CONTROL_IMAGE"
 fi
+export CONTROL_IMAGE="${CONTROL_IMAGE:-$IMAGE}"
 export IMAGE EXAMPLES TRAINERS=3
 # What the caller has set for jobs of their own is none of this one's.
 unset JOB DATA READERS EMBEDDINGS SYNCS NODE_MEMORY NODE_CPUS
@@ -50,7 +55,8 @@ unset JOB DATA READERS EMBEDDINGS SYNCS NODE_MEMORY NODE_CPUS
 clean() {
   docker rm -f "$PROJECT-check" >/dev/null 2>&1 || true
   compose down --volumes --timeout 5 >/dev/null 2>&1 || say "could not remove all of project $PROJECT"
-  [ -z "${BUILT:-}" ] || docker image rm -f "$BUILT" >/dev/null 2>&1 || say "could not remove image $BUILT"
+  # shellcheck disable=SC2086 - these are two names
+  [ -z "${BUILT:-}" ] || docker image rm -f $BUILT >/dev/null 2>&1 || say "could not remove image $BUILT"
 }
 trap clean EXIT
 trap 'exit 130' INT TERM

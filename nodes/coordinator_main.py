@@ -7,9 +7,11 @@ import json
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..pipeline.checkpoint.manifest import sweep
+from ..pipeline.config.job import Job
 from ..pipeline.data.input_plan import plan_input
 from ..pipeline.data.span import Span
 from ..pipeline.errors import DataError, ExitCode, JobFileError
@@ -63,10 +65,20 @@ def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: Restore
     return ledger
 
 
+def _require_torch_for_validation(job: Job) -> None:
+    """Checkpoints are scored beside the coordinator, in a process that needs torch; it itself does not."""
+    if job.validation.wanted and find_spec("torch") is None:
+        raise JobFileError(
+            "[validation] is set, and the coordinator's machine has no torch to score checkpoints with",
+            remedy="install it there, take the image for every role, or leave [validation] out",
+        )
+
+
 async def run_coordinator(settings: NodeSettings) -> tuple[ExitCode, str, Report | None]:
     """The whole life of the coordinator: the exit code, one line for the user, and the report."""
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     job = settings.job
+    _require_torch_for_validation(job)
     plan = await asyncio.to_thread(plan_input, job)
     if job.validation.wanted and not plan.validation:
         raise JobFileError(

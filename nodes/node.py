@@ -20,6 +20,7 @@ import zmq.asyncio
 
 from ..pipeline.embedding.plan import TablePlan
 from ..pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
+from ..pipeline.extras import missing_modules
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Refused
 from ..pipeline.wire.endpoints import advertised
@@ -177,7 +178,7 @@ class Node:
             fail=self.fail,
         )
         facts = await self.role.prepare(context)
-        self._serve_metrics(name, Path(str(welcome["folder"])).name)
+        await self._serve_metrics(name, Path(str(welcome["folder"])).name)
         self._spawn(self._pulse()).add_done_callback(self._ended_early)
         self._ready = True
         try:
@@ -226,15 +227,18 @@ class Node:
         own, others = process_metrics(), self.role.process_metrics()
         return {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
 
-    def _serve_metrics(self, name: str, run: str) -> None:
+    async def _serve_metrics(self, name: str, run: str) -> None:
         address = metrics_address(self.settings)
-        if address is not None:
-            from ..watch.metrics_server import serve_metrics
+        if address is not None and not missing_modules("metrics"):
+            from ..watch.metrics_server import HeartbeatCollector, MetricsServer
 
-            host, port = address
-            self._metrics_server = serve_metrics(
-                run, self.role.name, name, lambda: self._counts, host=host, port=port
-            )
+            collector = HeartbeatCollector(run, self.role.name, name, lambda: self._counts)
+            self._metrics_server = MetricsServer(collector, self._health_line, *address)
+            await self._metrics_server.start()
+
+    def _health_line(self) -> tuple[bool, str]:
+        health = self._health()
+        return health.healthy, health.text
 
     def _health(self) -> Health:
         return node_health(
@@ -310,7 +314,7 @@ class Node:
         self._profile.close()
         try:
             if self._metrics_server is not None:
-                await asyncio.to_thread(self._metrics_server.close)
+                await self._metrics_server.close()
             await self.role.close()
         finally:
             self._talk.close("this node is ending") if hasattr(self, "_talk") else None

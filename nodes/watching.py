@@ -9,6 +9,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from ..pipeline.config.watch_section import LOOPBACK, parse_page_address
+from ..pipeline.extras import missing_modules
 from ..pipeline.wire.endpoints import WILDCARDS, host_of
 from ..pipeline.wire.own_address import AUTO
 from ..watch.mirror import Mirror
@@ -46,29 +47,28 @@ class Watching:
         """Starts what the job asks for; raises ClusterError for a port that cannot be had, ResourceError for
         a folder that cannot be written."""
         c, watch = self._c, self._c.job.watch
-        if watch.web:
+        if watch.web and not missing_modules("web"):
             from ..watch.page_server import PageServer
 
             host, port = parse_page_address(watch.web)
             self._page = PageServer(host, port, _names(host, c.settings.advertise))
             self._page.start()
             c.page = self._page.url
-        if watch.tensorboard:
+        if watch.tensorboard and not missing_modules("tensorboard"):
             from ..watch.scalars import Scalars
 
             self._scalars = Scalars(c.folder)
         address = metrics_address(c.settings)
-        if address is not None:
-            from ..watch.metrics_server import serve_metrics
+        if address is not None and not missing_modules("metrics"):
+            from ..watch.metrics_server import HeartbeatCollector, MetricsServer
 
-            host, port = address
-            counts = self._counts_now
-            self._metrics = serve_metrics(
-                c.folder.name, "coordinator", "coordinator", counts, host=host, port=port
-            )
+            collector = HeartbeatCollector(c.folder.name, "coordinator", "coordinator", self._counts_now)
+            self._metrics = MetricsServer(collector, self._health, *address)
 
     async def run(self) -> None:
         """Publishes until cancelled; what cannot be shown is logged, and training goes on."""
+        if self._metrics is not None:
+            await self._metrics.start()
         while self._page is not None or self._scalars is not None or self._metrics is not None:
             self.publish()
             await asyncio.sleep(PERIOD_SECONDS)
@@ -103,10 +103,15 @@ class Watching:
             self.publish(ended=True)
         if self._scalars is not None:
             self._scalars.close()
-        for server in (self._page, self._metrics):
-            if server is not None:
-                await asyncio.to_thread(server.close)
+        if self._page is not None:
+            await asyncio.to_thread(self._page.close)
+        if self._metrics is not None:
+            await self._metrics.close()
         self._page = self._scalars = self._metrics = None
+
+    def _health(self) -> tuple[bool, str]:
+        health = self._c.health()
+        return health.healthy, health.text
 
     def _counts_now(self) -> dict[str, Any]:
         return self._counts

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable
 
@@ -13,11 +11,11 @@ from aiohttp import web
 
 from ..pipeline.errors import ClusterError
 from .broadcast import Broadcast
+from .listening import BACKLOG, listen
 from .mirror import Mirror
 from .page_app import PageApp
 from .status import Status
 
-BACKLOG = 64
 FAREWELL_SECONDS = 1.0
 JOIN_SECONDS = 5.0
 START_SECONDS = 10.0
@@ -37,7 +35,7 @@ class PageServer:
     """
 
     def __init__(self, host: str, port: int, names: tuple[str, ...] = ()) -> None:
-        self._socket = _listen(host, port)
+        self._socket = listen(host, port, what="the page", remedy="choose another port with --web, or none")
         self.port: int = self._socket.getsockname()[1]
         shown = names[0] if names else host
         self.url = f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}/"
@@ -119,15 +117,3 @@ class PageServer:
             broadcast.end()
         finally:
             await runner.cleanup()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ClusterError(
-            f"the page cannot listen there ({os.strerror(error.errno) if error.errno else error})",
-            where=f"{host}:{port}",
-            remedy="choose another port with --web, or none",
-        ) from error

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from ..checkpoint.whole_file import whole_file
+from ..extras import missing_modules
 from .markdown import render_markdown
-from .model import Report
+from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 
 JSON_NAME: Final = "report.json"
 MARKDOWN_NAME: Final = "report.md"
@@ -16,15 +17,18 @@ MARKDOWN_NAME: Final = "report.md"
 def write_report(directory: Path, report: Report) -> None:
     """Write report.json, the three pictures and report.md into `directory`, in this order.
 
+    Without matplotlib there are no pictures, and report.md links none.
+
     Each file appears whole or not at all and replaces an older one. The numbers come first, so that they
     are there even if a picture cannot be drawn; report.md comes last, when its pictures exist. Any thread
     may call; raises ResourceError.
     """
     _write_json(directory, report)
     # matplotlib takes half a second and 40 MB: only the process that writes a report pays for it.
-    from .curves import draw_curves
+    if not missing_modules("plots"):
+        from .curves import draw_curves
 
-    draw_curves(report, directory)
+        draw_curves(report, directory)
     _write_markdown(directory, report)
 
 
@@ -45,5 +49,10 @@ def _write_json(directory: Path, report: Report) -> None:
 
 
 def _write_markdown(directory: Path, report: Report) -> None:
+    # A picture that is not in the folder is not linked.
+    links = (NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE)
+    absent = tuple(f"({name})" for name in links if not (directory / name).exists())
+    lines = render_markdown(report).splitlines(keepends=True)
+    text = "".join(line for line in lines if not (absent and line.rstrip().endswith(absent)))
     with whole_file(directory / MARKDOWN_NAME) as file:
-        file.write(render_markdown(report).encode())
+        file.write(text.encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import tempfile
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from ..errors import JobFileError
+from ..extras import require_extra
 
 Format: TypeAlias = Literal["torch-export", "onnx"]
 FILES: dict[Format, str] = {"torch-export": "dense.pt2", "onnx": "dense.onnx"}
@@ -26,13 +26,9 @@ _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def require_exporter(form: Format) -> None:
-    """Raises JobFileError if a package that the format needs is not installed."""
-    if form == "onnx" and importlib.util.find_spec("onnxscript") is None:
-        raise JobFileError(
-            "onnxscript is not installed",
-            where="--format onnx",
-            remedy='pip install "shadowsync[onnx]", or take --format torch-export',
-        )
+    """Raise JobFileError if a package that the format needs is not installed."""
+    if form == "onnx":
+        require_extra("--format onnx", "onnx")
 
 
 def export_dense(

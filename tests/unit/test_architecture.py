@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import shadowsync
+from shadowsync.pipeline.extras import EXTRAS
 from shadowsync.tests.support.imports import Import, all_imports, package_files, reachable
 
 ROOT = Path(shadowsync.__file__).resolve().parent
@@ -99,11 +100,22 @@ def pickling(root: Path) -> list[str]:
 def undeclared(root: Path) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names: set[str] = set()
-    for line in project["dependencies"]:
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name in EXTRAS}
+    for line in [*project["dependencies"], *(line for lines in extras.values() for line in lines)]:
         distribution = line.split(">")[0].split("=")[0].split("<")[0].strip()
         names |= IMPORT_NAMES.get(distribution, {distribution})
     known = names | set(sys.stdlib_module_names) | {"shadowsync"}
     return [str(found) for found in all_imports(root) if found.top not in known]
+
+
+def test_extras_bring_the_modules_that_errors_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = dict(project["optional-dependencies"])
+    brought = {name: {line.split(">")[0].replace("-", "_") for line in extras[name]} for name in EXTRAS}
+    assert brought == {name: set(modules) for name, modules in EXTRAS.items()}
+    (everything,) = extras.pop("all")
+    assert set(everything.removeprefix("shadowsync[").removesuffix("]").split(",")) == set(EXTRAS)
+    assert set(extras) == {*EXTRAS, "dev"}
 
 
 @pytest.mark.parametrize("check", [wrong_directions, wrong_for_algorithms, pickling, undeclared])

@@ -10,12 +10,14 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Collection
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import shadowsync
+from shadowsync.pipeline.extras import EXTRAS
 from shadowsync.tests.support.imports import package_files, package_folders
 from shadowsync.tests.support.runs import small_job, write_job
 
@@ -67,29 +69,32 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands' folder of an environment with the wheel, and links to what it depends on."""
-    folder = tmp_path_factory.mktemp("environment")
+def install(wheel: Path, folder: Path, without: Collection[str] = ()) -> Path:
+    """The commands' folder of an environment with the wheel, and links to all else but `without`."""
     venv.create(folder, with_pip=False, symlinks=True)
     paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
     site, own = Path(paths["purelib"]), Path(sysconfig.get_paths()["purelib"])
     for entry in own.iterdir():
-        if "shadowsync" not in entry.name and entry.suffix != ".pth" and entry.name != "__pycache__":
+        if (
+            "shadowsync" not in entry.name
+            and entry.name not in without
+            and entry.suffix != ".pth"
+            and entry.name != "__pycache__"
+        ):
             (site / entry.name).symlink_to(entry)
     python = str(folder / "bin" / "python")
     _pip("--python", python, "install", "--quiet", "--no-deps", "--no-index", str(wheel))
     return folder / "bin"
 
 
-def outside(command: list[str | Path], folder: Path) -> str:
-    """What a command prints that is run in `folder` and knows nothing of this checkout."""
+def outside(command: list[str | Path], folder: Path) -> tuple[str, str]:
+    """What a command prints, and what errors, that is run in `folder` and knows nothing of this checkout."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def test_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> None:
@@ -109,16 +114,29 @@ def test_wheel_has_the_license_and_the_command(wheel: Path) -> None:
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
 
 
-def test_installed_package_opens_its_files(installed: Path, tmp_path: Path) -> None:
-    where, sizes = json.loads(outside([installed / "python", "-c", OPEN_FILES], tmp_path))
+def test_installed_package_opens_its_files(wheel: Path, tmp_path: Path) -> None:
+    installed = install(wheel, tmp_path / "environment")
+    where, sizes = json.loads(outside([installed / "python", "-c", OPEN_FILES], tmp_path)[0])
     assert Path(where).is_relative_to(installed.parent)
     assert set(sizes) > {"/", "/page.js", "/vendor/uPlot.js"}
     assert all(sizes.values())
 
 
-def test_installed_command_runs_a_job(installed: Path, click_log: Path, tmp_path: Path) -> None:
-    job = write_job(tmp_path / "job.toml", small_job(click_log, tmp_path / "runs"), {})
-    printed = outside([installed / "shadowsync", "run", job], tmp_path)
+def test_installed_command_runs_a_job_without_the_extras(
+    wheel: Path, click_log: Path, tmp_path: Path
+) -> None:
+    """And says in one line what the job, which asks for all of it, goes without."""
+    optional = {name for modules in EXTRAS.values() for name in modules}
+    installed = install(wheel, tmp_path / "environment", without=optional)
+    watch = {"web": "0", "metrics_port": 9100, "tensorboard": True}
+    job = write_job(tmp_path / "job.toml", small_job(click_log, tmp_path / "runs"), {"watch": watch})
+    printed, told = outside([installed / "shadowsync", "run", job], tmp_path)
+    # Its progress stands there, too, where the machine is slow.
+    assert [line for line in told.splitlines() if "install" in line] == [
+        "left out: the pictures of the report, the page, the metrics, TensorBoard's files; "
+        "pip install 'shadowsync[plots,web,metrics,tensorboard]' brings it"
+    ]
+    assert not list((tmp_path / "runs" / "latest").glob("*.png"))
     report = json.loads((tmp_path / "runs" / "latest" / "report.json").read_text(encoding="utf-8"))
     assert report["exit_code"] == 0
     assert report["ledger"]["adds_up"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +26,7 @@ ROOT = Path(shadowsync.__file__).resolve().parent
 DOCKER = ROOT / "docker"
 ROLES = ("coordinator", "reader", "trainer", "embedding", "sync")
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+CONTROL_DOCKERFILE = (DOCKER / "Dockerfile.control").read_text(encoding="utf-8")
 COUNTS = {"TRAINERS": "trainer", "READERS": "reader", "EMBEDDINGS": "embedding", "SYNCS": "sync"}
 
 
@@ -176,15 +179,34 @@ def test_the_image_is_pinned_as_the_makefile_is() -> None:
     assert DOCKERFILE.count("-c constraints.txt") == makefile.count("-c constraints.txt") - 1
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     version = default("BASE").removeprefix("python:").removesuffix("-slim")
-    assert requires["requires-python"] == f">={version}"
-    for service in composed()["services"].values():
+    assert requires["requires-python"].startswith(f">={version},")
+    assert f"ARG BASE={default('BASE')}\n" in CONTROL_DOCKERFILE
+    for name, service in composed()["services"].items():
         if "build" in service:
-            args = service["build"]["args"]
-            assert args == {"BASE": default("BASE"), "TORCH_INDEX": default("TORCH_INDEX")}
+            control = name in ("coordinator", "reader")
+            wanted = {"BASE": default("BASE")} | ({} if control else {"TORCH_INDEX": default("TORCH_INDEX")})
+            assert service["build"]["args"] == wanted
+            dockerfile = "docker/Dockerfile.control" if control else "docker/Dockerfile"
+            assert service["build"]["dockerfile"] == dockerfile
 
 
-def test_the_image_runs_as_nobody_special_and_gets_the_signals() -> None:
-    lines = DOCKERFILE.splitlines()
+def test_the_control_image_installs_all_but_torch() -> None:
+    (line,) = re.findall(r"python packages.py (.*?) > ", CONTROL_DOCKERFILE)
+    (whole,) = re.findall(r"python packages.py (.*?) > ", DOCKERFILE)
+    assert line == f"{whole} --without torch"
+
+    def printed(options: str) -> list[str]:
+        command = [sys.executable, str(DOCKER / "packages.py"), *options.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        return done.stdout.splitlines()
+
+    assert [each for each in printed(whole) if each not in printed(line)] == ["torch>=2.4,<3"]
+    assert {"aiohttp>=3.14", "pyzmq>=26", "prometheus-client>=0.26"} <= set(printed(line))
+
+
+@pytest.mark.parametrize("dockerfile", [DOCKERFILE, CONTROL_DOCKERFILE], ids=["whole", "control"])
+def test_the_image_runs_as_nobody_special_and_gets_the_signals(dockerfile: str) -> None:
+    lines = dockerfile.splitlines()
     assert "USER shadowsync" in lines
     (entrypoint,) = [line for line in lines if line.startswith("ENTRYPOINT")]
     assert json.loads(entrypoint.removeprefix("ENTRYPOINT ")) == ["shadowsync"]
@@ -196,6 +218,7 @@ def test_the_image_gets_every_package_and_no_more() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     let_in = {line.removeprefix("!/") for line in lines if line.startswith("!/")}
     files = {name for name in let_in if "." in name or name == "LICENSE"}
+    assert "docker/packages.py" in files
     assert "**" in lines
     assert let_in - files == packages
     built = {"pyproject.toml", "setup.py", "constraints.txt", "README.md", "LICENSE"}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from shadowsync.pipeline.types import BatchId
 from shadowsync.nodes.delivery_state import TRAINING, DeliveryState, size_of, token_of
+from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.pipeline.wire.retransmission import DELIVERY
 from shadowsync.tests.support.batches import make_batch

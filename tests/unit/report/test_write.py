@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.errors import JobFileError, ResourceError
 from shadowsync.pipeline.report.hardware import describe_hardware, versions
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.model import NE_PICTURE, Report
 from shadowsync.pipeline.report.run_folder import create_run_folder, point_latest
 from shadowsync.pipeline.report.write import read_report, write_report
 
@@ -133,3 +133,19 @@ def test_latest_does_not_replace_a_real_folder(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="latest: cannot be written"):
         point_latest(tmp_path, folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo", "latest"]
+
+
+def test_a_report_without_pictures_links_none(
+    monkeypatch: pytest.MonkeyPatch, full_report: Report, tmp_path: Path
+) -> None:
+    whole, bare = tmp_path / "whole", tmp_path / "bare"
+    for folder in (whole, bare):
+        folder.mkdir()
+    write_report(whole, full_report)
+    # As if it were not installed.
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    write_report(bare, full_report)
+    with_pictures, without = ((at / "report.md").read_text(encoding="utf-8") for at in (whole, bare))
+    assert NE_PICTURE in with_pictures, "the control"
+    assert ".png" not in without
+    assert {path.name for path in bare.iterdir()} == {"report.json", "report.md"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,9 @@ def test_a_model_that_cannot_be_exported(tmp_path: Path) -> None:
 
 
 def test_onnx_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(
-        JobFileError, match=r'--format onnx: onnxscript is not installed; pip install "shadow'
+        JobFileError, match=r"^--format onnx needs onnxscript: pip install 'shadowsync\[onnx\]'$"
     ):
         dense_export.require_exporter("onnx")
     dense_export.require_exporter("torch-export")
