@@ -38,7 +38,7 @@ class MessageHandler(ABC):
         """Whether messages are to be taken; if not, whoever changes that wakes who drives this."""
         return True
 
-    def served(self) -> None:
+    def served(self) -> None:  # noqa: B027
         """Called after what had come was handled, and after every other wake."""
 
     def metrics(self) -> dict[str, Any]:
