@@ -13,9 +13,10 @@ async def fails() -> None:
     raise ZeroDivisionError("a mistake")
 
 
-async def forever(ended: list[str]) -> None:
+async def forever(ended: list[str]) -> str:
     try:
         await asyncio.Event().wait()
+        return "never"
     finally:
         ended.append("ended")
 
