@@ -18,8 +18,8 @@ from .loop_thread import LoopThread
 class CenterService(ListeningLoop, LoopThread):
     """Answers exchanges, reads and seeds, on a loop and a thread of its own.
 
-    An exchange that becomes whole is applied at once, about 1 ms a MB of the slice: on the node's control
-    loop its heartbeats would wait for that.
+    An exchange that becomes whole is applied at once, and one takes the node about 1 ms of CPU a MB of the
+    slice: on the node's control loop its heartbeats would wait for that.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ import numpy as np
 from ..pipeline.data.spans import Span
 from ..pipeline.errors import ClusterError
 from ..pipeline.metrics.quality import QualitySums
+from ..pipeline.tasks import race
 from ..sync_algos.model_origin import ModelOrigin
 from .closing import ASK_SECONDS
 from .coordinator import Coordinator
@@ -87,12 +88,6 @@ class Evaluation:
             )
             for reader, spans in ((r, self._spans[at :: len(readers)]) for at, r in enumerate(readers))
         ]
-        delivered = asyncio.gather(*asks)
-        died = asyncio.ensure_future(self._c.until(lambda: not all(t.alive for t in trainers)))
-        try:
-            watched: set[asyncio.Future[Any]] = {delivered, died}
-            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-            return delivered.done() and all(answer is not None for answer in delivered.result())
-        finally:
-            died.cancel()
-            delivered.cancel()
+        died = self._c.until(lambda: not all(t.alive for t in trainers))
+        answers = await race(asyncio.gather(*asks), died)
+        return answers is not None and all(answer is not None for answer in answers)

@@ -13,6 +13,7 @@ from ..pipeline.checkpoint.manifest import CheckpointManifest
 from ..pipeline.data.spans import Span
 from ..pipeline.errors import ShadowSyncError
 from ..pipeline.metrics.quality import QualitySums
+from ..pipeline.tasks import race
 from .checkpoint_manifest import input_digest
 from .coordinator import Coordinator
 from .due import Due
@@ -94,13 +95,7 @@ class Keeper:
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The coroutine's result; None if the job was stopped, which cancels it."""
-        task = asyncio.ensure_future(work)
-        watched: set[asyncio.Future[Any]] = {task, self._c.stop}
-        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        return None if task.cancelled() else task.result()
+        return await race(work, self._c.stop)
 
     @property
     def _validates(self) -> bool:

@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ import zmq.asyncio
 from ..pipeline.embedding.plan import TablePlan
 from ..pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ..pipeline.extras import missing_modules
+from ..pipeline.tasks import TaskSet, race
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Refused
 from ..pipeline.wire.endpoints import advertised
@@ -82,7 +82,7 @@ class Node:
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
         self._profile = NodeProfile(role, self._metrics)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet(self._fail)
 
     async def run(self) -> ExitCode:
         """Joins, works until told to finish, and gives the exit code; `exit_text` says why if it isn't 0."""
@@ -100,15 +100,11 @@ class Node:
                 answered=self._after_answer,
             )
             self._install_signals()
-            self._spawn(self._receive())
+            self._tasks.start(self._receive())
             if (path := health_path(supervised=self.settings.supervised)) is not None:
-                self._spawn(serve_health(path, self._health)).add_done_callback(self._ended_early)
-            work = self._spawn(self._work())
-            ended = self._spawn(self._finished.wait())
-            await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done() and not self._finished.is_set():
-                work.result()
-                await ended
+                self._tasks.start(serve_health(path, self._health))
+            await race(self._work(), self._finished.wait())
+            await self._finished.wait()
         except ShadowSyncError as error:
             self._end(error.exit_code, str(error))
             await self._tell_failure(error)
@@ -124,12 +120,14 @@ class Node:
         if not self._finished.is_set():
             if not isinstance(error, ShadowSyncError):
                 log.error("a thread failed", exc_info=error)
-            self._spawn(self._fail_and_end(error))
+            self._tasks.start(self._fail_and_end(error))
 
     async def _fail_and_end(self, error: BaseException) -> None:
-        await self._tell_failure(error)
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
-        self._end(code, describe(error))
+        try:
+            await self._tell_failure(error)
+        finally:
+            self._end(code, describe(error))
 
     def _connect(self) -> None:
         try:
@@ -179,7 +177,7 @@ class Node:
         )
         facts = await self.role.prepare(context)
         await self._serve_metrics(name, Path(str(welcome["folder"])).name)
-        self._spawn(self._pulse()).add_done_callback(self._ended_early)
+        self._tasks.start(self._pulse())
         self._ready = True
         try:
             await self._talk.ask("ready", facts, timeout_seconds=job.run.start_timeout_seconds)
@@ -284,7 +282,7 @@ class Node:
         if not self._joined:
             self._end(ExitCode.INTERRUPTED, "interrupted before the job started")
         else:
-            self._spawn(self._ask_interrupt())
+            self._tasks.start(self._ask_interrupt())
 
     async def _ask_interrupt(self) -> None:
         with contextlib.suppress(Gone, Refused):
@@ -300,16 +298,6 @@ class Node:
             self.exit_code, self.exit_text = code, text
             self._finished.set()
 
-    def _ended_early(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _close(self) -> None:
         self._profile.close()
         try:
@@ -318,9 +306,7 @@ class Node:
             await self.role.close()
         finally:
             self._talk.close("this node is ending") if hasattr(self, "_talk") else None
-            for task in tuple(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._tasks.close()
             self._socket.close()
             self._context.term()
 

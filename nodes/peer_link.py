@@ -224,6 +224,7 @@ class PeerLink:
         return [int(socket.getsockopt(zmq.FD)) for socket in sockets]
 
     # ZeroMQ's descriptors only say that something changed, once; so what is there is taken until nothing is.
+    # By hand: docs/architecture.md says what a message costs with `zmq.asyncio`, as `CenterLine` has it.
 
     def _on_activity(self) -> None:
         for line in self._lines.values():

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from contextlib import suppress
+from typing import Any, ClassVar
 
 import zmq
 
 from ..pipeline.config.job import Job
+from ..pipeline.tasks import TaskSet
 from ..pipeline.types import BatchId
 from ..pipeline.wire.sockets import Listener
 from .delivery_state import TRAINING
@@ -23,12 +24,11 @@ from .span_body import span_from_body
 
 ASK_SECONDS = 60.0
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 class ReaderRole(Role):
-    """The control side of a reader; its two threads parse and send."""
+    """The whole of a reader but the parsing, which is a thread's; the sender is a task of this loop."""
 
     name: ClassVar[str] = "reader"
 
@@ -39,7 +39,7 @@ class ReaderRole(Role):
         self._feed: Feed | None = None
         self._node: NodeContext | None = None
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._failed)
         self._returning: list[asyncio.Task[None]] = []
         self._eval_spans_left: dict[int, int] = {}
         self._eval_totals: dict[int, list[int]] = {}
@@ -53,13 +53,14 @@ class ReaderRole(Role):
         return self._listener.endpoint
 
     async def prepare(self, node: NodeContext) -> dict[str, Any]:
-        """Starts both threads; nothing is read before `begin`."""
+        """Starts the parser and the sender; nothing is read before `begin`."""
         assert self._listener is not None
         self._node = node
         self._feed = Feed(self._job, self._wake_sender, node.fail)
         retain = self._job.data.retain_bytes
-        self._sender = Sender(self._listener, self._feed.out, retain, self._totals_from_thread, node.fail)
-        self._sender.start()
+        self._sender = Sender(self._listener, self._feed.out, retain, self._on_totals)
+        self._tasks.start(self._sender.serve())
+        self._tasks.start(self._sender.look_for_overdue())
         self._feed.start()
         return {}
 
@@ -68,10 +69,10 @@ class ReaderRole(Role):
         if verb == "meet":
             return {}
         if verb == "begin":
-            self._spawn(self._take_spans())
+            self._tasks.start(self._take_spans())
             return {}
         if verb == "gone":
-            self._returning.append(self._spawn(self._return_batches(str(body["token"]))))
+            self._returning.append(self._tasks.start(self._return_batches(str(body["token"]))))
             return {}
         if verb == "hold":
             return await self._hold()
@@ -87,15 +88,13 @@ class ReaderRole(Role):
         return sent | feed | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
 
     async def close(self) -> None:
-        """Ends both threads."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        threads = [thread for thread in (self._feed, self._sender) if thread is not None]
-        for thread in threads:
-            thread.stop()
-        for thread in threads:
-            await asyncio.to_thread(thread.join, 3.0)
-        if self._sender is None and self._listener is not None:
+        """Ends the parser and the sender."""
+        if self._feed is not None:
+            self._feed.stop()
+        await self._tasks.close()
+        if self._feed is not None:
+            await asyncio.to_thread(self._feed.join, 3.0)
+        if self._listener is not None:
             self._listener.close()
 
     async def _take_spans(self) -> None:
@@ -110,15 +109,12 @@ class ReaderRole(Role):
             self._feed.give(ReadSpan(TRAINING, int(grant["epoch"]), span, skip))
             await self._span_read.wait()
 
-    def _totals_from_thread(self, totals: SpanTotals) -> None:
-        self._loop.call_soon_threadsafe(self._on_totals, totals)
-
     def _on_totals(self, totals: SpanTotals) -> None:
         number = totals.work.pass_number
         if number == TRAINING:
             self._parsed_examples += totals.examples - totals.skipped_examples
             self._span_read.set()
-            self._spawn(self._tell_span_read(totals))
+            self._tasks.start(self._tell_span_read(totals))
         elif number in self._eval_totals:
             self._eval_totals[number][0] += totals.examples
             self._eval_totals[number][1] += totals.bad_rows
@@ -145,11 +141,13 @@ class ReaderRole(Role):
         assert self._node is not None
         sender = self._sender
         assert sender is not None
-        lost = await self._on_sender(lambda: sender.lose(token))
+        lost = sender.state.lose(token)
+        sender.wake()
         body = {"token": token, "batches": [[list(batch), examples] for batch, examples in lost]}
         answer = await self._node.coordinator.ask("returned", body, timeout_seconds=ASK_SECONDS)
         again = [BatchId.from_wire(batch) for batch in answer["again"]]
-        sender.call(lambda: sender.settle_lost(token, again))
+        sender.state.settle(token, again)
+        sender.wake()
 
     async def _hold(self) -> dict[str, Any]:
         assert self._feed is not None
@@ -158,7 +156,7 @@ class ReaderRole(Role):
         self._feed.drop_training()
         # A dead trainer's batches are on the books before the books are closed.
         await asyncio.gather(*self._returning, return_exceptions=True)
-        sequences = await self._on_sender(sender.state.hold)
+        sequences = sender.state.hold()
         return self.metrics() | {"sequences": sequences}
 
     async def _evaluate(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -171,43 +169,25 @@ class ReaderRole(Role):
         self._eval_totals[number] = [0, 0]
         self._eval_spans_left[number] = len(spans)
         self._eval_parsed[number] = asyncio.Event()
-        await self._on_sender(lambda: sender.state.open_pass(number, tokens))
+        sender.state.open_pass(number, tokens)
         for span in spans:
             self._feed.give(ReadSpan(number, 0, span))
         if spans:
             await self._eval_parsed[number].wait()
-        finished = asyncio.Event()
-
-        def announce() -> None:
-            self._loop.call_soon_threadsafe(finished.set)
-
-        sender.call(lambda: sender.watch_pass(number, announce))
-        await finished.wait()
+        await sender.finished(number)
         examples, bad_rows = self._eval_totals[number]
         return {"examples": examples, "bad_rows": bad_rows}
 
-    async def _on_sender(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the sender thread and awaits what it gives."""
-        assert self._sender is not None
-        result: asyncio.Future[T] = self._loop.create_future()
-
-        def command() -> None:
-            self._loop.call_soon_threadsafe(result.set_result, work())
-
-        self._sender.call(command)
-        return await result
-
     def _wake_sender(self) -> None:
+        """On the parser's thread."""
+        # The loop of a reader that ends is gone before its parser.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
         if self._sender is not None:
-            self._sender.waker.wake()
+            self._sender.wake()
 
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and self._node is not None:
+    def _failed(self, error: BaseException) -> None:
+        if self._node is not None:
             self._node.fail(error)

@@ -1,30 +1,34 @@
-"""The reader's sending thread: owns the ROUTER that workers connect to, and the deliveries."""
+"""The reader's sender: owns the ROUTER that workers connect to, and the deliveries."""
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from ..pipeline.types import BatchId
 from ..pipeline.wire.messages import Credit
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import Listener
-from .delivery_state import TRAINING, DeliveryState
-from .listening_service import ListeningService
+from .delivery_state import DeliveryState
+from .listening_loop import ListeningLoop
 from .reader_feed import AHEAD_BATCHES, Fed, SpanTotals
 
 REFILL_BATCHES = AHEAD_BATCHES // 2
+OVERDUE_SECONDS = 0.2
 
 
-class Sender(ListeningService):
-    """Hands batches to the workers that have credit.
+class Sender(ListeningLoop):
+    """Hands batches to the workers that have credit; a coroutine of the reader's loop, as all that it calls.
+
+    What changes `state` from outside calls `wake` after it.
 
     Args:
-        listener: the bound socket; owned by this thread from `start` on.
-        source: the parser's queue.
-        totals: called on this thread with the totals of each span, after its last batch was taken.
+        listener: the bound socket; closed when `serve` ends.
+        source: the parser's queue. An `asyncio.Queue` would cost the parser two switches between threads a
+            batch.
+        totals: called with the totals of each span, after its last batch was taken.
     """
 
     def __init__(
@@ -33,25 +37,24 @@ class Sender(ListeningService):
         source: queue.Queue[Fed],
         retain_bytes: int,
         totals: Callable[[SpanTotals], None],
-        failed: Callable[[BaseException], None],
     ) -> None:
-        super().__init__("sender", listener, failed)
+        super().__init__(listener)
         self.state = DeliveryState(retain_bytes)
         self._source = source
         self._totals = totals
-        self._watched: dict[int, Callable[[], None]] = {}
+        self._watched: dict[int, asyncio.Event] = {}
 
-    def watch_pass(self, pass_number: int, done: Callable[[], None]) -> None:
-        """On this thread: calls `done` once nothing of the pass is outstanding any more."""
-        self._watched[pass_number] = done
+    async def look_for_overdue(self) -> None:
+        """Has what is overdue sent again, also where nothing comes that wakes `serve`."""
+        while True:
+            await asyncio.sleep(OVERDUE_SECONDS)
+            self.wake()
 
-    def lose(self, token: str) -> list[tuple[BatchId, int]]:
-        """On this thread: see `DeliveryState.lose`."""
-        return self.state.lose(token)
-
-    def settle_lost(self, token: str, again: Iterable[BatchId]) -> None:
-        """On this thread: see `DeliveryState.settle`."""
-        self.state.settle(token, again)
+    async def finished(self, pass_number: int) -> None:
+        """Returns once nothing of an evaluation pass is outstanding any more."""
+        done = self._watched.setdefault(pass_number, asyncio.Event())
+        self.wake()
+        await done.wait()
 
     def metrics(self) -> dict[str, Any]:
         """Counts so far; any thread may read them."""
@@ -78,7 +81,7 @@ class Sender(ListeningService):
         while deliveries := self.state.deliveries(now):
             for identity, delivery in deliveries:
                 self.listener.send(identity, delivery)
-            # Sending made room, and the parser does not wake this thread while its queue holds something.
+            # Sending made room, and the parser wakes nobody while its queue holds something.
             self._take_batches()
         self._finish_passes()
 
@@ -97,5 +100,5 @@ class Sender(ListeningService):
                 self.state.offer(*fed)
 
     def _finish_passes(self) -> None:
-        for number in [n for n in self._watched if n != TRAINING and not self.state.outstanding(n)]:
-            self._watched.pop(number)()
+        for number in [number for number in self._watched if not self.state.outstanding(number)]:
+            self._watched.pop(number).set()

@@ -7,8 +7,11 @@ by all connections through that door, as a network card is.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
+
+from ..pipeline.tasks import TaskSet
 
 # What one connection may have on its way in one direction. Past it the sender waits, as it would for a
 # receive window: at a delay of 200 ms that is 320 MB/s.
@@ -16,6 +19,8 @@ MAX_ON_THE_WAY = 64 << 20
 WRITE_BUFFER = 1 << 20
 
 _END = b""
+
+log = logging.getLogger(__name__)
 
 
 class Line:
@@ -166,7 +171,7 @@ class Door:
         self.connections = 0
         self._server: asyncio.AbstractServer | None = None
         self._ends: set[End] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(_log_failure)
 
     async def open(self, listen: str) -> str:
         """Listens at an endpoint and gives the one it got, which differs for port 0."""
@@ -184,18 +189,14 @@ class Door:
             self._server.close()
         for end in tuple(self._ends):
             end.abort()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def _accept(self) -> End:
         loop = asyncio.get_running_loop()
         near, far = (End(line, loop, self._ends) for line in (self.inward, self.outward))
         near.other, far.other = far, near
         self.connections += 1
-        task = loop.create_task(self._carry_on(near, far))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._carry_on(near, far))
         return near
 
     async def _carry_on(self, near: End, far: End) -> None:
@@ -204,6 +205,10 @@ class Door:
         except OSError:
             # As if the near end had found nobody listening.
             near.abort()
+
+
+def _log_failure(error: BaseException) -> None:
+    log.error("a connection could not be carried on", exc_info=error)
 
 
 async def connect(make: Callable[[], asyncio.Protocol], endpoint: str) -> asyncio.BaseTransport:

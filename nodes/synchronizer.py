@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..pipeline.models.flat import digest_of
+from ..pipeline.tasks import TaskSet
 from ..sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
 from .distant_rounds import DistantRounds
 from .fixed_rate import GatedRounds, OwnRounds, WorkerRounds
@@ -53,7 +54,7 @@ class Synchronizer:
         self._algorithm = algorithm
         self._node = node
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet(_warn)
         self._gate: RoundGate | None = None
         self._model: torch.Tensor | None = None
         self.rounds = RoundCounter(shared.total_iterations)
@@ -217,13 +218,10 @@ class Synchronizer:
 
         def on_control() -> None:
             asking = self._node.coordinator.ask(verb, body, timeout_seconds=REPORT_SECONDS)
-            task = self._loop.create_task(asking)
-            self._tasks.add(task)
-            task.add_done_callback(self._told)
+            self._tasks.start(asking)
 
         self._loop.call_soon_threadsafe(on_control)
 
-    def _told(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("the coordinator did not take a report: %s", error)
+
+def _warn(error: BaseException) -> None:
+    log.warning("the coordinator did not take a report: %s", error)

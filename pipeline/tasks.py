@@ -45,11 +45,11 @@ class TaskSet:
             self._failed(error)
 
 
-async def race(work: Coroutine[Any, Any, T], end: Awaitable[Any]) -> T | None:
-    """The coroutine's result; None if `end` came first, which cancels it.
+async def race(work: Awaitable[T], end: Awaitable[Any]) -> T | None:
+    """The work's result; None if `end` came first, which cancels the work.
 
-    Raises what the coroutine raises. A coroutine given as `end` is cancelled when the work is done, a future
-    is left alone.
+    Raises what the work raises. Where this returns, the work has ended; a coroutine given as `end` was then
+    cancelled, and a future was left alone.
     """
     task, ending = asyncio.ensure_future(work), asyncio.ensure_future(end)
     try:

@@ -18,6 +18,7 @@ import zmq.asyncio
 from rich.console import Console
 
 from ..pipeline.errors import ClusterError, JobFileError, ProtocolError
+from ..pipeline.tasks import race
 from ..pipeline.text.format import duration
 from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Handler, Refused
@@ -140,20 +141,16 @@ class _Watched:
         tolerates of its nodes.
         """
         while True:
-            asking = asyncio.ensure_future(self._ask(talk, PATIENCE_SECONDS, tell_end=True))
-            ending = asyncio.ensure_future(self.told_end.wait())
-            await asyncio.wait({asking, ending}, return_when=asyncio.FIRST_COMPLETED)
-            for one in (asking, ending):
-                one.cancel()
-            answers = await asyncio.gather(asking, ending, return_exceptions=True)
-            if self.told_end.is_set():
-                return None
-            if isinstance(answers[0], Status):
-                return answers[0]
-            if not isinstance(answers[0], Gone):
-                assert isinstance(answers[0], BaseException)
-                raise answers[0]
-            self._tell_silence()
+            try:
+                status = await race(self._ask(talk, PATIENCE_SECONDS, tell_end=True), self.told_end.wait())
+            except Exception as error:
+                if self.told_end.is_set():
+                    return None
+                if not isinstance(error, Gone):
+                    raise
+                self._tell_silence()
+            else:
+                return None if self.told_end.is_set() else status
 
     def _tell_silence(self) -> None:
         latest = self.mirror.latest

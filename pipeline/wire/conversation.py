@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from ..errors import ExitCode, ShadowSyncError
+from ..tasks import TaskSet
 from .messages import Answer, Ask
 from .retransmission import CONTROL
 from .schema import Message
@@ -64,7 +65,7 @@ class Conversation:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._working: set[int] = set()
         self._answers: OrderedDict[int, Answer] = OrderedDict()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._not_answered)
         self._closed = ""
 
     async def ask(
@@ -121,9 +122,7 @@ class Conversation:
             self._send(self._answers[ask.number])
             return
         self._working.add(ask.number)
-        task = asyncio.get_running_loop().create_task(self._answer(ask))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._answer(ask))
 
     async def _answer(self, ask: Ask) -> None:
         try:
@@ -156,8 +155,10 @@ class Conversation:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(Gone(why, where=self.peer))
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
+
+    def _not_answered(self, error: BaseException) -> None:
+        log.error("an answer to %s could not be sent", self.peer, exc_info=error)
 
 
 def _refused(body: dict[str, Any]) -> Refused:

@@ -13,7 +13,7 @@ class SocketEvents:
     ZeroMQ's descriptor tells of a change once, and every use of the socket may take the notice away. So the
     coroutine takes what is there until nothing is; whoever else uses a socket calls `wake` after it.
     `zmq.asyncio` spares its users that rule, for a future and a turn of the loop a message: see
-    docs/performance.md for what that costs.
+    docs/architecture.md for what that costs.
     """
 
     def __init__(self, *sockets: zmq.Socket[bytes]) -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import zmq
+from shadowsync.nodes.loop_thread import LoopThread
 from shadowsync.nodes.reader_feed import AHEAD_BATCHES, Fed
 from shadowsync.nodes.reader_sender import Sender
 from shadowsync.nodes.role import MemberInfo
@@ -26,6 +27,17 @@ from shadowsync.tests.support.shared import build_shared
 from .processes import wait_until
 
 TOKEN = "t"
+
+
+class SendingReader(LoopThread):
+    """A reader's sender on a loop of its own, as on the reader's."""
+
+    def __init__(self, sender: Sender, failed: Callable[[BaseException], None]) -> None:
+        super().__init__("sender", failed)
+        self.sender = sender
+
+    async def main(self) -> None:
+        await self.sender.serve()
 
 
 class Training:
@@ -49,9 +61,10 @@ class Training:
         ]
         store = ShardStore(TablePlan.make(job.tables, 1), 0, seed=5, memory_fraction=0.8)
         fail = self._failures.append
-        self.sender = Sender(doors[0], self._source, job.data.retain_bytes, lambda _: None, fail)
+        self.sender = Sender(doors[0], self._source, job.data.retain_bytes, lambda _: None)
+        self._reader = SendingReader(self.sender, fail)
         self.worker = Worker(0, build_shared(job), context, members, TOKEN, self._on_trained, None, fail)
-        self.threads: list[Service] = [self.sender, ShardService(doors[1], store, fail), self.worker]
+        self.threads: list[Service] = [self._reader, ShardService(doors[1], store, fail), self.worker]
         random = np.random.default_rng(1)
         count = job.trainer.batch
         self._arrays = (
@@ -64,7 +77,7 @@ class Training:
         """Trains so many more, and waits until the reader keeps none of them."""
         for _ in range(batches):
             self._source.put((0, Batch(BatchId(0, 0, self._given, 1), *self._arrays)), timeout=60.0)
-            self.sender.waker.wake()
+            self._reader.call(self.sender.wake)
             self._given += 1
         wait_until(self._at_rest, f"{self._given} batches are trained and forgotten")
         assert not self._failures, self._failures

@@ -128,6 +128,9 @@ def test_rows_and_applied_batches_of_a_running_checkpoint_belong_together(
                 number += 1
             taken.append(saved_in(folder, answer.result(ENOUGH_SECONDS)))
             assert answer.result()["applied_batches"] == len(taken[-1].applied(0))
+            # The next one is of a later moment, however late this one was.
+            assert node.push(batch_id(number)) == Pushed(1, repeated=False)
+            number += 1
         for saved in taken:
             applied = len(saved.applied(0))
             np.testing.assert_allclose(saved.read("C1", 0, ROWS), firsts - applied, atol=1e-3)
