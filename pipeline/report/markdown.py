@@ -17,7 +17,7 @@ _WAYS = {
 
 
 def render_markdown(report: Report) -> str:
-    """The whole report.md, ending in a newline; it links the pictures of `draw_curves` beside it."""
+    """The whole report.md, ending in a newline; it links the pictures beside it, where there are any."""
     sections = (
         _answer(report),
         _quality(report),
@@ -79,9 +79,9 @@ def _quality(report: Report) -> list[str]:
         ]
     progressive = [_plain(wording.progressive(report)), ""] if report.train.progressive is not None else []
     note = "NE is the logloss over that of always predicting the mean label: 1 is useless, lower is better."
-    picture = f"![NE over examples]({NE_PICTURE})"
+    picture = _picture(report, "NE over examples", NE_PICTURE)
     table_lines = _table(("measure", "value"), table)
-    return ["## Quality", "", *progressive, *table_lines, "", note, "", picture]
+    return ["## Quality", "", *progressive, *table_lines, "", note, *picture]
 
 
 def _ledger(report: Report) -> list[str]:
@@ -131,9 +131,9 @@ def _throughput(report: Report) -> list[str]:
         ("batch x workers x trainers", wording.count(report.elp)),
         *((f"{name}, precision of products", value) for name, value in report.precision.items()),
     ]
-    picture = f"![examples/s per trainer]({THROUGHPUT_PICTURE})"
+    picture = _picture(report, "examples/s per trainer", THROUGHPUT_PICTURE)
     note = "From the first to the last trained batch."
-    return ["## Throughput", "", *_table(("measure", "value"), rows), "", note, "", picture]
+    return ["## Throughput", "", *_table(("measure", "value"), rows), "", note, *picture]
 
 
 def _sync(report: Report) -> list[str]:
@@ -155,9 +155,9 @@ def _sync(report: Report) -> list[str]:
         *_row_cache(report),
     ]
     title = f"## Synchronization: {_plain(sync.algorithm)}, {_plain(sync.mode)}"
-    picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
+    picture = _picture(report, "sync gap per trainer", SYNC_GAP_PICTURE)
     slow = [_plain(wording.network(report)), ""] if report.network is not None else []
-    return [title, "", *slow, *_table(("measure", "value"), rows), "", picture]
+    return [title, "", *slow, *_table(("measure", "value"), rows), *picture]
 
 
 def _row_cache(report: Report) -> list[tuple[str, str]]:
@@ -223,6 +223,10 @@ def _versions(report: Report) -> list[str]:
         *report.versions.items(),
     ]
     return ["## Machine and versions", "", *_table(("what", "which"), rows)]
+
+
+def _picture(report: Report, what: str, name: str) -> list[str]:
+    return ["", f"![{what}]({name})"] if report.pictures else []
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -14,7 +14,8 @@ MARKDOWN_NAME: Final = "report.md"
 
 
 def write_report(directory: Path, report: Report) -> None:
-    """Writes report.json, the three pictures and report.md into `directory`, in this order.
+    """Writes report.json, the three pictures, where they are wanted, and report.md into `directory`, in this
+    order.
 
     Each file appears whole or not at all and replaces an older one. The numbers come first, so that they
     are there even if a picture cannot be drawn; report.md comes last, when its pictures exist. Any thread
@@ -22,10 +23,11 @@ def write_report(directory: Path, report: Report) -> None:
     """
     with whole_file(directory / JSON_NAME) as file:
         file.write(report.model_dump_json(indent=1).encode() + b"\n")
-    # matplotlib takes half a second and 40 MB: only who writes a report pays for it.
-    from .curves import draw_curves
+    if report.pictures:
+        # matplotlib takes half a second and 40 MB: only who draws pays for it.
+        from .curves import draw_curves
 
-    draw_curves(report, directory)
+        draw_curves(report, directory)
     with whole_file(directory / MARKDOWN_NAME) as file:
         file.write(render_markdown(report).encode())
 
