@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
@@ -36,8 +35,8 @@ from .ledger_state import LedgerState
 from .ledger_store import LedgerStore
 from .lost_batches import lost_batches
 from .membership_state import Member, Membership
-from .orphan import watch_supervisor
 from .placement import Placement
+from .process_hooks import ProcessHooks
 from .rates import Rates
 from .settings import NodeSettings
 from .stop import Stop
@@ -66,8 +65,10 @@ class Coordinator:
         ledger: LedgerState,
         store: LedgerStore,
         placement: Placement,
+        process: ProcessHooks | None = None,
     ) -> None:
         self.settings = settings
+        self._process = process or ProcessHooks()
         self.job = settings.job
         self.folder = folder
         self.ledger = ledger
@@ -110,8 +111,8 @@ class Coordinator:
         self.talks = Talks()
         self.synced_iterations: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
+        self._context = self._process.zmq_context()
+        self._socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         prepare(self._socket)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -137,10 +138,9 @@ class Coordinator:
         if (path := health_path(supervised=False)) is not None:
             self.spawn(serve_health(path, self.health))
         interrupted = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.request_stop, interrupted)
+        self._process.on_interrupt(loop, lambda: self.request_stop(interrupted))
         if self.settings.supervised:
-            watch_supervisor(loop, lambda: self.request_stop(interrupted))
+            self._process.on_orphaned(loop, lambda: self.request_stop(interrupted))
 
     def health(self) -> Health:
         """What the socket of `nodes.health` answers."""

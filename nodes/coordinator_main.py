@@ -25,9 +25,9 @@ from .input_size import InputSize
 from .job_report import build_report, with_exits
 from .ledger_state import LedgerState
 from .ledger_store import LedgerStore
-from .logs import log_to_folder
 from .outcome import Outcome
 from .placement import Placement
+from .process_hooks import ProcessHooks
 from .restored_run import RestoredRun
 from .resume_hint import resume_hint
 from .settings import NodeSettings
@@ -74,8 +74,14 @@ def _require_torch_for_validation(job: Job) -> None:
         )
 
 
-async def run_coordinator(settings: NodeSettings) -> tuple[ExitCode, str, Report | None]:
-    """The whole life of the coordinator: the exit code, one line for the user, and the report."""
+async def run_coordinator(
+    settings: NodeSettings, process: ProcessHooks | None = None
+) -> tuple[ExitCode, str, Report | None]:
+    """The whole life of the coordinator: the exit code, one line for the user, and the report.
+
+    `process` is what it takes from the process around it; by default it has that for itself.
+    """
+    process = process or ProcessHooks()
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     job = settings.job
     _require_torch_for_validation(job)
@@ -92,9 +98,9 @@ async def run_coordinator(settings: NodeSettings) -> tuple[ExitCode, str, Report
     placement = await asyncio.to_thread(Placement.find, job, plan.train, kept)
     folder = make_run_folder(settings)
     placement.record().write(folder)
-    log_to_folder(folder, "coordinator")
+    process.log_to(folder, "coordinator")
     store = LedgerStore(folder / LEDGER_FILE)
-    coordinator = Coordinator(settings, folder, ledger, store, placement)
+    coordinator = Coordinator(settings, folder, ledger, store, placement, process)
     coordinator.progressive = plan.progressive
     coordinator.id_classes = plan.id_classes
     coordinator.input_size = size

@@ -50,6 +50,7 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
         code = ExitCode.LEDGER
     return Report(
         run=c.folder.name,
+        pictures=job.report.pictures,
         outcome=words,
         exit_code=int(code),
         started_at=started_at,

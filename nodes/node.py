@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import resource
-import signal
 import socket
 import sys
 import time
@@ -30,10 +29,9 @@ from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import prepare
 from .health import Health, health_path, serve_health
 from .health_words import node_health
-from .logs import log_to_folder
 from .metrics_port import metrics_address
 from .node_profile import NodeProfile
-from .orphan import watch_supervisor
+from .process_hooks import ProcessHooks
 from .role import NodeContext, Role
 from .settings import NodeSettings
 from .told_host import told_host
@@ -41,7 +39,6 @@ from .told_host import told_host
 if TYPE_CHECKING:
     from ..watch.metrics_server import MetricsServer
 
-PULSE_SECONDS = 0.5
 ORPHAN_SECONDS = 9.0
 
 log = logging.getLogger(__name__)
@@ -65,17 +62,22 @@ def _memory_bytes() -> dict[str, int]:
 
 
 class Node:
-    """A process with one role. `run` is its whole life, on the control thread."""
+    """One role of a job. `run` is its whole life, on the control thread.
 
-    def __init__(self, role: Role, settings: NodeSettings) -> None:
+    Args:
+        process: what it takes from the process around it; by default it has that for itself.
+    """
+
+    def __init__(self, role: Role, settings: NodeSettings, process: ProcessHooks | None = None) -> None:
         self.role = role
         self.settings = settings
+        self._process = process or ProcessHooks()
         self.exit_code = ExitCode.OK
         self.exit_text = ""
         self._told_end = (ExitCode.OK, "")
         self._finished = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._context = self._process.zmq_context()
         self._heard_at = self._loop.time()
         self._joined = False
         self._ready = False
@@ -162,7 +164,7 @@ class Node:
             raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
         self._joined = True
         name = str(welcome["name"])
-        log_to_folder(str(welcome["folder"]), name)
+        self._process.log_to(str(welcome["folder"]), name)
         log.info("joined as %s", name)
         context = NodeContext(
             job=job,
@@ -214,7 +216,7 @@ class Node:
         while True:
             self._counts = self._metrics()
             self._send(Pulse(body=self._counts))
-            await asyncio.sleep(PULSE_SECONDS)
+            await asyncio.sleep(self._process.pulse_seconds)
             if self._loop.time() - self._heard_at > limit:
                 self._end(
                     ExitCode.STOPPED_BY_DEATH,
@@ -273,10 +275,9 @@ class Node:
                 await self._talk.ask("failed", body, timeout_seconds=2.0)
 
     def _install_signals(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._on_signal)
+        self._process.on_interrupt(self._loop, self._on_signal)
         if self.settings.supervised:
-            watch_supervisor(self._loop, self._end_as_orphan)
+            self._process.on_orphaned(self._loop, self._end_as_orphan)
 
     def _on_signal(self) -> None:
         if not self._joined:

@@ -119,7 +119,9 @@ class PeerLink:
         self._receiving = self._sending = self._closed = False
         self._tick_seconds = min(timeout_seconds / TICKS_PER_TIMEOUT, LONGEST_TICK_SECONDS)
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
-        for descriptor in self._descriptors():
+        sockets = [self._listener.socket, *(line.socket for line in self._lines.values())]
+        self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in sockets]
+        for descriptor in self._descriptors:
             self._loop.add_reader(descriptor, self._on_activity)
         self._on_activity()
 
@@ -213,15 +215,11 @@ class PeerLink:
         self.cancel()
         self._closed = True
         self._timer.cancel()
-        for descriptor in self._descriptors():
+        for descriptor in self._descriptors:
             self._loop.remove_reader(descriptor)
         for line in self._lines.values():
             line.close()
         self._listener.close()
-
-    def _descriptors(self) -> list[int]:
-        sockets = [self._listener.socket, *(line.socket for line in self._lines.values())]
-        return [int(socket.getsockopt(zmq.FD)) for socket in sockets]
 
     # ZeroMQ's descriptors only say that something changed, once; so what is there is taken until nothing is.
     # By hand: docs/architecture.md says what a message costs with `zmq.asyncio`, as `CenterLine` has it.

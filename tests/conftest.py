@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from shadowsync.pipeline.data.generator import generate_log
 from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster, in_process_clusters
 from shadowsync.tests.support.leaks import no_leaks
 from shadowsync.tests.support.processes import MARKER, THREADS, Starter, Starting, WarmServer, end_marked
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, Settings, small_job, write_job
@@ -104,7 +105,14 @@ def job_file(click_log: Path, tmp_path: Path) -> JobMaker:
 
 
 @pytest.fixture
-def cluster(starter: Starter, job_file: JobMaker) -> Callable[..., Cluster]:
+def cluster(job_file: JobMaker) -> Iterator[Callable[..., InProcessCluster]]:
+    """A cluster in this process for a small job with changes; `start` it."""
+    with in_process_clusters() as make:
+        yield lambda changes=None, **more: make(job_file(changes), **more)
+
+
+@pytest.fixture
+def processes(starter: Starter, job_file: JobMaker) -> Callable[..., Cluster]:
     """A cluster of separate processes for a small job with changes; `start` it."""
 
     def make(changes: Settings | None = None, **more: Any) -> Cluster:

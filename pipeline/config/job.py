@@ -20,7 +20,7 @@ from .sync_section import SyncSection
 from .tables import TableSection, TableSettings, require_known, table_settings
 from .trainer_section import TrainerSection
 from .validation_section import ValidationSection
-from .watch_section import WatchSection
+from .watch_section import ReportSection, WatchSection
 
 
 class Job(Section):
@@ -42,6 +42,7 @@ class Job(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     validation: ValidationSection = ValidationSection()
     watch: WatchSection = WatchSection()
+    report: ReportSection = ReportSection()
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
@@ -116,9 +117,8 @@ class Job(Section):
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of all that the nodes must agree on: not `network` and `watch`, nor where the run
-        folder lies, nor on which device a trainer computes."""
-        text = self.model_dump_json(
-            exclude={"network": True, "watch": True, "run": {"directory"}, "trainer": {"device"}}
-        )
+        """Hex SHA-256 of all that the nodes must agree on: not `network`, `watch` and `report`, nor where
+        the run folder lies, nor on which device a trainer computes."""
+        apart = dict.fromkeys(("network", "watch", "report"), True)
+        text = self.model_dump_json(exclude=apart | {"run": {"directory"}, "trainer": {"device"}})
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The section of a job file on how a run can be watched."""
+"""The sections of a job file on how a run can be watched, and what its report has."""
 
 from __future__ import annotations
 
@@ -47,3 +47,15 @@ class WatchSection(BaseModel):
         except ValueError as error:
             raise ValueError(f"watch.web: {error}") from error
         return text
+
+
+class ReportSection(BaseModel):
+    """What the report of a run has beside its figures. Nodes need not agree on it."""
+
+    model_config = STRICT
+
+    pictures: bool = Field(
+        default=True,
+        description="Whether the curves are drawn, as ne.png, throughput.png and sync_gap.png; their points"
+        " are in report.json in any case.",
+    )

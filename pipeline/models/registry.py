@@ -18,6 +18,7 @@ keeps no state between calls but its parameters (no batch normalization).
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -34,10 +35,12 @@ from .wide_deep import WideDeep
 MODELS: dict[str, type[nn.Module]] = {"dcn_v2": DCNv2, "dlrm": DLRM, "wide_deep": WideDeep}
 # The keys of [model] that a model is made with, beside its options.
 WIDTHS = {"dcn_v2": ("top",), "dlrm": ("bottom", "top"), "wide_deep": ("top",)}
+# Of torch's own generator, which all threads share: from its seed to the last weight that is drawn.
+_DRAWING = threading.Lock()
 
 
 def build_model(job: Job) -> nn.Module:
-    """The job's dense model with its first weights, drawn from `run.seed`.
+    """The job's dense model with its first weights, drawn from `run.seed`; any thread may call.
 
     Raises:
         JobFileError: the name is unknown, cannot be imported, or the class cannot be made or is unfit.
@@ -60,16 +63,17 @@ def build_model(job: Job) -> nn.Module:
             f"{', '.join(arguments) or 'no options'}): {error}",
             where="model.options",
         ) from error
-    generator = torch.random.get_rng_state()
-    try:
-        torch.manual_seed(job.run.seed)
-        module = maker(dense, dims, **arguments)
-    except Exception as error:
-        raise JobFileError(
-            f"{job.model.name} cannot be made: {type(error).__name__}: {error}", where="model"
-        ) from error
-    finally:
-        torch.random.set_rng_state(generator)
+    with _DRAWING:
+        generator = torch.random.get_rng_state()
+        try:
+            torch.manual_seed(job.run.seed)
+            module = maker(dense, dims, **arguments)
+        except Exception as error:
+            raise JobFileError(
+                f"{job.model.name} cannot be made: {type(error).__name__}: {error}", where="model"
+            ) from error
+        finally:
+            torch.random.set_rng_state(generator)
     _check_contract(job, module)
     return module
 

@@ -313,7 +313,7 @@ class Report(Part):
     `eval_best` is of the best checkpoint, where that is another than the last one. `resumed_from` names the
     run that this one went on with, which had trained `restored_examples`; they are not part of `examples`.
     `bad_batches` is None where no batch was left out. `precision` has in which one each trainer's steps
-    multiplied.
+    multiplied. `pictures` says whether the curves were wanted as pictures.
     """
 
     format_version: Literal[1] = 1
@@ -348,6 +348,7 @@ class Report(Part):
     hardware: Hardware
     versions: dict[str, str]
     curves: Curves = Curves()
+    pictures: bool = True
 
     # Where it lies on this machine; no part of what is written.
     _folder: Path | None = PrivateAttr(default=None)

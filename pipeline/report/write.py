@@ -17,7 +17,7 @@ MARKDOWN_NAME: Final = "report.md"
 def write_report(directory: Path, report: Report) -> None:
     """Write report.json, the three pictures and report.md into `directory`, in this order.
 
-    Without matplotlib there are no pictures, and report.md links none.
+    Without matplotlib, or where `report.pictures` is false, there are no pictures, and report.md links none.
 
     Each file appears whole or not at all and replaces an older one. The numbers come first, so that they
     are there even if a picture cannot be drawn; report.md comes last, when its pictures exist. Any thread
@@ -25,7 +25,7 @@ def write_report(directory: Path, report: Report) -> None:
     """
     _write_json(directory, report)
     # matplotlib takes half a second and 40 MB: only the process that writes a report pays for it.
-    if not missing_modules("plots"):
+    if report.pictures and not missing_modules("plots"):
         from .curves import draw_curves
 
         draw_curves(report, directory)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
@@ -18,7 +17,7 @@ MODES: list[dict[str, Any]] = [{"duty": 1.0}, {"mode": "fixed", "every": 3}]
 SHORT_TIMEOUT = {"timeout_seconds": 3.0}
 
 
-def of(own: Cluster, trainer: int) -> int:
+def of(own: InProcessCluster, trainer: int) -> int:
     """Batches that a trainer has trained."""
     return int(own.run.query(f"SELECT count(*) FROM batches WHERE trainer = 'trainer-{trainer}'")[0][0])
 
@@ -35,10 +34,12 @@ def settings(algorithm: str, mode: dict[str, Any], epochs: int = EPOCHS) -> dict
 
 @pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
 @pytest.mark.parametrize("algorithm", ["ma", "bmuf"])
-def test_a_killed_trainer(cluster: Callable[..., Cluster], algorithm: str, mode: dict[str, Any]) -> None:
+def test_a_killed_trainer(
+    cluster: Callable[..., InProcessCluster], algorithm: str, mode: dict[str, Any]
+) -> None:
     own = cluster(settings(algorithm, mode)).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
-    own.nodes["trainer"][1].signal(signal.SIGKILL)
+    own.nodes["trainer"][1].kill()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     assert report.examples.distinct == EPOCHS * EXAMPLES
@@ -53,13 +54,13 @@ def test_a_killed_trainer(cluster: Callable[..., Cluster], algorithm: str, mode:
 
 @pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
 def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
-    cluster: Callable[..., Cluster], mode: dict[str, Any]
+    cluster: Callable[..., InProcessCluster], mode: dict[str, Any]
 ) -> None:
     changes = settings("ma", mode | SHORT_TIMEOUT, epochs=10_000)
     changes["run"] = {"node_timeout_seconds": 60.0}
     own = cluster(changes).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
-    own.nodes["trainer"][2].signal(signal.SIGSTOP)
+    own.nodes["trainer"][2].suspend()
     left = "left the synchronization"
     wait_until(lambda: own.run.logged(left), "the others go on without it", 30.0)
     # Trainers are numbered as they join, so its number is not known before.
@@ -69,11 +70,11 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     stood_at, before = of(own, stopped), of(own, other)
     wait_until(lambda: of(own, other) >= before + 50, "the others train on")
     assert of(own, stopped) == stood_at
-    own.nodes["trainer"][2].signal(signal.SIGCONT)
+    own.nodes["trainer"][2].resume()
     again = f"{name}: takes part in the synchronization again"
     wait_until(lambda: own.run.logged(again), "it is let in again", 30.0)
     wait_until(lambda: of(own, stopped) >= stood_at + 50, "it trains again")
-    own.coordinator.signal(signal.SIGTERM)
+    own.coordinator.interrupt()
     assert own.wait() == 130, own.coordinator.text()
     report = own.run.report
     assert report.model_saved == "the mean of the replicas (ma)"
@@ -83,11 +84,11 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     assert not any(node != name and left in what for node, what in told)
 
 
-def test_the_last_one_goes_on_alone(cluster: Callable[..., Cluster]) -> None:
+def test_the_last_one_goes_on_alone(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster(settings("bmuf", {"mode": "fixed", "every": 3})).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
-    own.nodes["trainer"][0].signal(signal.SIGKILL)
-    own.nodes["trainer"][2].signal(signal.SIGKILL)
+    own.nodes["trainer"][0].kill()
+    own.nodes["trainer"][2].kill()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     assert report.examples.distinct == EPOCHS * EXAMPLES
@@ -95,10 +96,10 @@ def test_the_last_one_goes_on_alone(cluster: Callable[..., Cluster]) -> None:
     assert report.model_saved == "the global model (bmuf)"
 
 
-def test_an_interrupt_in_the_middle_of_rounds(cluster: Callable[..., Cluster]) -> None:
+def test_an_interrupt_in_the_middle_of_rounds(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster(settings("ma", {"mode": "fixed", "every": 2}, epochs=10_000)).start()
     own.wait_for_batches(60)
-    own.coordinator.signal(signal.SIGINT)
+    own.coordinator.interrupt()
     assert own.wait(15.0) == 130
     report = own.run.report
     assert report.ledger.adds_up

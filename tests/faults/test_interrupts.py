@@ -86,8 +86,8 @@ def test_sigterm_while_nodes_are_starting(supervise: Callable[..., Supervised]) 
     assert "Traceback" not in job.process.text()
 
 
-def test_sigterm_of_the_coordinator_in_training(cluster: Callable[..., Cluster]) -> None:
-    own = cluster({"data": {"epochs": 10_000}}).start()
+def test_sigterm_of_the_coordinator_in_training(processes: Callable[..., Cluster]) -> None:
+    own = processes({"data": {"epochs": 10_000}}).start()
     own.wait_for_batches(30)
     own.coordinator.signal(signal.SIGTERM)
     assert own.wait(STOP_SECONDS) == 130, own.coordinator.text()
@@ -97,8 +97,8 @@ def test_sigterm_of_the_coordinator_in_training(cluster: Callable[..., Cluster])
         assert process.code == 130
 
 
-def test_sigterm_of_one_node_stops_the_job_and_says_which(cluster: Callable[..., Cluster]) -> None:
-    own = cluster({"data": {"epochs": 10_000}}).start()
+def test_sigterm_of_one_node_stops_the_job_and_says_which(processes: Callable[..., Cluster]) -> None:
+    own = processes({"data": {"epochs": 10_000}}).start()
     own.wait_for_batches(30)
     own.nodes["embedding"][0].signal(signal.SIGTERM)
     assert own.wait(STOP_SECONDS) == 130, own.coordinator.text()

@@ -43,10 +43,10 @@ def scorers(coordinator: int) -> list[psutil.Process]:
 
 
 def validating(
-    cluster: ClusterMaker, validation_file: str, run: dict[str, float] | None = None
+    processes: ClusterMaker, validation_file: str, run: dict[str, float] | None = None
 ) -> tuple[Cluster, psutil.Process]:
     """An endless job, and the process that scores one of its checkpoints, stopped while it does."""
-    own = cluster(
+    own = processes(
         {
             "run": run or {},
             "data": ENDLESS | {"validation_path": validation_file},
@@ -85,11 +85,11 @@ def fill(volume: Path) -> Path:
 
 
 def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
-    volume: Path, cluster: ClusterMaker
+    volume: Path, processes: ClusterMaker
 ) -> None:
     # Checkpoints with pauses, in which the volume is filled.
     often = {"every_seconds": 2.0}
-    own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
+    own = processes({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
     wait_until(lambda: saved_examples(own.run) > 0, "a checkpoint is written")
     filler = fill(volume)
     failed = "no checkpoint could be written while training"
@@ -113,9 +113,9 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
-def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, cluster: ClusterMaker) -> None:
+def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, processes: ClusterMaker) -> None:
     often = {"every_seconds": 2.0}
-    own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
+    own = processes({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
     wait_until(lambda: saved_examples(own.run) > 0, "a checkpoint is written")
     # Stopped in the middle of one, so that it is begun with room, and written without.
     (shard,) = own.nodes["embedding"]
@@ -138,8 +138,8 @@ def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, clu
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
-def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, cluster: ClusterMaker) -> None:
-    own = cluster({"data": {"epochs": 2}, "model": LARGE}).start()
+def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, processes: ClusterMaker) -> None:
+    own = processes({"data": {"epochs": 2}, "model": LARGE}).start()
     own.wait_for_batches(1)
     fill(volume)
     assert own.wait(90.0) == 8, own.coordinator.text()
@@ -151,9 +151,9 @@ def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, cluster: Cl
     assert not list(own.run.folder.glob("checkpoint*"))
 
 
-def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) -> None:
+def test_a_trainer_that_dies_while_a_checkpoint_is_taken(processes: ClusterMaker) -> None:
     run = {"node_timeout_seconds": 3.0}
-    own = cluster({"run": run, "data": {"epochs": 6}, "checkpoint": {"every_examples": 1}}).start()
+    own = processes({"run": run, "data": {"epochs": 6}, "checkpoint": {"every_examples": 1}}).start()
     own.wait_for_batches(40)
     wait_until(lambda: list(own.run.folder.glob("checkpoint.partial-*/*")), "one is being written")
     own.nodes["trainer"][1].signal(signal.SIGKILL)
@@ -169,8 +169,8 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) 
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
-def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validation_file: str) -> None:
-    own, scorer = validating(cluster, validation_file)
+def test_the_process_that_scores_is_killed(processes: ClusterMaker, validation_file: str) -> None:
+    own, scorer = validating(processes, validation_file)
     scorer.kill()
     said = "a validation failed: the process that scores ended with killed by SIGKILL"
     wait_until(lambda: own.run.logged(said), "that is an event")
@@ -184,8 +184,8 @@ def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validation_fil
     assert report.validation.best == report.curves.validation[0][1]
 
 
-def test_ctrl_c_while_a_checkpoint_is_scored(cluster: ClusterMaker, validation_file: str) -> None:
-    own, scorer = validating(cluster, validation_file)
+def test_ctrl_c_while_a_checkpoint_is_scored(processes: ClusterMaker, validation_file: str) -> None:
+    own, scorer = validating(processes, validation_file)
     own.coordinator.signal(signal.SIGINT)
     assert own.wait(10.0) == 130, own.coordinator.text()
     assert not scorer.is_running()
@@ -196,9 +196,9 @@ def test_ctrl_c_while_a_checkpoint_is_scored(cluster: ClusterMaker, validation_f
 
 
 def test_the_process_that_scores_ends_with_its_coordinator(
-    cluster: ClusterMaker, validation_file: str
+    processes: ClusterMaker, validation_file: str
 ) -> None:
-    own, scorer = validating(cluster, validation_file, {"node_timeout_seconds": 2.0})
+    own, scorer = validating(processes, validation_file, {"node_timeout_seconds": 2.0})
     own.coordinator.signal(signal.SIGKILL)
     scorer.resume()
     wait_until(lambda: not scorer.is_running(), "it ends", 10.0)
@@ -207,20 +207,20 @@ def test_the_process_that_scores_ends_with_its_coordinator(
 
 
 def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
-    cluster: ClusterMaker,
+    processes: ClusterMaker,
 ) -> None:
     settings: Changed = {
         "data": {"epochs": 6},
         "embedding": {"nodes": 2},
         "checkpoint": {"every_examples": 3_000},
     }
-    own = cluster(settings).start()
+    own = processes(settings).start()
     wait_until(lambda: saved_examples(own.run) >= 6_000, "checkpoints are written")
     own.nodes["embedding"][1].signal(signal.SIGKILL)
     assert own.wait(60.0) == 6, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     assert "rows with it; go on from its last checkpoint with `shadowsync resume" in own.coordinator.text()
-    again = cluster(going_on(settings, first)).start()
+    again = processes(going_on(settings, first)).start()
     assert again.wait(120.0) == 0, again.coordinator.text()
     second = RunFolder(again.run.folder.resolve())
     report = second.report
@@ -236,7 +236,7 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
 
 
 def test_a_killed_supervisor_leaves_what_can_be_gone_on_with(
-    supervise: Callable[..., Supervised], cluster: ClusterMaker
+    supervise: Callable[..., Supervised], processes: ClusterMaker
 ) -> None:
     job = supervise({"data": {"epochs": 8}, "checkpoint": {"every_examples": 2_000}})
     job.wait_for_batches(60)
@@ -251,7 +251,7 @@ def test_a_killed_supervisor_leaves_what_can_be_gone_on_with(
         "trainer": {"count": 1},
         "sync": {"algorithm": "none"},
     }
-    again = cluster(going_on(settings, first)).start()
+    again = processes(going_on(settings, first)).start()
     assert again.wait(120.0) == 0, again.coordinator.text()
     report = again.run.report
     assert report.ledger.adds_up, report.ledger.identities

@@ -3,10 +3,9 @@ leaves no process behind."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.supervised import Supervised
 
@@ -56,17 +55,17 @@ def test_the_supervisor(supervise: Callable[..., Supervised]) -> None:
         node for role in ("coordinator", "reader", "trainer", "embedding") for node in job.nodes(role)
     ]
     assert len(children) == 4
-    job.process.signal(signal.SIGKILL)
+    job.process.kill()
     job.process.wait()
     wait_until(lambda: not any(child.is_running() for child in children), "all its children end", 15.0)
     assert job.run.report.outcome == "interrupted"
     assert job.run.report.ledger.adds_up
 
 
-def test_the_coordinator_of_separate_processes(cluster: Callable[..., Cluster]) -> None:
+def test_the_coordinator_of_separate_processes(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"run": {"node_timeout_seconds": 1.0}, "data": {"epochs": 10_000}}).start()
     own.wait_for_batches(20)
-    own.coordinator.signal(signal.SIGKILL)
+    own.coordinator.kill()
     for process in own.everyone()[1:]:
         assert process.wait(SECONDS) == 6, process.text()
         assert "the coordinator was silent for 2 s" in process.text()

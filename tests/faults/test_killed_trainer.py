@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
@@ -15,18 +14,18 @@ from shadowsync.tests.support.supervised import Supervised
 EPOCHS = 4
 
 
-def busy(own: Cluster) -> bool:
+def busy(own: InProcessCluster) -> bool:
     """Whether each of the two trainers has trained some batches."""
     counts = own.run.query("SELECT count(*) FROM batches GROUP BY trainer")
     return len(counts) == 2 and all(count >= 20 for (count,) in counts)
 
 
 @pytest.fixture
-def wounded(cluster: Callable[..., Cluster]) -> Callable[..., Cluster]:
+def wounded(cluster: Callable[..., InProcessCluster]) -> Callable[..., InProcessCluster]:
     """A cluster in mid-training, one of whose trainers has been stopped, so that deliveries pile up, and then
     killed; nothing but its silence tells of that."""
 
-    def start(changes: dict[str, dict[str, object]] | None = None) -> Cluster:
+    def start(changes: dict[str, dict[str, object]] | None = None) -> InProcessCluster:
         base: dict[str, dict[str, object]] = {
             "run": {"node_timeout_seconds": 3.0},
             "data": {"epochs": EPOCHS},
@@ -35,14 +34,14 @@ def wounded(cluster: Callable[..., Cluster]) -> Callable[..., Cluster]:
         own = cluster(base | (changes or {})).start()
         wait_until(lambda: busy(own), "both trainers have trained")
         victim = own.nodes["trainer"][1]
-        victim.signal(signal.SIGSTOP)
-        victim.signal(signal.SIGKILL)
+        victim.suspend()
+        victim.kill()
         return own
 
     return start
 
 
-def test_the_other_trainer_gets_its_batches(wounded: Callable[..., Cluster]) -> None:
+def test_the_other_trainer_gets_its_batches(wounded: Callable[..., InProcessCluster]) -> None:
     own = wounded()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
@@ -65,7 +64,7 @@ def test_the_other_trainer_gets_its_batches(wounded: Callable[..., Cluster]) -> 
     assert {living} == {"trainer-0", "trainer-1"} - dead
 
 
-def test_the_report_says_what_died_with_it(wounded: Callable[..., Cluster]) -> None:
+def test_the_report_says_what_died_with_it(wounded: Callable[..., InProcessCluster]) -> None:
     own = wounded({"sync": {"algorithm": "none"}})
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
@@ -81,7 +80,7 @@ def test_the_report_says_what_died_with_it(wounded: Callable[..., Cluster]) -> N
     open_checkpoint(own.run.folder, verify=True)
 
 
-def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., Cluster]) -> None:
+def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., InProcessCluster]) -> None:
     """The control of the test above: the center has what rounds brought it. They are so many that the trainer
     has had some when it dies."""
     own = wounded({"sync": {"duty": 0.2}})
@@ -94,7 +93,7 @@ def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., Clust
     assert report.eval.model == "the center (easgd)"
 
 
-def test_the_last_trainer(cluster: Callable[..., Cluster]) -> None:
+def test_the_last_trainer(cluster: Callable[..., InProcessCluster]) -> None:
     changes = {
         "run": {"node_timeout_seconds": 2.0},
         "data": {"epochs": 10_000},
@@ -102,7 +101,7 @@ def test_the_last_trainer(cluster: Callable[..., Cluster]) -> None:
     }
     own = cluster(changes).start()
     own.wait_for_batches(20)
-    own.nodes["trainer"][0].signal(signal.SIGKILL)
+    own.nodes["trainer"][0].kill()
     assert own.wait(20.0) == 6, own.coordinator.text()
     report = own.run.report
     assert report.outcome == "stopped: the last trainer died"

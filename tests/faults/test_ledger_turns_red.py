@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.pipeline.report.model import Identity, Report
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import Fault, discard, double, lose_messages, miscount
 from shadowsync.tests.support.runs import EXAMPLES
 
 BATCH = 128
@@ -19,32 +20,31 @@ def broken(report: Report) -> dict[str, Identity]:
 
 
 @pytest.fixture
-def faulty_run(cluster: Callable[..., Cluster]) -> Callable[..., Cluster]:
+def faulty_run(cluster: Callable[..., InProcessCluster]) -> Callable[..., InProcessCluster]:
     """Runs the small job with a fault to its end."""
 
-    def run(role: str, fault: str) -> Cluster:
-        own = cluster(faults={role: fault}).start()
+    def run(fault: Fault) -> InProcessCluster:
+        own = cluster(faults=(fault,)).start()
         own.wait()
-        happened = [line["text"] for line in own.run.log(f"{role}-0") if line["text"].startswith("fault: ")]
-        assert happened or role == "trainer", "the fault did not happen"
+        assert own.run.logged("fault: ", ["reader-0", "trainer-0", "trainer-1"]), "the fault did not happen"
         return own
 
     return run
 
 
-def fault_happened(own: Cluster, text: str) -> bool:
+def fault_happened(own: InProcessCluster, text: str) -> bool:
     """Whether one of the trainers says so (the faulty one may have joined as either)."""
     return own.run.logged(text, ["trainer-0", "trainer-1"])
 
 
-def test_an_unharmed_run_is_green(cluster: Callable[..., Cluster]) -> None:
+def test_an_unharmed_run_is_green(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster().start()
     assert own.wait() == 0, own.coordinator.text()
     assert not broken(own.run.report)
 
 
-def test_a_batch_discarded_by_a_trainer(faulty_run: Callable[..., Cluster]) -> None:
-    own = faulty_run("trainer", "discard")
+def test_a_batch_discarded_by_a_trainer(faulty_run: Callable[..., InProcessCluster]) -> None:
+    own = faulty_run(discard)
     assert fault_happened(own, "a batch was discarded")
     assert own.coordinator.code == 7, own.coordinator.text()
     assert "batches delivered and neither trained nor on their way: 1;" in own.coordinator.text()
@@ -58,8 +58,8 @@ def test_a_batch_discarded_by_a_trainer(faulty_run: Callable[..., Cluster]) -> N
     assert own.run.batches() * BATCH < EXAMPLES + 2 * BATCH
 
 
-def test_a_batch_trained_and_acknowledged_twice(faulty_run: Callable[..., Cluster]) -> None:
-    own = faulty_run("trainer", "double")
+def test_a_batch_trained_and_acknowledged_twice(faulty_run: Callable[..., InProcessCluster]) -> None:
+    own = faulty_run(double)
     assert fault_happened(own, "a batch was trained twice")
     assert own.coordinator.code == 7, own.coordinator.text()
     report = own.run.report
@@ -74,8 +74,8 @@ def test_a_batch_trained_and_acknowledged_twice(faulty_run: Callable[..., Cluste
     assert repeated == 1
 
 
-def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., Cluster]) -> None:
-    own = faulty_run("reader", "miscount")
+def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., InProcessCluster]) -> None:
+    own = faulty_run(miscount)
     assert own.coordinator.code == 7, own.coordinator.text()
     assert "ledger does not add up" in own.coordinator.text()
     report = own.run.report
@@ -86,8 +86,8 @@ def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., Cluste
         assert process.code == 7
 
 
-def test_messages_lost_on_their_way_are_sent_again(cluster: Callable[..., Cluster]) -> None:
-    own = cluster(faults={"trainer": "drop", "reader": "drop", "embedding": "drop"}).start()
+def test_messages_lost_on_their_way_are_sent_again(cluster: Callable[..., InProcessCluster]) -> None:
+    own = cluster(faults=(lose_messages,)).start()
     assert own.wait() == 0, own.coordinator.text()
     nodes = ["trainer-0", "trainer-1", "reader-0", "embedding-0"]
     lost = ("push", "credit", "delivery", "pushed", "vectors", "attach", "attached")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.unruly_model import NAME
@@ -14,7 +13,7 @@ EPOCHS = 4
 UNRULY = {"name": NAME, "options": {"kind": "rows", "one_in": 5}, "bottom": None, "top": None}
 
 
-def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., Cluster]) -> None:
+def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster(
         {
             "run": {"node_timeout_seconds": 3.0},
@@ -30,8 +29,8 @@ def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., C
 
     wait_until(busy, "both trainers have left out some")
     victim = own.nodes["trainer"][1]
-    victim.signal(signal.SIGSTOP)
-    victim.signal(signal.SIGKILL)
+    victim.suspend()
+    victim.kill()
     assert own.wait() == 5, own.coordinator.text()
     report, run = own.run.report, own.run
     assert report.ledger.adds_up, report.ledger.identities

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 
 from shadowsync.tests.faults.conftest import FEW_NODES
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
 PART = 0.9
 
 
-def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., Cluster]) -> None:
+def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster(
         FEW_NODES
         | {
@@ -29,7 +28,7 @@ def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., 
         return len(counts) == 2 and all(count >= 5 for (count,) in counts)
 
     wait_until(both_have_scored, "both trainers have trained batches of the part")
-    own.nodes["trainer"][1].signal(signal.SIGKILL)
+    own.nodes["trainer"][1].kill()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     part = report.train.progressive

@@ -3,17 +3,16 @@ that is gone. The gap grows, and the report shows it."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import EXAMPLES
 
 EPOCHS = 3
 
 
-def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., Cluster]) -> None:
+def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., InProcessCluster]) -> None:
     # Rounds often, so that the unharmed gap is small on a busy machine, too.
     changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": 2 * EPOCHS}, "sync": {"duty": 0.2}}
     control = cluster(changes).start()
@@ -23,11 +22,11 @@ def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., Clus
     own = cluster(changes).start()
     own.wait_for_batches(40)
     sync = own.nodes["sync"][0]
-    sync.signal(signal.SIGSTOP)
+    sync.suspend()
     # Of what the ledger's file has from now on, a part was trained before. Of 400 more, half at least is not,
     # and of that one trainer has half.
     own.wait_for_batches(own.run.batches() + 400)
-    sync.signal(signal.SIGCONT)
+    sync.resume()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
     assert report.examples.trained == 2 * EPOCHS * EXAMPLES
@@ -40,7 +39,7 @@ def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., Clus
     assert report.model_saved == "the center (easgd)"
 
 
-def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., Cluster]) -> None:
+def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., InProcessCluster]) -> None:
     """The control of the test above: in the foreground the same stop does hold up training."""
     changes = {
         "run": {"node_timeout_seconds": 60.0},
@@ -50,21 +49,21 @@ def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., Cluster]
     own = cluster(changes).start()
     own.wait_for_batches(40)
     sync = own.nodes["sync"][0]
-    sync.signal(signal.SIGSTOP)
+    sync.suspend()
     before = own.run.batches()
     # Each of the two trainers may train up to its next round, and have as much on its way to the ledger.
     assert not own.run.reaches(before + 60, seconds=2.0)
-    sync.signal(signal.SIGCONT)
+    sync.resume()
     own.wait_for_batches(before + 60)
-    own.coordinator.signal(signal.SIGTERM)
+    own.coordinator.interrupt()
     assert own.wait() == 130
 
 
-def test_a_killed_sync_node(cluster: Callable[..., Cluster]) -> None:
+def test_a_killed_sync_node(cluster: Callable[..., InProcessCluster]) -> None:
     changes = {"run": {"node_timeout_seconds": 2.0}, "data": {"epochs": 2 * EPOCHS}}
     own = cluster(changes).start()
     own.wait_for_batches(40)
-    own.nodes["sync"][0].signal(signal.SIGKILL)
+    own.nodes["sync"][0].kill()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     assert report.outcome == "finished although a node died"
@@ -81,7 +80,7 @@ def test_a_killed_sync_node(cluster: Callable[..., Cluster]) -> None:
     assert not any(entry.role.startswith("sync") for entry in manifest.files)
 
 
-def test_one_of_two_sync_nodes(cluster: Callable[..., Cluster]) -> None:
+def test_one_of_two_sync_nodes(cluster: Callable[..., InProcessCluster]) -> None:
     """Half a center is no center."""
     changes = {
         "run": {"node_timeout_seconds": 2.0},
@@ -90,7 +89,7 @@ def test_one_of_two_sync_nodes(cluster: Callable[..., Cluster]) -> None:
     }
     own = cluster(changes).start()
     own.wait_for_batches(40)
-    own.nodes["sync"][1].signal(signal.SIGKILL)
+    own.nodes["sync"][1].kill()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     assert report.model_saved == "the replica of trainer-0 (easgd)"

@@ -39,8 +39,8 @@ def busy(own: Cluster) -> bool:
     return len(counts) == 2 and all(count >= 10 for (count,) in counts)
 
 
-def test_a_killed_worker_process_is_the_death_of_its_trainer_alone(cluster: Clusters) -> None:
-    own = cluster(TWO_TRAINERS | {"data": {"epochs": 6}}).start()
+def test_a_killed_worker_process_is_the_death_of_its_trainer_alone(processes: Clusters) -> None:
+    own = processes(TWO_TRAINERS | {"data": {"epochs": 6}}).start()
     wait_until(lambda: busy(own), "both trainers have trained")
     victim = own.nodes["trainer"][1]
     (worker,) = workers_of(victim.pid)
@@ -115,8 +115,8 @@ def test_an_interrupt_ends_workers_in_order(supervise: Callable[..., Supervised]
     assert not any(worker.is_running() for worker in workers)
 
 
-def test_a_loss_that_is_no_number_is_told_as_it_is_by_a_thread(cluster: Clusters) -> None:
-    own = cluster(
+def test_a_loss_that_is_no_number_is_told_as_it_is_by_a_thread(processes: Clusters) -> None:
+    own = processes(
         ONE_TRAINER | {"trainer": {**ONE_TRAINER["trainer"], "lr": 1e30, "optimizer": "sgd"}}
     ).start()
     assert own.wait() == 2, own.coordinator.text()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import Process, Starter, wait_until
 from shadowsync.tests.support.runs import JobMaker
 
@@ -85,7 +85,9 @@ def test_a_port_in_use(starter: Starter, job_file: JobMaker) -> None:
 FEW: dict[str, dict[str, object]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
 
 
-def test_a_number_that_is_none_past_the_limit(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_a_number_that_is_none_past_the_limit(
+    cluster: Callable[..., InProcessCluster], tmp_path: Path
+) -> None:
     """Malformed rows are counted; the job stops past data.max_bad_rows and says where the first ones are."""
     path = tmp_path / "bad.tsv"
     bad = GOOD.replace("5", "five", 1)
@@ -105,7 +107,7 @@ def test_a_number_that_is_none_past_the_limit(cluster: Callable[..., Cluster], t
 
 
 def test_bad_rows_below_the_limit_are_counted_and_logged(
-    cluster: Callable[..., Cluster], tmp_path: Path
+    cluster: Callable[..., InProcessCluster], tmp_path: Path
 ) -> None:
     path = tmp_path / "bad.tsv"
     bad = GOOD.replace("5", "five", 1)
@@ -121,7 +123,9 @@ def test_bad_rows_below_the_limit_are_counted_and_logged(
     assert "five" in logged[0]
 
 
-def test_no_good_row_is_an_error_and_no_result(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_no_good_row_is_an_error_and_no_result(
+    cluster: Callable[..., InProcessCluster], tmp_path: Path
+) -> None:
     path = tmp_path / "all-bad.tsv"
     path.write_text(f"{GOOD.replace('5', 'five', 1)}\n" * 50)
     own = cluster(FEW | {"data": TEXT | {"path": str(path)}}).start()
@@ -133,7 +137,7 @@ def test_no_good_row_is_an_error_and_no_result(cluster: Callable[..., Cluster], 
     assert not (own.run.folder / "checkpoint").exists()
 
 
-def test_tables_that_do_not_fit_into_memory(cluster: Callable[..., Cluster]) -> None:
+def test_tables_that_do_not_fit_into_memory(cluster: Callable[..., InProcessCluster]) -> None:
     large: dict[str, object] = {"table_rows": 80_000_000, "embedding_dim": 256}
     own = cluster(FEW | {"model": large, "run": {"start_timeout_seconds": 15.0}}).start()
     assert own.coordinator.wait(30.0) == 8, own.coordinator.text()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 
 
 @pytest.mark.parametrize(
     ("algorithm", "link", "holders"), [("easgd", "center", {"trainer", "sync"}), ("ma", "peers", {"trainer"})]
 )
 def test_int8_saves_what_it_says_and_costs_no_quality(
-    cluster: Callable[..., Cluster], algorithm: str, link: str, holders: set[str]
+    cluster: Callable[..., InProcessCluster], algorithm: str, link: str, holders: set[str]
 ) -> None:
     ways = (f"{link}_up", f"{link}_down")
     changes = {"sync": {"algorithm": algorithm, "mode": "fixed", "every": 1}, "data": {"epochs": 2}}

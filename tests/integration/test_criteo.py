@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 
 NAME = "criteo_first10k.tsv.gz"
 EPOCHS = 3
@@ -27,7 +27,7 @@ def criteo() -> Path:
 
 
 def test_several_epochs_from_the_raw_file(
-    cluster: Callable[..., Cluster], criteo: Path, tmp_path: Path
+    cluster: Callable[..., InProcessCluster], criteo: Path, tmp_path: Path
 ) -> None:
     with gzip.open(criteo, "rb") as file:
         lines = sum(1 for _ in file)

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import lose_push_answers
 from shadowsync.tests.support.processes import Starter, wait_until
 from shadowsync.tests.support.runs import JobMaker, RunFolder, Settings
 
@@ -32,13 +33,13 @@ def load() -> Iterator[None]:
             process.wait()
 
 
-def run_forked(cluster: Callable[..., Cluster], changes: Settings) -> RunFolder:
+def run_forked(cluster: Callable[..., InProcessCluster], changes: Settings) -> RunFolder:
     own = cluster(changes).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
 
 
-def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., Cluster]) -> None:
+def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., InProcessCluster]) -> None:
     first = run_forked(cluster, deterministic(FIXED, 1, "first"))
     with load():
         second = run_forked(cluster, deterministic(FIXED, 1, "second"))
@@ -54,10 +55,10 @@ def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., Clust
     assert first.report.train.ne_progressive == second.report.train.ne_progressive
 
 
-def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., Cluster]) -> None:
+def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., InProcessCluster]) -> None:
     """To the bit: a count of what was applied would not show a push that was applied again."""
     unharmed = run_forked(cluster, deterministic(NONE, 1, "unharmed"))
-    own = cluster(deterministic(NONE, 1, "repeated"), faults={"embedding": "drop answers"}).start()
+    own = cluster(deterministic(NONE, 1, "repeated"), faults=(lose_push_answers,)).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     assert own.run.logged("a pushed was lost", ["embedding-0"])
     ((repeated,),) = own.run.query("SELECT repeated FROM shards")
@@ -66,7 +67,7 @@ def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., Cl
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_shared_memory_changes_no_byte(cluster: Callable[..., Cluster], kind: str) -> None:
+def test_shared_memory_changes_no_byte(cluster: Callable[..., InProcessCluster], kind: str) -> None:
     """Neither in training nor in scoring, and whichever way a batch's rows took."""
     runs = []
     for shared in (True, False):
@@ -86,7 +87,7 @@ def test_shared_memory_changes_no_byte(cluster: Callable[..., Cluster], kind: st
 
 
 def test_processes_of_their_own_start_give_the_same_bytes(
-    cluster: Callable[..., Cluster], starter: Starter, job_file: JobMaker, tmp_path: Path
+    cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
     """Forked nodes share what a process draws at its start, for example the seed of its hashes."""
     forked = run_forked(cluster, deterministic(NONE, 1, "forked"))

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.saved_tables import SavedTables
-from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import RunFolder, Settings
 
 NONE = {"algorithm": "none"}
 
 
-def run(cluster: Callable[..., Cluster], changes: Settings) -> RunFolder:
+def run(cluster: Callable[..., InProcessCluster], changes: Settings) -> RunFolder:
     own = cluster(changes).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
@@ -26,7 +26,7 @@ def run(cluster: Callable[..., Cluster], changes: Settings) -> RunFolder:
     "settings", [{}, {"storage": "bfloat16", "optimizer": "adam"}], ids=["float32", "bfloat16, adam"]
 )
 def test_threads_change_no_bit_of_a_deterministic_job(
-    cluster: Callable[..., Cluster], settings: dict[str, Any]
+    cluster: Callable[..., InProcessCluster], settings: dict[str, Any]
 ) -> None:
     def with_threads(threads: int, seed: int = 1) -> RunFolder:
         embedding = {**settings, "threads": threads}
@@ -43,7 +43,7 @@ def test_threads_change_no_bit_of_a_deterministic_job(
     assert not set(digests(one).values()) & set(digests(other).values())
 
 
-def test_bfloat16_with_lazy_adam_learns_what_float32_learns(cluster: Callable[..., Cluster]) -> None:
+def test_bfloat16_with_lazy_adam_learns_what_float32_learns(cluster: Callable[..., InProcessCluster]) -> None:
     def quality(name: str, **settings: Any) -> float:
         changes = {"embedding": {"optimizer": "adam", "lr": 0.002, "threads": 2, **settings}, "sync": NONE}
         result = run(cluster, deterministic(changes, 1, name))

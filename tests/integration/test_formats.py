@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.http_files import http_files
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 
 ROWS = 8000
 COLUMNS = {
@@ -62,7 +62,7 @@ def _parquet(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_parquet_by_url(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_parquet_by_url(cluster: Callable[..., InProcessCluster], tmp_path: Path) -> None:
     with http_files({"log.parquet": _parquet(tmp_path / "log.parquet")}, ranges=True) as url:
         settings = _settings(f"{url}/log.parquet")
         settings["data"]["format"] = "parquet"
@@ -77,7 +77,7 @@ def test_parquet_by_url(cluster: Callable[..., Cluster], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("learnable", [True, False])
-def test_a_job_by_url(cluster: Callable[..., Cluster], learnable: bool) -> None:
+def test_a_job_by_url(cluster: Callable[..., InProcessCluster], learnable: bool) -> None:
     with http_files({"log.csv": _log(learnable=learnable)}, ranges=True) as url:
         own = cluster(_settings(f"{url}/log.csv")).start()
         assert own.wait() == 0, own.coordinator.text()
@@ -94,7 +94,7 @@ def test_a_job_by_url(cluster: Callable[..., Cluster], learnable: bool) -> None:
 
 
 def test_a_schema_that_does_not_fit_is_told_before_any_node_starts(
-    cluster: Callable[..., Cluster], tmp_path: Path
+    cluster: Callable[..., InProcessCluster], tmp_path: Path
 ) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes(_log(learnable=True))

@@ -33,48 +33,48 @@ def _job(device: str, name: str, **changes: Any) -> dict[str, Any]:
     return {"run": {"name": name, "start_timeout_seconds": 100.0}, "trainer": trainer} | changes
 
 
-def test_a_gpu_trainer_and_a_cpu_trainer_together(cluster: MakeCluster) -> None:
-    own = cluster(_job("cpu", "mixed"))
+def test_a_gpu_trainer_and_a_cpu_trainer_together(processes: MakeCluster) -> None:
+    own = processes(_job("cpu", "mixed"))
     own.start_coordinator()
     for role in ("reader", "embedding", "sync"):
         own.join(role)
     own.join("trainer", "--device", GPU)
     own.join("trainer")
     mixed = _finished(own)
-    plain = _finished(cluster(_job("cpu", "plain")).start())
+    plain = _finished(processes(_job("cpu", "plain")).start())
     assert set(mixed.report.throughput.per_trainer) == {"trainer-0", "trainer-1"}
     assert mixed.report.sync.rounds
     assert _ne(mixed) == pytest.approx(_ne(plain), abs=0.02)
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", "ma", "bmuf", "gossip", "none"])
-def test_every_kind_of_algorithm_over_gpu_replicas(cluster: MakeCluster, algorithm: str) -> None:
+def test_every_kind_of_algorithm_over_gpu_replicas(processes: MakeCluster, algorithm: str) -> None:
     sync = {"algorithm": algorithm} | ({} if algorithm == "easgd" else {"nodes": 0})
-    assert _ne(_finished(cluster(_job(GPU, algorithm, sync=sync)).start())) < 0.99
+    assert _ne(_finished(processes(_job(GPU, algorithm, sync=sync)).start())) < 0.99
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])
-def test_at_a_fixed_rate(cluster: MakeCluster, algorithm: str) -> None:
+def test_at_a_fixed_rate(processes: MakeCluster, algorithm: str) -> None:
     sync = {"algorithm": algorithm, "mode": "fixed", "every": 5, "nodes": 1 if algorithm == "easgd" else 0}
-    assert _ne(_finished(cluster(_job(GPU, f"fixed-{algorithm}", sync=sync)).start())) < 0.99
+    assert _ne(_finished(processes(_job(GPU, f"fixed-{algorithm}", sync=sync)).start())) < 0.99
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_the_quality_is_the_cpus(cluster: MakeCluster, workers: int, precision: str) -> None:
+def test_the_quality_is_the_cpus(processes: MakeCluster, workers: int, precision: str) -> None:
     settings = {"count": 1, "workers": workers, "precision": precision}
     none = {"algorithm": "none"}
-    on_gpu = _finished(cluster(_job(GPU, "on-gpu", trainer=settings, sync=none)).start())
-    on_cpu = _finished(cluster(_job("cpu", "on-cpu", trainer={"count": 1}, sync=none)).start())
+    on_gpu = _finished(processes(_job(GPU, "on-gpu", trainer=settings, sync=none)).start())
+    on_cpu = _finished(processes(_job("cpu", "on-cpu", trainer={"count": 1}, sync=none)).start())
     assert _ne(on_gpu) == pytest.approx(_ne(on_cpu), abs=0.01)
 
 
-def test_a_deterministic_job_repeats_up_to_rounding(cluster: MakeCluster) -> None:
+def test_a_deterministic_job_repeats_up_to_rounding(processes: MakeCluster) -> None:
     """A GPU adds up in an order of its own, so not to the bit."""
     settings = {"count": 1}
     runs = [
         _finished(
-            cluster(
+            processes(
                 {
                     "run": {"name": f"run-{at}", "deterministic": True, "start_timeout_seconds": 100.0},
                     "trainer": settings | {"device": GPU},

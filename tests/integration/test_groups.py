@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from shadowsync.nodes.offline_eval import evaluate_run
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import EXAMPLES
 
 OFTEN = {"duty": 1.0}
 
 
-def tensors(own: Cluster, role: str, name: str) -> np.ndarray:
+def tensors(own: InProcessCluster, role: str, name: str) -> np.ndarray:
     """A tensor of the checkpoint, flat."""
     folder, manifest = open_checkpoint(own.run.folder, verify=True)
     reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == role])
@@ -29,7 +29,7 @@ def ordered(values: np.ndarray) -> np.ndarray:
     return np.asarray(flat[flat != 0.0])
 
 
-def dense(own: Cluster) -> np.ndarray:
+def dense(own: InProcessCluster) -> np.ndarray:
     """All elements of the saved dense model."""
     folder, manifest = open_checkpoint(own.run.folder, verify=True)
     reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "dense"])
@@ -38,7 +38,7 @@ def dense(own: Cluster) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", [OFTEN, {"mode": "fixed", "every": 5}], ids=["shadow", "fixed"])
 def test_under_ma_the_mean_of_the_replicas_comes_out(
-    cluster: Callable[..., Cluster], mode: dict[str, object]
+    cluster: Callable[..., InProcessCluster], mode: dict[str, object]
 ) -> None:
     options = {"elastic_rate": 0.5}
     own = cluster({"trainer": {"count": 3}, "sync": {"algorithm": "ma", "options": options} | mode}).start()
@@ -59,12 +59,11 @@ def test_under_ma_the_mean_of_the_replicas_comes_out(
         assert np.abs(replicas[0] - replicas[1]).max() > 1e-4
     mean = np.mean(np.stack(replicas).astype(np.float64), axis=0).astype(np.float32)
     np.testing.assert_allclose(dense(own), ordered(mean), rtol=0, atol=1e-7)
-    process = own.starter.fork("eval", str(own.run.folder), "--data", *own.job.data.eval_path, "--json")
-    assert process.wait() == 0, process.text()
-    assert json.loads(process.text().splitlines()[-1])["ne"] == pytest.approx(report.eval.ne, abs=1e-6)
+    again = evaluate_run(own.run.folder, own.job.data.eval_path)
+    assert again["ne"] == pytest.approx(report.eval.ne, abs=1e-6)
 
 
-def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: Callable[..., Cluster]) -> None:
+def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: Callable[..., InProcessCluster]) -> None:
     changes = {"trainer": {"workers": 2}, "sync": {"algorithm": "ma", "mode": "fixed", "every": 5}}
     own = cluster(changes).start()
     assert own.wait() == 0, own.coordinator.text()
@@ -80,7 +79,7 @@ def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: Callable[...
     assert report.ledger.adds_up
 
 
-def test_under_bmuf_the_global_model_comes_out(cluster: Callable[..., Cluster]) -> None:
+def test_under_bmuf_the_global_model_comes_out(cluster: Callable[..., InProcessCluster]) -> None:
     options = {"eta": 0.5, "block_momentum": 0.3}
     own = cluster({"sync": {"algorithm": "bmuf", "options": options} | OFTEN}).start()
     assert own.wait() == 0, own.coordinator.text()
@@ -97,7 +96,9 @@ def test_under_bmuf_the_global_model_comes_out(cluster: Callable[..., Cluster]) 
 
 
 @pytest.mark.parametrize("algorithm", ["gossip", "ds_sync"])
-def test_groups_that_change_from_round_to_round(cluster: Callable[..., Cluster], algorithm: str) -> None:
+def test_groups_that_change_from_round_to_round(
+    cluster: Callable[..., InProcessCluster], algorithm: str
+) -> None:
     own = cluster({"trainer": {"count": 4}, "sync": {"algorithm": algorithm} | OFTEN}).start()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
@@ -108,7 +109,7 @@ def test_groups_that_change_from_round_to_round(cluster: Callable[..., Cluster],
     assert report.replicas.divergence is not None
 
 
-def test_one_trainer_is_a_group_too(cluster: Callable[..., Cluster]) -> None:
+def test_one_trainer_is_a_group_too(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "ma"} | OFTEN}).start()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report

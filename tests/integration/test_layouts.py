@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shadowsync.nodes.offline_eval import evaluate_run
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import EXAMPLES
 
 MODEL = '''
@@ -31,7 +31,7 @@ class OwnModel(nn.Module):
 '''
 
 
-def test_several_of_everything(cluster: Callable[..., Cluster], text_log: Path) -> None:
+def test_several_of_everything(cluster: Callable[..., InProcessCluster], text_log: Path) -> None:
     """Two readers, two workers in each of two trainers, two embedding nodes with split tables, two sync
     nodes, two epochs of compressed text in three files."""
     text = {
@@ -76,7 +76,7 @@ def test_several_of_everything(cluster: Callable[..., Cluster], text_log: Path) 
     assert dense.names
 
 
-def test_fixed_rate_runs_a_round_after_every_k_iterations(cluster: Callable[..., Cluster]) -> None:
+def test_fixed_rate_runs_a_round_after_every_k_iterations(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"sync": {"mode": "fixed", "every": 5}}).start()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
@@ -89,7 +89,7 @@ def test_fixed_rate_runs_a_round_after_every_k_iterations(cluster: Callable[...,
 
 
 def test_without_synchronization_the_score_is_the_mean_of_the_replicas(
-    cluster: Callable[..., Cluster],
+    cluster: Callable[..., InProcessCluster],
 ) -> None:
     own = cluster({"sync": {"algorithm": "none"}}).start()
     assert set(own.nodes) == {"coordinator", "reader", "trainer", "embedding"}
@@ -102,23 +102,24 @@ def test_without_synchronization_the_score_is_the_mean_of_the_replicas(
     assert report.eval.model == "the mean of the 2 replicas' own scores (none)"
     assert report.model_saved == "the replica of trainer-0 (none)"
     # The replica of trainer 0 is what was saved: its own score differs from the mean.
-    process = own.starter.fork("eval", str(own.run.folder), "--data", *own.job.data.eval_path, "--json")
-    assert process.wait() == 0, process.text()
-    scores = json.loads(process.text().splitlines()[-1])
+    scores = evaluate_run(own.run.folder, own.job.data.eval_path)
     assert scores["ne"] != pytest.approx(report.eval.ne, abs=1e-7)
     assert scores["ne"] == pytest.approx(report.eval.ne, abs=0.1)
     assert report.replicas.divergence is not None
     assert report.replicas.divergence > 0.001
 
 
-def test_symmetric_easgd_with_an_own_model(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_symmetric_easgd_with_an_own_model(
+    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_models.py").write_text(MODEL)
     changes = {
         "model": {"name": "own_models:OwnModel", "options": {"scale": 0.5}},
         "sync": {"algorithm": "easgd_symmetric", "options": {"elastic_rate": 0.3}},
         "trainer": {"optimizer": "adam", "lr": 0.003},
     }
-    own = cluster(changes, environment={"PYTHONPATH": str(tmp_path)}).start()
+    own = cluster(changes).start()
     assert own.wait() == 0, own.coordinator.text() + own.nodes["trainer"][0].text()
     report = own.run.report
     assert report.model_saved == "the center (easgd_symmetric)"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import fake_device
 from shadowsync.tests.support.resumed import going_on
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
 from shadowsync.tests.support.unruly_model import NAME
 
-ClusterMaker = Callable[..., Cluster]
+ClusterMaker = Callable[..., InProcessCluster]
 Ids = set[tuple[int, int, int]]
 ENOUGH = 10_000
 BECAUSE = "of a batch left out because "
@@ -126,7 +126,7 @@ def test_what_may_have_diverged_replaces_no_checkpoint(cluster: ClusterMaker) ->
 
 def test_what_a_device_finds_out_late_is_left_out_too(cluster: ClusterMaker) -> None:
     """On a GPU the next step is launched before the host knows; two workers, and the schedule's count."""
-    own = cluster(unruly("dense", count=1, workers=2), faults={"trainer": "fake device"}).start()
+    own = cluster(unruly("dense", count=1, workers=2), faults=(fake_device,)).start()
     assert own.wait() == 0, own.coordinator.text()
     run = own.run
     check_books(run)
@@ -156,7 +156,7 @@ def test_a_run_that_goes_on_trains_no_bad_batch_again(cluster: ClusterMaker) -> 
     settings = {**unruly("loss"), "data": {"epochs": 4}}
     own = cluster(settings).start()
     own.wait_for_batches(200)
-    own.coordinator.signal(signal.SIGINT)
+    own.coordinator.interrupt()
     assert own.wait(30.0) == 130, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     again = cluster(going_on(settings, first)).start()

@@ -14,9 +14,9 @@ ANYWHERE = ("--bind", "0.0.0.0", "--advertise", "auto")
 
 
 def test_nodes_that_listen_everywhere_are_found_and_tell_how_they_are(
-    cluster: Callable[..., Cluster], tmp_path: Path
+    processes: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    own = cluster({"data": {"epochs": 10_000}})
+    own = processes({"data": {"epochs": 10_000}})
     places = {}
 
     def answering(name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +10,13 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.saved_tables import SavedTables
 from shadowsync.pipeline.report.placement import PlanRecord, read_plan
-from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.deterministic import deterministic, digests
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import other_plan, tampered_plan
 from shadowsync.tests.support.resumed import check_trained_once, going_on
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
 
-ClusterMaker = Callable[..., Cluster]
+ClusterMaker = Callable[..., InProcessCluster]
 UNEQUAL: dict[str, dict[str, Any]] = {
     "tables": {"C1": {"rows": 40_000}, "C2": {"rows": 3, "optimizer": "adagrad"}},
     "embedding": {"nodes": 3},
@@ -61,7 +61,7 @@ def test_the_nodes_keep_and_do_what_the_plan_says(cluster: ClusterMaker) -> None
 
 @pytest.mark.parametrize("role", ["embedding", "trainer"])
 def test_a_plan_that_came_changed_stops_the_job(cluster: ClusterMaker, role: str) -> None:
-    own = cluster(UNEQUAL, faults={role: "tampered plan"})
+    own = cluster(UNEQUAL, faults=(tampered_plan(role),))
     own.start_coordinator()
     own.join(role)
     assert own.wait() != 0
@@ -72,7 +72,7 @@ def test_a_plan_that_came_changed_stops_the_job(cluster: ClusterMaker, role: str
 
 @pytest.mark.parametrize(("role", "what"), [("embedding", "it has"), ("trainer", "its plan is")])
 def test_a_node_with_another_plan_stops_the_job(cluster: ClusterMaker, role: str, what: str) -> None:
-    own = cluster({**UNEQUAL, "trainer": {"count": 1}}, faults={role: "other plan"})
+    own = cluster({**UNEQUAL, "trainer": {"count": 1}}, faults=(other_plan(role),))
     own.start()
     assert own.wait() != 0
     assert re.search(rf"{role}-\d splits the tables differently: {what} ", own.coordinator.text())
@@ -83,7 +83,7 @@ def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMa
     settings = {**UNEQUAL, "data": {"epochs": 4}}
     own = cluster(settings).start()
     own.wait_for_batches(150)
-    own.coordinator.signal(signal.SIGINT)
+    own.coordinator.interrupt()
     assert own.wait(30.0) == 130, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     by_rows = {"embedding": {"nodes": 3, "placement": "rows"}}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import shadowsync
-from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.deterministic import deterministic, digests
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.page_blocks import blocks_of, run_block
 from shadowsync.tests.support.prepared import csv_lines
 from shadowsync.tests.support.processes import Starter, wait_until
@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "preparing.md"
 NONE = {"sync": {"algorithm": "none"}}
 
 
-def _run(cluster: Callable[..., Cluster], name: str, folder: str = "") -> RunFolder:
+def _run(cluster: Callable[..., InProcessCluster], name: str, folder: str = "") -> RunFolder:
     changes = deterministic(NONE, 1, name)
     data = {**changes.get("data", {}), **({"prepared": folder} if folder else {})}
     own = cluster({**changes, "data": data}).start()
@@ -31,7 +31,7 @@ def _run(cluster: Callable[..., Cluster], name: str, folder: str = "") -> RunFol
 
 
 def test_the_same_run_to_the_bit(
-    cluster: Callable[..., Cluster], starter: Starter, job_file: JobMaker, tmp_path: Path
+    cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
     """A deterministic job on the folder ends with the bytes that the job on the source ends with."""
     made = starter.spawn("prepare", str(job_file(deterministic(NONE, 1, "made"))), "--out", "prepared")

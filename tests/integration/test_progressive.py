@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -39,7 +39,7 @@ class Recorder(nn.Module):
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_the_report_has_what_the_model_predicted_before_its_steps(
-    cluster: Callable[..., Cluster], click_log: Path, tmp_path: Path, kind: str
+    cluster: Callable[..., InProcessCluster], click_log: Path, tmp_path: Path, kind: str
 ) -> None:
     module, record = tmp_path / "recorder.py", tmp_path / "record"
     module.write_text(RECORDER, encoding="utf-8")
@@ -90,7 +90,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
     )
 
 
-def test_a_job_without_such_a_part_says_nothing_of_it(cluster: Callable[..., Cluster]) -> None:
+def test_a_job_without_such_a_part_says_nothing_of_it(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "none"}}).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     assert own.run.report.train.progressive is None

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.resumed import check_trained_once, going_on, same, tensors, trained_batches
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
 
 EPOCHS = 4
 LONG: Settings = {"data": {"epochs": EPOCHS}}
-ClusterMaker = Callable[..., Cluster]
+ClusterMaker = Callable[..., InProcessCluster]
 
 
-def folder_of(cluster: Cluster) -> RunFolder:
+def folder_of(cluster: InProcessCluster) -> RunFolder:
     """The run's own folder: `latest` will point to the next one."""
     return RunFolder(cluster.run.folder.resolve())
 
@@ -29,7 +28,7 @@ def interrupted(cluster: ClusterMaker, settings: Settings, batches: int) -> RunF
     """A run that is interrupted when it has trained so many batches."""
     own = cluster(settings).start()
     own.wait_for_batches(batches)
-    own.coordinator.signal(signal.SIGINT)
+    own.coordinator.interrupt()
     assert own.wait(30.0) == 130, own.coordinator.text()
     return folder_of(own)
 

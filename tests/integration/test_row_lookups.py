@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import RunFolder, Settings
 
 NONE = {"sync": {"algorithm": "none"}}
 
 
-def run(cluster: Callable[..., Cluster], changes: Settings) -> RunFolder:
+def run(cluster: Callable[..., InProcessCluster], changes: Settings) -> RunFolder:
     own = cluster(changes).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
@@ -21,7 +21,7 @@ def run(cluster: Callable[..., Cluster], changes: Settings) -> RunFolder:
 
 @pytest.mark.parametrize("ahead", [0, 1, 4])
 def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
-    cluster: Callable[..., Cluster], ahead: int
+    cluster: Callable[..., InProcessCluster], ahead: int
 ) -> None:
     """Of one worker nobody else's pushes come between; each number is the control of the others."""
     trainer = {"count": 1, "lookups_ahead": ahead, "credit": 8}
@@ -33,11 +33,11 @@ def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
     assert report.staleness.embedding_mean <= ahead
 
 
-def ended(cluster: Callable[..., Cluster], name: str, **trainer: object) -> RunFolder:
+def ended(cluster: Callable[..., InProcessCluster], name: str, **trainer: object) -> RunFolder:
     return run(cluster, deterministic({**NONE, "trainer": trainer}, 1, name))
 
 
-def test_asking_for_distinct_rows_changes_no_bit(cluster: Callable[..., Cluster]) -> None:
+def test_asking_for_distinct_rows_changes_no_bit(cluster: Callable[..., InProcessCluster]) -> None:
     plain, distinct = ended(cluster, "plain"), ended(cluster, "distinct", distinct_rows=True)
     assert was_trained(plain)
     assert digests(plain) == digests(distinct)
@@ -46,7 +46,7 @@ def test_asking_for_distinct_rows_changes_no_bit(cluster: Callable[..., Cluster]
 
 @pytest.mark.parametrize("kind", ["categorical", "multi_hot"])
 def test_every_node_knows_of_a_batch_that_has_no_row_there(
-    cluster: Callable[..., Cluster], tmp_path: Path, kind: str
+    cluster: Callable[..., InProcessCluster], tmp_path: Path, kind: str
 ) -> None:
     """The last batch is one example: its one row is on one of the nodes, its empty bag on none."""
     log = tmp_path / "log.csv"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -16,7 +15,7 @@ from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.resumed import tensors
 from shadowsync.tests.support.runs import RunFolder
@@ -29,7 +28,9 @@ MODELS = {
 }
 
 
-def left_by_a_killed_job(cluster: Callable[..., Cluster], algorithm: str, sync_nodes: int) -> Cluster:
+def left_by_a_killed_job(
+    cluster: Callable[..., InProcessCluster], algorithm: str, sync_nodes: int
+) -> InProcessCluster:
     """A job that is killed after some checkpoints were taken while it trained."""
     own = cluster(
         {
@@ -46,7 +47,7 @@ def left_by_a_killed_job(cluster: Callable[..., Cluster], algorithm: str, sync_n
         return len([line for line in own.run.log("coordinator") if line["logger"] == written]) >= 3
 
     wait_until(several, "three checkpoints are written")
-    own.coordinator.signal(signal.SIGKILL)
+    own.coordinator.kill()
     for process in own.everyone():
         process.wait(30.0)
     return own
@@ -66,7 +67,7 @@ def expected(origin: str, saved: Mapping[str, Float32Array]) -> Float32Array:
 
 @pytest.mark.parametrize("algorithm", MODELS)
 def test_it_is_whole_and_its_model_is_that_of_its_files(
-    cluster: Callable[..., Cluster], algorithm: str
+    cluster: Callable[..., InProcessCluster], algorithm: str
 ) -> None:
     origin, words, sync_nodes = MODELS[algorithm]
     own = left_by_a_killed_job(cluster, algorithm, sync_nodes)
@@ -91,7 +92,7 @@ def test_it_is_whole_and_its_model_is_that_of_its_files(
         assert len(applied) >= ledger.batches
 
 
-def test_a_model_of_files_that_lack_a_part_is_refused(cluster: Callable[..., Cluster]) -> None:
+def test_a_model_of_files_that_lack_a_part_is_refused(cluster: Callable[..., InProcessCluster]) -> None:
     own = left_by_a_killed_job(cluster, "easgd", 2)
     folder, manifest = open_checkpoint(own.run.folder)
     numel = FlatLayout(build_model(own.job)).numel

@@ -19,8 +19,8 @@ def one_line(text: str) -> str:
     return lines[0]
 
 
-def test_nodes_join_and_strangers_are_refused(cluster: Callable[..., Cluster], job_file: JobMaker) -> None:
-    own = cluster()
+def test_nodes_join_and_strangers_are_refused(processes: Callable[..., Cluster], job_file: JobMaker) -> None:
+    own = processes()
     own.start_coordinator()
     for role in ("trainer", "trainer", "embedding", "sync"):
         own.join(role)
@@ -71,8 +71,8 @@ def test_an_address_that_is_none(starter: Starter, job_file: JobMaker) -> None:
     assert "tcp://HOST:PORT" in one_line(process.text())
 
 
-def test_a_job_whose_nodes_do_not_come_says_which(cluster: Callable[..., Cluster]) -> None:
-    own = cluster({"run": {"start_timeout_seconds": 1.5}})
+def test_a_job_whose_nodes_do_not_come_says_which(processes: Callable[..., Cluster]) -> None:
+    own = processes({"run": {"start_timeout_seconds": 1.5}})
     own.start_coordinator()
     reader = own.join("reader")
     assert own.wait(20.0) == 4

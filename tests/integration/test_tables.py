@@ -11,7 +11,7 @@ from shadowsync.nodes.offline_eval import evaluate_run
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.rows import row_values
 from shadowsync.pipeline.embedding.saved_tables import SavedTables
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 
 TABLES = {
     "C1": {"optimizer": "adagrad", "lr": 0.05},
@@ -22,7 +22,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("codec", ["float32", "bfloat16"])
-def test_tables_of_their_own(cluster: Callable[..., Cluster], codec: str) -> None:
+def test_tables_of_their_own(cluster: Callable[..., InProcessCluster], codec: str) -> None:
     settings: dict[str, dict[str, Any]] = {
         "tables": TABLES,
         "model": {"name": "wide_deep"},

@@ -13,11 +13,12 @@ import pytest
 from shadowsync.nodes.offline_eval import evaluate_run
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import fake_device
 from shadowsync.tests.support.processes import Starter, wait_until
 from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder
 
-MakeCluster = Callable[..., Cluster]
+MakeCluster = Callable[..., InProcessCluster]
 ALONE: dict[str, Any] = {"sync": {"algorithm": "none"}}
 LINEAR = """
 import torch
@@ -185,8 +186,8 @@ def test_each_trainer_may_have_a_device_of_its_own(cluster: MakeCluster) -> None
     assert refused.wait(20.0) == 2
     assert "trainer.device: 'cuda:99' given" in refused.text()
     own.nodes["trainer"].remove(refused)
-    own.join("trainer", "--device", "cpu")
-    own.join("trainer", "--set", "trainer.device=cpu")
+    own.join("trainer", "trainer.device=cpu")
+    own.join("trainer", "trainer.device=cpu")
     assert own.wait(90.0) == 0, own.coordinator.text()
     assert own.run.report.examples.distinct == EXAMPLES
 
@@ -195,7 +196,7 @@ def test_each_trainer_may_have_a_device_of_its_own(cluster: MakeCluster) -> None
 def test_a_job_over_a_device_that_runs_ahead(cluster: MakeCluster, mode: str) -> None:
     """One trainer launches steps ahead and has its copies late, the other is on the CPU; the books agree."""
     sync = {"algorithm": "easgd", "mode": mode, "every": 5}
-    own = cluster({"sync": sync}, faults={"trainer": "fake device"}).start()
+    own = cluster({"sync": sync}, faults=(fake_device,)).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     report = own.run.report
     assert own.run.logged("a step was launched ahead", ["trainer-0", "trainer-1"])

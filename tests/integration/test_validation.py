@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from shadowsync.nodes.offline_eval import evaluate_run
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker
 
@@ -18,7 +18,7 @@ EVERY = 6_000
 
 @pytest.mark.timeout(300)
 def test_the_best_checkpoint_is_kept_and_training_ends_early(
-    cluster: Callable[..., Cluster], validation_file: str
+    cluster: Callable[..., InProcessCluster], validation_file: str
 ) -> None:
     """Tables that learn by heart: after a few epochs held-out examples are scored ever worse."""
     own = cluster(
@@ -62,7 +62,7 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
 
 
 def test_files_of_the_best_are_those_of_its_checkpoint(
-    cluster: Callable[..., Cluster], validation_file: str
+    cluster: Callable[..., InProcessCluster], validation_file: str
 ) -> None:
     """By hard links, where there are some: the best one costs no second copy while it is the last, too."""
     own = cluster(

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 
-ClusterMaker = Callable[..., Cluster]
+ClusterMaker = Callable[..., InProcessCluster]
 Settings = dict[str, dict[str, Any]]
 # Nodes that come when the job has been refused wait no longer than this.
 SOON = {"start_timeout_seconds": 15.0}
@@ -24,13 +24,13 @@ def job(tables: int, prefix: str = "C", **changes: dict[str, Any]) -> Settings:
     return {"data": {"columns": columns}, "sync": {"algorithm": "none"}, **changes}
 
 
-def ended(cluster: ClusterMaker, settings: Settings, code: int = 0) -> Cluster:
+def ended(cluster: ClusterMaker, settings: Settings, code: int = 0) -> InProcessCluster:
     own = cluster(settings).start()
     assert own.wait(100.0) == code, own.coordinator.text()
     return own
 
 
-def folder_of(own: Cluster) -> RunFolder:
+def folder_of(own: InProcessCluster) -> RunFolder:
     return RunFolder(own.run.folder.resolve())
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 
 Changes = Mapping[str, Mapping[str, Any]]
-Clusters = Callable[..., Cluster]
+Clusters = Callable[..., InProcessCluster]
 
 # How far two jobs of the same seed may be apart in NE, since their workers race: five jobs had a standard
 # deviation of 0.002 around 0.966, and one that learns nothing ends above 1.2.

@@ -14,8 +14,6 @@ from shadowsync.pipeline.config.load import load_job
 from .processes import Process, Starter, wait_until
 from .runs import RunFolder
 
-FAULTY = Path(__file__).with_name("faulty_node.py")
-
 
 @dataclass
 class Cluster:
@@ -23,12 +21,10 @@ class Cluster:
 
     Attributes:
         nodes: the processes by role, in the order in which they were started.
-        faults: for a role, the fault (see faulty_node.py) that its first node is started with.
     """
 
     starter: Starter
     job_file: Path
-    faults: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     nodes: dict[str, list[Process]] = field(default_factory=dict)
     endpoint: str = ""
@@ -65,10 +61,7 @@ class Cluster:
     def join(self, role: str, *options: str, job_file: Path | None = None) -> Process:
         """Starts one node that joins."""
         arguments = [role, str(job_file or self.job_file), "--join", self.endpoint, *options]
-        fault = self.faults.get(role) if not self.nodes.get(role) else None
-        environment = dict(self.environment) | ({"SHADOWSYNC_TEST_FAULT": fault} if fault else {})
-        script = FAULTY if fault else None
-        process = self.starter.fork(*arguments, script=script, environment=environment)
+        process = self.starter.fork(*arguments, environment=self.environment)
         self.nodes.setdefault(role, []).append(process)
         return process
 

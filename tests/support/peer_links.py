@@ -163,7 +163,7 @@ class Stall:
         self._left -= 1
         if self._left == 0:
             self.struck = True
-            for descriptor in self.link._descriptors():
+            for descriptor in self.link._descriptors:
                 self.link._loop.remove_reader(descriptor)
             self.link._timer.cancel()
             # What is scheduled already does nothing then.
@@ -172,7 +172,7 @@ class Stall:
     def end(self) -> None:
         """It goes on."""
         self.link._closed = False
-        for descriptor in self.link._descriptors():
+        for descriptor in self.link._descriptors:
             self.link._loop.add_reader(descriptor, self.link._on_activity)
         self.link._receiving = self.link._sending = False
         self.link._tick()

@@ -64,6 +64,22 @@ class Process(ABC):
         assert self.poll() is None, f"{self.pid} has ended with {self.code}: {self.text()}"
         os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.signal(signal.SIGKILL)
+
+    def suspend(self) -> None:
+        """SIGSTOP."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.signal(signal.SIGCONT)
+
+    def interrupt(self) -> None:
+        """SIGTERM, which asks it to stop as SIGINT does."""
+        self.signal(signal.SIGTERM)
+
     def text(self) -> str:
         """What it wrote so far."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""

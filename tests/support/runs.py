@@ -36,6 +36,8 @@ def small_job(log: Path, runs: Path) -> dict[str, dict[str, Any]]:
         "trainer": {"count": 2, "batch": 128, "precision": "float32"},
         "embedding": {"nodes": 1},
         "sync": {"algorithm": "easgd", "nodes": 1},
+        # They take as long as the training.
+        "report": {"pictures": False},
     }
 
 

@@ -117,6 +117,7 @@ OTHER: dict[str, Any] = {
     "watch.web": "8080",
     "watch.tensorboard": True,
     "watch.metrics_port": 9000,
+    "report.pictures": False,
 }
 # What another value of a setting needs beside it.
 NEEDED = {
@@ -130,7 +131,7 @@ NEEDED = {
 }
 LOCAL = {
     *("run.directory", "trainer.device"),
-    *(key for key in OTHER if key.startswith(("network.", "watch."))),
+    *(key for key in OTHER if key.startswith(("network.", "watch.", "report."))),
 }
 
 

@@ -28,8 +28,8 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         ),
         (
             "[qqq]\nx = 2",
-            "qqq: unknown key; known here: checkpoint, codecs, data, embedding, model, network, run, start, "
-            "sync, tables, trainer, validation, watch",
+            "qqq: unknown key; known here: checkpoint, codecs, data, embedding, model, network, report, run, "
+            "start, sync, tables, trainer, validation, watch",
         ),
         (
             "[model]\nint = 2",

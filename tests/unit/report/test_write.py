@@ -29,6 +29,13 @@ def test_all_files_are_there_and_the_links_lead_to_them(full_report: Report, tmp
     assert all((tmp_path / link).is_file() for link in links)
 
 
+def test_without_pictures_there_are_none_and_no_link_to_one(full_report: Report, tmp_path: Path) -> None:
+    write_report(tmp_path, full_report.model_copy(update={"pictures": False}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "report.md"]
+    assert "](" not in (tmp_path / "report.md").read_text()
+    assert read_report(tmp_path / "report.json").curves == full_report.curves
+
+
 def test_writing_again_replaces(full_report: Report, red_report: Report, tmp_path: Path) -> None:
     write_report(tmp_path, full_report)
     write_report(tmp_path, red_report)

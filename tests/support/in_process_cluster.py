@@ -1,0 +1,229 @@
+"""A whole job in the test's own process: the coordinator and every node as threads, killed at will.
+
+A job of a second of training takes about that long; as processes it takes four or five. What needs
+processes of its own stays with `cluster.Cluster` and `supervised.Supervised`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import zmq
+from shadowsync.nodes.launch import check_sync
+from shadowsync.nodes.settings import NodeSettings
+from shadowsync.nodes.sync_count import with_sync_nodes
+from shadowsync.pipeline.config.load import load_job
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.wire.messages import Answer, Ask
+from shadowsync.pipeline.wire.sockets import Connection
+from zmq.utils.garbage import GarbageCollectorThread
+
+from .in_process_node import (
+    InProcess,
+    InProcessCoordinator,
+    InProcessNode,
+    nodes_can_stand_still,
+    threads_know_their_node,
+)
+from .processes import wait_until
+from .runs import RunFolder
+
+END_SECONDS = 15.0
+
+
+class InProcessCluster:
+    """The coordinator and the nodes of one job.
+
+    Attributes:
+        endpoint: the coordinator's; "" before it listens.
+        nodes: by role, the coordinator among them, in the order in which they were started.
+
+    Args:
+        supervised: whether the coordinator is told of every death at once, as a supervisor does; otherwise it
+            has the silence to go by.
+    """
+
+    def __init__(self, job_file: Path, *, supervised: bool = False) -> None:
+        self.job = with_sync_nodes(load_job(job_file), may_import=True)
+        self.endpoint = ""
+        self.nodes: dict[str, list[InProcess]] = {}
+        self._job_file = job_file
+        self._supervised = supervised
+        self._announce = job_file.with_name(f"coordinator-{uuid4().hex}.json")
+        self.coordinator = InProcessCoordinator(
+            NodeSettings(self.job, supervised=True, announce=self._announce, metrics_port=0)
+        )
+        self._link: SupervisorLink | None = None
+        self._started: list[InProcess] = []
+
+    @property
+    def run(self) -> RunFolder:
+        """What this run leaves, or left."""
+        return RunFolder(self._folder)
+
+    @property
+    def report(self) -> Report:
+        """The report, once the job has ended."""
+        assert self.coordinator.report is not None, self.coordinator.text()
+        return self.coordinator.report
+
+    def start(self) -> InProcessCluster:
+        """Start the coordinator, and when it listens every node of the job."""
+        self.start_coordinator()
+        if self.endpoint:
+            for role, count in self.job.expected.items():
+                for _ in range(count):
+                    self.join(role)
+        return self
+
+    def start_coordinator(self) -> InProcess:
+        """Start the coordinator alone and wait for its address; it may have refused the job instead."""
+        check_sync(self.job)
+        coordinator = self.coordinator
+        self._started.append(coordinator)
+        self.nodes["coordinator"] = [coordinator]
+        coordinator.start()
+        wait_until(
+            lambda: self._announce.exists() or coordinator.poll() is not None, "the coordinator listens"
+        )
+        if self._announce.exists():
+            note = json.loads(self._announce.read_text(encoding="utf-8"))
+            self._announce.unlink()
+            self.endpoint, self._folder = str(note["endpoint"]), Path(note["folder"])
+        return coordinator
+
+    def join(self, role: str, *overrides: str, job_file: Path | None = None) -> InProcess:
+        """Start one node that joins, with the cluster's job or another, and with `--set` of `overrides`."""
+        job = with_sync_nodes(load_job(job_file or self._job_file, overrides), may_import=True)
+        settings = NodeSettings(job, join=self.endpoint, supervised=True, metrics_port=0)
+        node = InProcessNode(role, settings)
+        if self._supervised:
+            node.told = self._tell_death
+        self.nodes.setdefault(role, []).append(node)
+        self._started.append(node)
+        node.start()
+        return node
+
+    def node(self, name: str) -> InProcess:
+        """A node by the name that the coordinator gave it."""
+        found = [node for node in self.everyone() if node.name == name]
+        assert found, f"no {name} among {[node.name for node in self.everyone()]}"
+        return found[0]
+
+    def wait_for_batches(self, count: int) -> None:
+        """Wait until the ledger's file has so many."""
+        coordinator = self.coordinator
+        wait_until(
+            lambda: self.run.batches() >= count or coordinator.poll() is not None,
+            f"{count} batches are trained",
+        )
+        assert coordinator.poll() is None, coordinator.text()
+
+    def status(self) -> dict[str, Any]:
+        """What the coordinator answers to who asks for its status."""
+        return self._supervisor().ask("status", {})
+
+    def wait(self, seconds: float = 60.0) -> int:
+        """Wait for the end of everyone; gives the coordinator's exit code."""
+        code = self.coordinator.wait(seconds)
+        for node in self.everyone():
+            node.wait(30.0)
+        return code
+
+    def everyone(self) -> list[InProcess]:
+        """The coordinator and all nodes."""
+        return [node for nodes in self.nodes.values() for node in nodes]
+
+    def close(self) -> None:
+        """Kill what is left, and fail if any of it stays."""
+        if self._link is not None:
+            self._link.close()
+        for node in self._started:
+            node.told = lambda _: None
+            node.kill()
+        for node in self._started:
+            node.wait(END_SECONDS)
+
+    def _tell_death(self, node: InProcess) -> None:
+        body = {"token": node.settings.token, "role": node.role, "how": "killed by SIGKILL"}
+        self._supervisor().ask("exited", body | {"code": int(ExitCode.STOPPED_BY_DEATH)})
+
+    def _supervisor(self) -> SupervisorLink:
+        if self._link is None:
+            self._link = SupervisorLink(self.endpoint)
+        return self._link
+
+
+class SupervisorLink:
+    """The supervisor's link to the coordinator: it tells of deaths and asks for the status."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._connection = Connection(self._context, endpoint, f"supervisor-{uuid4().hex}")
+        self._asked = 0
+        self._lock = threading.Lock()
+
+    def ask(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """One question, one answer; any thread may call."""
+        with self._lock:
+            self._asked += 1
+            self._connection.send(Ask(number=self._asked, verb=verb, body=body))
+            found: list[Answer] = []
+
+            def answered() -> bool:
+                self._connection.socket.poll(20)
+                message = self._connection.receive()
+                if isinstance(message, Answer) and message.number == self._asked:
+                    found.append(message)
+                return bool(found)
+
+            wait_until(answered, f"the coordinator answers {verb!r}", 10.0)
+        assert found[0].ok, found[0].body
+        return found[0].body
+
+    def close(self) -> None:
+        """End the link."""
+        self._connection.socket.close(linger=0)
+        self._context.term()
+
+
+@contextmanager
+def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
+    """Makes clusters of job files, with `faults` of `node_faults`; with the block all of them end.
+
+    It fails if they leave a thread behind. A context of ZeroMQ that has a socket open cannot be terminated,
+    and every node terminates its own, so no socket is left either.
+    """
+    before = set(threading.enumerate())
+    root = logging.getLogger()
+    with ExitStack() as stack:
+        stack.callback(root.setLevel, root.level)
+        root.setLevel(logging.INFO)
+        stack.enter_context(threads_know_their_node())
+        stack.enter_context(nodes_can_stand_still())
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+
+        def make(
+            job_file: Path, faults: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (), **more: Any
+        ) -> InProcessCluster:
+            for fault in faults:
+                fault(patch)
+            cluster = InProcessCluster(job_file, **more)
+            stack.callback(cluster.close)
+            return cluster
+
+        yield make
+    for thread in set(threading.enumerate()) - before:
+        # That of pyzmq frees what was sent without a copy, for the whole process, to its end.
+        if not isinstance(thread, GarbageCollectorThread):
+            thread.join(END_SECONDS)
+            assert not thread.is_alive(), f"a thread is left: {thread}"

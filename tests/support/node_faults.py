@@ -1,0 +1,261 @@
+"""Faults of nodes that the ledger must show, or that the layer of resends must mend.
+
+Each is put into the product from outside, for the nodes of the test's own process, and says in the node's log
+that it happened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from shadowsync.nodes import delivery_state, replica, shard_line, shared_rows
+from shadowsync.nodes.cuda_device import CudaDevice
+from shadowsync.nodes.delivery_state import DeliveryState
+from shadowsync.nodes.node import Node
+from shadowsync.nodes.slot import Slot
+from shadowsync.nodes.step import Step, Stepper
+from shadowsync.nodes.worker import Worker
+from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.ranges import Range
+from shadowsync.pipeline.wire.messages import (
+    Ask,
+    Attach,
+    Attached,
+    Credit,
+    Delivery,
+    Push,
+    Pushed,
+    Vectors,
+)
+from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection, Listener
+
+from .fake_streams import FakeStreams
+from .in_process_node import InProcess, current_node
+
+log = logging.getLogger("fault")
+AT = 5
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+def once(what: str, at: int = AT) -> Callable[[], bool]:
+    """True at the call number `at`, of any thread, and never again."""
+    count = itertools.count(1)
+
+    def now() -> bool:
+        calls = next(count)
+        if calls == at:
+            log.warning("fault: %s", what)
+        return calls == at
+
+    return now
+
+
+def discard(patch: pytest.MonkeyPatch) -> None:
+    """A worker that drops a batch untrained and tells nobody."""
+    compute, due = Worker._compute, once("a batch was discarded")
+
+    def faulty(self: Worker, slot: Slot) -> None:
+        if slot.training and due():
+            self._slots.popleft()
+            self._drop(slot)
+        else:
+            compute(self, slot)
+
+    patch.setattr(Worker, "_compute", faulty)
+
+
+def double(patch: pytest.MonkeyPatch) -> None:
+    """A worker that trains a batch twice, and acknowledges it twice."""
+    compute, finish, due = Worker._compute, Worker._finish, once("a batch was trained twice")
+    twice: list[Slot] = []
+
+    def faulty(self: Worker, slot: Slot) -> None:
+        if slot.training and due():
+            twice.append(slot)
+            _, gradients = self._stepper.train(slot.delivery, slot.requests, slot.answers)
+            self._shards.push(slot, gradients, 0.0)
+        compute(self, slot)
+
+    def finish_twice(self: Worker, slot: Slot) -> None:
+        finish(self, slot)
+        if slot in twice:
+            finish(self, slot)
+
+    patch.setattr(Worker, "_compute", faulty)
+    patch.setattr(Worker, "_finish", finish_twice)
+
+
+def miscount(patch: pytest.MonkeyPatch) -> None:
+    """A reader that counts one delivery less than it sends."""
+    send, due = DeliveryState._send, once("a delivery was not counted")
+
+    def faulty(self: DeliveryState, *arguments: Any) -> Delivery:
+        read = self.read_examples
+        delivery = send(self, *arguments)
+        if due():
+            self.read_examples = read
+        return delivery
+
+    patch.setattr(DeliveryState, "_send", faulty)
+
+
+def stray_row(patch: pytest.MonkeyPatch) -> None:
+    """A reader that delivers a row that its table does not have."""
+    send, due = DeliveryState._send, once("a row was changed on its way")
+
+    def faulty(self: DeliveryState, *arguments: Any) -> Delivery:
+        delivery = send(self, *arguments)
+        if due():
+            rows = delivery.rows.copy()
+            rows[3, 7] = -1
+            return dataclasses.replace(delivery, rows=rows)
+        return delivery
+
+    patch.setattr(DeliveryState, "_send", faulty)
+
+
+DROPPED = (Push, Credit, Delivery, Pushed, Vectors, Attach, Attached)
+
+
+def lose_messages(
+    patch: pytest.MonkeyPatch, kinds: Iterable[type[Message]] = DROPPED, *, reports: bool = True
+) -> None:
+    """The AT-th of each kind of message is lost on its way, of those that a worker needs but once the first;
+    with `reports` also the first report of trained batches."""
+    soon = RetransmitPolicy(0.3)
+    for module, name in ((delivery_state, "DELIVERY"), (shard_line, "LOOKUP"), (shared_rows, "ATTACH")):
+        assert isinstance(getattr(module, name), RetransmitPolicy)
+        patch.setattr(module, name, soon)
+    due = {
+        kind: once(f"a {kind.KIND} was lost", at=1 if kind in (Attach, Attached) else AT) for kind in kinds
+    }
+    due_ask = once("a report of trained batches was lost", at=1)
+
+    def lost(message: Message) -> bool:
+        if isinstance(message, Ask):
+            return reports and message.verb == "trained" and due_ask()
+        return type(message) in due and due[type(message)]()
+
+    _lose(patch, lost)
+
+
+def lose_push_answers(patch: pytest.MonkeyPatch) -> None:
+    """An embedding node that applies a push and whose answer is lost, so that the push comes again."""
+    lose_messages(patch, [Pushed], reports=False)
+
+
+def fake_device(patch: pytest.MonkeyPatch) -> None:
+    """No fault, but a trainer on a device that is not there: it launches a step before it finishes the last,
+    and its copies come as late as they may."""
+    patch.setattr(replica, "find_device", lambda _: CudaDevice(FakeStreams()))
+    launch, due = Stepper.launch, once("a step was launched ahead", at=1)
+
+    def seen(self: Stepper, step: Step) -> None:
+        launch(self, step)
+        if self.ahead:
+            due()
+
+    patch.setattr(Stepper, "launch", seen)
+
+
+def tampered_plan(role: str) -> Fault:
+    """A node of a role to which the coordinator's plan comes without its last range."""
+    from_body = TablePlan.from_body
+
+    def faulty(tables: Sequence[TableSettings], nodes: int, body: dict[str, Any]) -> TablePlan:
+        return from_body(tables, nodes, body | {"ranges": body["ranges"][:-1]})
+
+    return _of_the_first(role, TablePlan, "from_body", faulty)
+
+
+def other_plan(role: str) -> Fault:
+    """A node of a role that goes by a good plan, which is not the coordinator's for any node."""
+
+    def faulty(tables: Sequence[TableSettings], nodes: int, body: dict[str, Any]) -> TablePlan:
+        ranges = [
+            Range(table, start, stop, (node + 1) % nodes) for table, start, stop, node in body["ranges"]
+        ]
+        return TablePlan.of_ranges(tables, nodes, ranges)
+
+    return _of_the_first(role, TablePlan, "from_body", faulty)
+
+
+def drop(where: str, kind: type[Message] | str, nth: int = 1) -> Fault:
+    """The nth message of a kind, or question with a verb, that a role or a node sends is lost."""
+    due = once(f"a message was lost: {kind if isinstance(kind, str) else kind.KIND}", at=nth)
+
+    def lost(message: Message) -> bool:
+        verb = isinstance(kind, str) and isinstance(message, Ask) and message.verb == kind
+        return is_here(where) and (verb or type(message) is kind) and due()
+
+    return lambda patch: _lose(patch, lost)
+
+
+def die(where: str, at_step: int) -> Fault:
+    """A trainer, by role or name, is killed when it is about to train its nth batch."""
+    due = once(f"killed at step {at_step}", at=at_step)
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        compute = Worker._compute
+
+        def faulty(self: Worker, slot: Slot) -> None:
+            node = current_node()
+            if node is not None and is_here(where) and slot.training and due():
+                node.kill()
+                # The rest of the node is gone at this instant, so nothing of the batch is done.
+                self._stop.wait()
+            else:
+                compute(self, slot)
+
+        patch.setattr(Worker, "_compute", faulty)
+
+    return plant
+
+
+def is_here(where: str) -> bool:
+    """Whether this thread works for a node of that role or name."""
+    node = current_node()
+    return node is not None and where in (node.role, node.name)
+
+
+def _of_the_first(role: str, owner: type, name: str, faulty: Callable[..., Any]) -> Fault:
+    """Another function of a class, for the first node of a role that calls it; the others have their own."""
+    faithful = getattr(owner, name)
+    chosen: list[InProcess] = []
+
+    def either(*arguments: Any) -> Any:
+        node = current_node()
+        if node is not None and is_here(role):
+            chosen.append(node)
+        return (faulty if node in chosen[:1] else faithful)(*arguments)
+
+    return lambda patch: patch.setattr(owner, name, either)
+
+
+def _lose(patch: pytest.MonkeyPatch, lost: Callable[[Message], bool]) -> None:
+    """Below the layer that sends again."""
+    connection_send, listener_send, node_send = Connection.send, Listener.send, Node._send
+
+    def from_worker(self: Connection, message: Message) -> None:
+        if not lost(message):
+            connection_send(self, message)
+
+    def from_service(self: Listener, identity: bytes, message: Message) -> None:
+        if not lost(message):
+            listener_send(self, identity, message)
+
+    def from_node(self: Node, message: Message) -> None:
+        if not lost(message):
+            node_send(self, message)
+
+    patch.setattr(Connection, "send", from_worker)
+    patch.setattr(Listener, "send", from_service)
+    patch.setattr(Node, "_send", from_node)

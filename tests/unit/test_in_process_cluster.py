@@ -1,0 +1,73 @@
+"""The in-process cluster itself: what it starts ends, what it breaks is broken, and a thread left is seen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from shadowsync.pipeline.wire.messages import Push
+from shadowsync.tests.support import in_process_cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster, in_process_clusters
+from shadowsync.tests.support.node_faults import die, drop
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+
+Make = Callable[..., InProcessCluster]
+
+
+def test_a_job_ends_with_its_books_and_a_log_of_each_node(cluster: Make) -> None:
+    own = cluster().start()
+    assert own.wait() == 0, own.coordinator.text()
+    assert own.report.examples.trained == EXAMPLES
+    assert own.report.ledger.adds_up
+    for node in own.everyone():
+        assert node.code == 0
+        own_lines = [line["text"] for line in own.run.log(node.name) if line["text"].startswith("joined as")]
+        assert own_lines == ([] if node is own.coordinator else [f"joined as {node.name}"])
+
+
+def test_a_trainer_dies_at_its_step_and_the_supervisor_tells(cluster: Make) -> None:
+    own = cluster({"data": {"epochs": 2}}, faults=(die("trainer-1", at_step=20),), supervised=True).start()
+    assert own.wait() == 5, own.coordinator.text()
+    assert own.node("trainer-1").code == -9
+    ((trained,),) = own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-1'")
+    assert trained < 20
+    assert own.report.examples.distinct == 2 * EXAMPLES
+    assert own.run.logged("trainer-1: died (killed by SIGKILL)")
+
+
+def test_a_message_that_is_dropped_comes_again(cluster: Make) -> None:
+    own = cluster(faults=(drop("trainer", Push, nth=7),)).start()
+    assert own.wait() == 0, own.coordinator.text()
+    assert own.run.logged("fault: a message was lost: push", ["trainer-0", "trainer-1"])
+    assert own.report.ledger.adds_up
+
+
+def test_a_node_that_stands_still_is_silent_until_it_goes_on(cluster: Make) -> None:
+    own = cluster({"data": {"epochs": 10_000}, "run": {"node_timeout_seconds": 60.0}}).start()
+    own.wait_for_batches(20)
+    for trainer in own.nodes["trainer"]:
+        trainer.suspend()
+    # What they have sent already still arrives.
+    wait_until(lambda: _unchanged(own), "nothing is trained any more")
+    stood_at = own.run.batches()
+    for trainer in own.nodes["trainer"]:
+        trainer.resume()
+    own.wait_for_batches(stood_at + 20)
+    own.coordinator.interrupt()
+    assert own.wait() == 130
+
+
+def _unchanged(own: InProcessCluster) -> bool:
+    before = own.run.batches()
+    threading.Event().wait(0.5)
+    return own.run.batches() == before
+
+
+def test_a_thread_that_is_left_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process_cluster, "END_SECONDS", 0.1)
+    over = threading.Event()
+    with pytest.raises(AssertionError, match=r"a thread is left: .*straggler"), in_process_clusters():
+        threading.Thread(target=over.wait, name="straggler").start()
+    over.set()
