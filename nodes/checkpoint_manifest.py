@@ -14,7 +14,7 @@ from ..pipeline.checkpoint.files import FileEntry
 from ..pipeline.checkpoint.manifest import CheckpointManifest
 from ..pipeline.checkpoint.saved_ledger import SavedLedger
 from ..pipeline.data.spans import Span
-from .coordinator import Coordinator
+from .job_state import JobState
 
 
 @dataclass(frozen=True)
@@ -25,38 +25,38 @@ class Books:
     totals: Mapping[str, int]
 
     @classmethod
-    def of(cls, c: Coordinator) -> Books:
+    def of(cls, state: JobState) -> Books:
         """Both as of now; on the coordinator's loop, which changes them."""
-        return cls(c.ledger.saved(), dict(vars(c.ledger.totals)))
+        return cls(state.ledger.saved(), dict(vars(state.ledger.totals)))
 
 
-def manifest_of(c: Coordinator, files: list[FileEntry], model: str, books: Books) -> CheckpointManifest:
+def manifest_of(state: JobState, files: list[FileEntry], model: str, books: Books) -> CheckpointManifest:
     """The manifest of a checkpoint of these files; `model` says in words which model the dense part is."""
     return CheckpointManifest(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        run=c.folder.name,
-        job=c.job.model_dump(mode="json"),
-        job_digest=c.job.digest,
+        run=state.folder.name,
+        job=state.job.model_dump(mode="json"),
+        job_digest=state.job.digest,
         model=model,
         examples_trained=books.ledger.examples,
         files=files,
         plan={
-            "nodes": c.job.embedding.nodes,
+            "nodes": state.job.embedding.nodes,
             "tables": {
                 table.name: {
                     "rows": table.rows,
                     "dim": table.dim,
                     "optimizer": table.optimizer,
                     # Of Parquet, where an id may be a text or an integer: what was read.
-                    "ids": c.id_classes.get(table.name),
+                    "ids": state.input.id_classes.get(table.name),
                 }
-                for table in c.job.tables
+                for table in state.job.tables
             },
         },
         ledger={
             **books.totals,
-            "restored_examples": c.ledger.restored_examples,
-            "input": describe_input(c.ledger.spans),
+            "restored_examples": state.ledger.restored_examples,
+            "input": describe_input(state.ledger.spans),
         },
     )
 

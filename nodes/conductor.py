@@ -10,13 +10,14 @@ from typing import Any
 from ..pipeline.data.span import to_runs
 from ..pipeline.data.spans import Span
 from ..pipeline.errors import ClusterError, ExitCode, ShadowSyncError
-from .closing import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Closing
-from .coordinator import Coordinator
-from .divergence_curve import DivergenceCurve
+from .closing import JobFinalizer
+from .coordinator import CoordinatorServer
+from .divergence_curve import DivergenceSampler
 from .evaluation import Evaluation
-from .keeper import Keeper
+from .job_state import Phase
+from .keeper import CheckpointManager
 from .model_words import ModelFacts
-from .outcome import Kept, Outcome, Score
+from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Kept, Outcome, Score
 from .profiler import Profiler
 from .progressive import take_progressive
 from .same_plan import require_same_plan
@@ -30,48 +31,46 @@ log = logging.getLogger(__name__)
 HURRIED_TRAINER_SECONDS = 5.5
 
 
-class Conductor:
-    """Leads a job through its phases. Runs on the coordinator's loop."""
+class JobController:
+    """Leads a job through its phases; nobody else does. Runs on the coordinator's loop."""
 
     def __init__(
-        self, coordinator: Coordinator, eval_spans: list[Span], validation_spans: list[Span]
+        self, server: CoordinatorServer, eval_spans: list[Span], validation_spans: list[Span]
     ) -> None:
-        self._c = coordinator
-        self._job = coordinator.job
+        self._server = server
+        self._state = server.state
+        self._job = server.state.job
         self._eval_spans = eval_spans
         self._validation_spans = validation_spans
-        self._keeper: Keeper | None = None
+        self._keeper: CheckpointManager | None = None
         self._profiler: Profiler | None = None
         self._outcome = Outcome()
-        self._divergence = DivergenceCurve()
 
     async def run(self) -> Outcome:
         """The whole job; gives what came of it. Errors of nodes become a `Stop`, never an exception."""
         try:
             await self._gather()
-            if not self._c.stop.done():
+            if self._state.stop is None:
                 await self._meet()
-            if not self._c.stop.done():
+            if self._state.stop is None:
                 await self._train()
         except ShadowSyncError as error:
-            self._c.request_stop(Stop("failed", str(error), error.exit_code))
-        self._outcome.stop = self._c.stop.result() if self._c.stop.done() else None
-        if self._c.members.started:
+            self._server.request_stop(Stop("failed", str(error), error.exit_code))
+        self._outcome.stop = self._state.stop
+        if self._state.members.started:
             await self._wind_up()
         return self._outcome
 
     async def finish(self, exit_code: ExitCode, why: str) -> set[str]:
         """Tells every node to end; gives the names of those that said they do."""
-        self._c.finishing = True
-        self._c.phase = "done"
-        self._c.ended_as = why or "finished"
+        self._state.finish(why or "finished")
         body = {"exit_code": int(exit_code), "why": why}
-        return set(await self._c.ask_all(self._c.members.alive(), "finish", body, 5.0))
+        return set(await self._server.call_all(self._state.members.alive(), "finish", body, 5.0))
 
     async def _gather(self) -> None:
         limit = self._job.run.start_timeout_seconds
-        members = self._c.members
-        if not await self._c.until(lambda: not members.missing(), limit) and not self._c.stop.done():
+        members = self._state.members
+        if not await self._server.wait_for(lambda: not members.missing(), limit) and self._state.stop is None:
             missing = ", ".join(f"{count} {role}" for role, count in members.missing().items())
             raise ClusterError(
                 f"within {limit:g} s these nodes did not get ready: {missing}",
@@ -79,7 +78,7 @@ class Conductor:
             )
 
     async def _meet(self) -> None:
-        members = self._c.members
+        members = self._state.members
         facts = [member.facts for member in members.alive("trainer")]
         for key, what in (("weights_digest", "first weights"), ("dense_elements", "models")):
             if len({fact[key] for fact in facts}) > 1:
@@ -89,9 +88,9 @@ class Conductor:
                     remedy="draw random numbers from torch's own generator only, and use one version of it",
                 )
         holders = [*members.alive("trainer"), *members.alive("embedding")]
-        require_same_plan(self._c.placement.plan, holders)
+        require_same_plan(self._state.placement.plan, holders)
         starts = [str(member.facts.get("start_digest", "")) for member in members.alive()]
-        require_same_start([self._c.start_digest, *starts], self._job.start.checkpoint)
+        require_same_start([self._state.origin.digest, *starts], self._job.start.checkpoint)
         if any(fact["needs_center"] for fact in facts) and not members.alive("sync"):
             raise ClusterError(
                 f"{self._job.sync.algorithm} needs a center and the job has no sync node",
@@ -105,12 +104,11 @@ class Conductor:
         ]  # fmt: skip
         self._note_fresh()
         self._model = ModelFacts.of(facts[0], self._job.sync.algorithm)
-        members.started = True
-        self._c.phase = "starting"
-        group = self._c.group.form(m.info.index for m in members.alive("trainer")).to_body()
+        self._state.start_members()
+        group = self._state.group.form(m.info.index for m in members.alive("trainer")).to_body()
         meeting = {"members": infos, "group": group}
-        answers = await self._c.ask_all(members.alive(), "meet", meeting, ASK_SECONDS)
-        if len(answers) < len(infos) and not self._c.stop.done():
+        answers = await self._server.call_all(members.alive(), "meet", meeting, ASK_SECONDS)
+        if len(answers) < len(infos) and self._state.stop is None:
             absent = [info["name"] for info in infos if info["name"] not in answers]
             raise ClusterError(f"{', '.join(map(str, absent))} did not meet the others")
 
@@ -118,50 +116,50 @@ class Conductor:
         """What the checkpoint that the job starts from did not have, as an event."""
         if not self._job.start.checkpoint:
             return
-        facts = [member.facts for member in self._c.members.alive()]
+        facts = [member.facts for member in self._state.members.alive()]
         for what, key in (("dense parameters", "fresh_parameters"), ("tables", "fresh_tables")):
             names = list(dict.fromkeys(str(name) for fact in facts for name in fact.get(key, ())))
             if names:
                 some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
                 text = f"{what} that {self._job.start.checkpoint} has not, with first values: {some}"
-                self._c.event("coordinator", text)
+                self._server.event("coordinator", text)
 
     async def _train(self) -> None:
-        members = self._c.members
+        members = self._state.members
         self._own_cpu_at_start = time.process_time()
         self._cpu_at_start = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
         begin: dict[str, Any] = {
-            "examples": self._c.ledger.examples_so_far,
-            "progressive": to_runs(self._c.progressive),
+            "examples": self._state.ledger.examples_so_far,
+            "progressive": to_runs(self._state.input.progressive),
         }
-        await self._c.ask_all(members.alive("trainer"), "begin", begin, ASK_SECONDS)
+        await self._server.call_all(members.alive("trainer"), "begin", begin, ASK_SECONDS)
         others = [member for member in members.alive() if member.info.role != "trainer"]
-        await self._c.ask_all(others, "begin", {}, ASK_SECONDS)
-        self._c.phase = "training"
+        await self._server.call_all(others, "begin", {}, ASK_SECONDS)
+        self._state.enter(Phase.TRAINING)
         log.info("training starts")
-        sampling = asyncio.ensure_future(self._divergence.run(self._c, self._model.dense_elements))
-        keeper = self._keeper = Keeper(self._c, self._model, self._validation_spans)
-        keeping = self._c.spawn(keeper.run())
-        profiling = self._c.spawn(self._profile())
+        sampling = asyncio.ensure_future(DivergenceSampler(self._server).run(self._model.dense_elements))
+        keeper = self._keeper = CheckpointManager(self._server, self._model, self._validation_spans)
+        keeping = self._server.spawn(keeper.run())
+        profiling = self._server.spawn(self._profile())
         try:
-            await self._c.until(lambda: self._c.ledger.complete or bool(self._ended_early))
+            await self._server.wait_for(lambda: self._state.ledger.complete or bool(self._ended_early))
         finally:
             for task in (sampling, keeping):
                 task.cancel()
             # It knows by itself that training is over, and takes down what it measured.
             await asyncio.gather(sampling, keeping, profiling, return_exceptions=True)
-            self._outcome.divergence_curve = self._divergence.points
-        if not self._c.ledger.complete and not self._c.stop.done():
+            self._outcome.divergence_curve = self._state.divergence.points
+        if not self._state.ledger.complete and self._state.stop is None:
             self._outcome.ended_early = self._ended_early
-        in_vain = self._c.ledger.complete and not self._c.ledger.examples_so_far
-        if in_vain and (stop := self._c.bad_batches.nothing_else()) is not None:
-            self._c.request_stop(stop)
-        log.info("training ends; complete: %s", self._c.ledger.complete)
+        in_vain = self._state.ledger.complete and not self._state.ledger.examples_so_far
+        if in_vain and (stop := self._state.bad_batches.nothing_else()) is not None:
+            self._server.request_stop(stop)
+        log.info("training ends; complete: %s", self._state.ledger.complete)
 
     async def _profile(self) -> None:
-        seconds = self._c.settings.profile_seconds
+        seconds = self._server.settings.profile_seconds
         if seconds is not None:
-            self._profiler = Profiler(self._c, seconds)
+            self._profiler = Profiler(self._server, seconds)
             await self._profiler.run()
             self._outcome.profile = self._profiler.profile()
             if self._outcome.profile is None and self._profiler.ended:
@@ -179,13 +177,13 @@ class Conductor:
             await self._close_keeper()
         await self._hold(hurry=stop is not None)
         try:
-            if not self._c.ledger.examples_so_far:
+            if not self._state.ledger.examples_so_far:
                 self._outcome.notes.append("no checkpoint was written, since nothing was trained")
                 return
-            closing = Closing(self._c, self._outcome, self._model, hurry=stop is not None)
+            closing = JobFinalizer(self._server, self._outcome, self._model, hurry=stop is not None)
             if stop is None:
                 await closing.measure_divergence()
-            await closing.settle(closing_round=stop is None)
+            await closing.finalize_trainers(closing_round=stop is None)
             if self._profiler is not None:
                 self._outcome.notes.append("no checkpoint was written, since this is a profile")
                 return
@@ -194,12 +192,14 @@ class Conductor:
             elif stop is not None and stop.diverged and self._keeper is not None and self._keeper.written:
                 self._outcome.notes.append("the checkpoint stays that was written while training")
             else:
+                self._state.enter(Phase.CHECKPOINT)
                 await closing.checkpoint()
             if stop is None and self._keeper is not None:
-                self._c.phase = "validating"
+                self._state.enter(Phase.VALIDATING)
                 await self._keeper.finish()
-            if stop is None and self._eval_spans and not self._c.stop.done():
-                await Evaluation(self._c, self._outcome, self._model, self._eval_spans).run()
+            if stop is None and self._eval_spans and self._state.stop is None:
+                self._state.enter(Phase.EVALUATING)
+                await Evaluation(self._server, self._outcome, self._model, self._eval_spans).run()
                 await self._score_best()
         except ShadowSyncError as error:
             if stop is None:
@@ -207,25 +207,25 @@ class Conductor:
             self._outcome.notes.append(str(error))
         finally:
             await self._close_keeper()
-            if self._outcome.stop is None and self._c.stop.done():
-                self._outcome.stop = self._c.stop.result()
+            if self._outcome.stop is None:
+                self._outcome.stop = self._state.stop
 
     async def _close_keeper(self) -> None:
         keeper = self._keeper
         if keeper is None:
             return
         await keeper.cancel()
-        validation = keeper.state if keeper.state.points or keeper.state.failed else None
+        validation = keeper.validation if keeper.validation.points or keeper.validation.failed else None
         self._outcome.kept = Kept(keeper.written, keeper.failed, validation, keeper.best_is_last)
 
     async def _score_best(self) -> None:
         """The best checkpoint on the held-out files, where it is another than the last one."""
         keeper = self._keeper
-        if keeper is None or keeper.state.best is None or keeper.best_is_last:
+        if keeper is None or keeper.validation.best is None or keeper.best_is_last:
             return
-        self._c.phase = "evaluating the best checkpoint"
+        self._state.enter(Phase.EVALUATING_BEST)
         try:
-            score = await keeper.unless_stopped(score_checkpoint(keeper.best_folder, self._eval_spans))
+            score = await self._server.unless_stopped(score_checkpoint(keeper.best_folder, self._eval_spans))
         except ShadowSyncError as error:
             # The job itself is well, and its last model is scored.
             self._outcome.notes.append(
@@ -238,10 +238,10 @@ class Conductor:
 
     async def _hold(self, *, hurry: bool) -> None:
         """Deliveries end, then training, so that every delivery is trained, returned, or in flight."""
-        members, outcome = self._c.members, self._outcome
-        self._c.phase = "stopping" if hurry else "closing"
+        members, outcome = self._state.members, self._outcome
+        self._state.enter(Phase.STOPPING if hurry else Phase.CLOSING)
         short = HURRY_SECONDS if hurry else HOLD_SECONDS
-        outcome.readers = await self._c.ask_all(members.alive("reader"), "hold", {}, short)
+        outcome.readers = await self._server.call_all(members.alive("reader"), "hold", {}, short)
         sequences = {name: answer["sequences"] for name, answer in outcome.readers.items()}
         body = {"sequences": sequences, "hurry": hurry}
         # A trainer that stands still is waited for until it answers, or is declared dead, and its batches are
@@ -249,19 +249,19 @@ class Conductor:
         run, sync = self._job.run, self._job.sync
         patience = run.node_timeout_seconds + sync.timeout_seconds + HOLD_SECONDS
         patience = HURRIED_TRAINER_SECONDS if hurry else patience
-        outcome.trainers = await self._c.ask_all(members.alive("trainer"), "hold", body, patience)
+        outcome.trainers = await self._server.call_all(members.alive("trainer"), "hold", body, patience)
         outcome.progressive = take_progressive(outcome.trainers)
-        doubtful = {"batches": [list(batch) for batch in self._c.store.returned_and_left_out()]}
-        outcome.shards = await self._c.ask_all(members.alive("embedding"), "hold", doubtful, short)
+        doubtful = {"batches": [list(batch) for batch in self._server.store.returned_and_left_out()]}
+        outcome.shards = await self._server.call_all(members.alive("embedding"), "hold", doubtful, short)
         for name, answer in outcome.shards.items():
-            self._c.store.shard(name, int(answer["applied_batches"]), int(answer["repeated_pushes"]))
+            self._server.store.shard(name, int(answer["applied_batches"]), int(answer["repeated_pushes"]))
         self._count_cpu()
 
     def _count_cpu(self) -> None:
         """CPU seconds of training by node: of those that died, up to their last heartbeat."""
         if not hasattr(self, "_cpu_at_start"):
             return
-        for member in self._c.members.everyone():
+        for member in self._state.members.everyone():
             name = member.info.name
             used = float(member.metrics.get("cpu_seconds", 0.0)) - self._cpu_at_start.get(name, 0.0)
             self._outcome.cpu_seconds[name] = max(0.0, used)

@@ -19,10 +19,12 @@ from ..pipeline.profile.render import write_profile
 from ..pipeline.report.model import Report
 from ..pipeline.report.run_folder import create_run_folder, point_latest
 from ..pipeline.report.write import write_report
-from .conductor import Conductor
-from .coordinator import Coordinator
+from .conductor import JobController
+from .coordinator import CoordinatorServer
+from .desk import RequestHandler
 from .input_size import InputSize
 from .job_report import build_report, with_exits
+from .job_state import InputFacts, JobState
 from .ledger_state import LedgerState
 from .ledger_store import LedgerStore
 from .outcome import Outcome
@@ -31,6 +33,7 @@ from .process_hooks import ProcessHooks
 from .restored_run import RestoredRun
 from .resume_hint import resume_hint
 from .settings import NodeSettings
+from .watching import Watching
 
 log = logging.getLogger(__name__)
 
@@ -100,21 +103,30 @@ async def run_coordinator(
     placement.record().write(folder)
     process.log_to(folder, "coordinator")
     store = LedgerStore(folder / LEDGER_FILE)
-    coordinator = Coordinator(settings, folder, ledger, store, placement, process)
-    coordinator.progressive = plan.progressive
-    coordinator.id_classes = plan.id_classes
-    coordinator.input_size = size
+    state = JobState(
+        job,
+        folder,
+        ledger,
+        placement,
+        input_facts=InputFacts(size, plan.progressive, plan.id_classes),
+        origin=restored.origin() if restored is not None else None,
+    )
+    server = CoordinatorServer(settings, state, store, process)
+    watching = Watching(server)
     try:
         if restored is not None:
-            _take_over(coordinator, restored)
-        endpoint = coordinator.listen()
-        coordinator.start()
+            store.restored(restored.ledger)
+            server.event("coordinator", restored.event())
+        endpoint = server.listen()
+        watching.open()
+        server.start(RequestHandler(server).handle)
+        server.spawn(watching.run())
         _announce(settings, endpoint, folder)
-        conductor = Conductor(coordinator, plan.test, plan.validation)
-        outcome = await conductor.run()
+        controller = JobController(server, plan.test, plan.validation)
+        outcome = await controller.run()
         eval_files = list(dict.fromkeys(span.path for span in plan.test))
-        code, text, report = _conclude(coordinator, outcome, eval_files, started_at)
-        ended = await conductor.finish(code, text)
+        code, text, report = _conclude(state, store, outcome, eval_files, started_at)
+        ended = await controller.finish(code, text)
         # What nodes wrote for a checkpoint that was given up: they write no more.
         await asyncio.to_thread(sweep, folder)
         if report is not None:
@@ -124,36 +136,30 @@ async def run_coordinator(
             await asyncio.to_thread(write_profile, folder, *outcome.profile)
         return code, text, report
     finally:
-        await coordinator.close()
+        await server.close()
+        await watching.close()
         store.close()
 
 
-def _take_over(coordinator: Coordinator, restored: RestoredRun) -> None:
-    coordinator.store.restored(restored.ledger)
-    coordinator.resumed_from, coordinator.applied_before = restored.manifest.run, restored.applied_before
-    coordinator.start_digest = restored.manifest.digest
-    coordinator.event("coordinator", restored.event())
-
-
 def _conclude(
-    coordinator: Coordinator, outcome: Outcome, eval_files: list[str], started_at: str
+    state: JobState, store: LedgerStore, outcome: Outcome, eval_files: list[str], started_at: str
 ) -> tuple[ExitCode, str, Report | None]:
     stop = outcome.stop
-    if not coordinator.members.started:
+    if not state.members.started:
         assert stop is not None
         return stop.exit_code, stop.text, None
     # A run that goes on may find that all that was left to read was trained before.
-    if stop is None and coordinator.ledger.examples_so_far == 0:
+    if stop is None and state.ledger.examples_so_far == 0:
         error = DataError(
             "no example could be read from the input",
-            where=", ".join(coordinator.job.data.path),
+            where=", ".join(state.job.data.path),
             remedy="give files with at least one good row",
         )
         return error.exit_code, str(error), None
-    report = build_report(coordinator, outcome, eval_files, started_at)
+    report = build_report(state, store, outcome, eval_files, started_at)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None and stop.kind != "interrupted":
-        text += resume_hint(coordinator.folder)
+        text += resume_hint(state.folder)
     if not report.ledger.adds_up and stop is None:
         text = "the ledger does not add up; report.md says where"
     return ExitCode(report.exit_code), text, report

@@ -12,11 +12,10 @@ from ..pipeline.errors import ClusterError
 from ..pipeline.metrics.quality import QualitySums
 from ..pipeline.tasks import race
 from ..sync_algos.model_origin import ModelOrigin
-from .closing import ASK_SECONDS
-from .coordinator import Coordinator
+from .coordinator import CoordinatorServer
 from .membership_state import Member
 from .model_words import ModelFacts
-from .outcome import Outcome, Score
+from .outcome import ASK_SECONDS, Outcome, Score
 from .span_body import span_to_body
 
 EVAL_SECONDS = 24 * 3600.0
@@ -26,9 +25,10 @@ class Evaluation:
     """One pass over the held-out spans with the single model, or one for each replica."""
 
     def __init__(
-        self, coordinator: Coordinator, outcome: Outcome, model: ModelFacts, spans: list[Span]
+        self, server: CoordinatorServer, outcome: Outcome, model: ModelFacts, spans: list[Span]
     ) -> None:
-        self._c = coordinator
+        self._server = server
+        self._state = server.state
         self._outcome = outcome
         self._model = model
         self._spans = spans
@@ -36,8 +36,7 @@ class Evaluation:
 
     async def run(self) -> None:
         """Puts the score into the outcome; raises ClusterError if the model cannot be had."""
-        self._c.phase = "evaluating"
-        trainers = self._c.members.alive("trainer")
+        trainers = self._state.members.alive("trainer")
         if self._model.single:
             same = set(self._model.agreeing(t.info.name for t in trainers))
             passes = [await self._score(self._model.origin, [t for t in trainers if t.info.name in same])]
@@ -49,20 +48,20 @@ class Evaluation:
 
     async def _score(self, model: str, trainers: list[Member]) -> QualitySums | None:
         """One pass; repeated without them when trainers die in it. None if none is left."""
-        while trainers and not self._c.stop.done():
+        while trainers and self._state.stop is None:
             self._pass += 1
             body: dict[str, Any] = {"pass": self._pass, "model": model}
-            ready = await self._c.ask_all(trainers, "prepare_eval", body, ASK_SECONDS)
+            ready = await self._server.call_all(trainers, "prepare_eval", body, ASK_SECONDS)
             if not all(answer["ready"] for answer in ready.values()):
                 raise ClusterError(f"{self._model.words} could not be had for the evaluation")
             if len(ready) < len(trainers):
                 trainers = [trainer for trainer in trainers if trainer.info.name in ready]
                 continue
             whole = await self._deliver(trainers)
-            if self._c.stop.done():
+            if self._state.stop is not None:
                 # What was scored by now is a part of the files, which is no score of them.
                 return None
-            results = await self._c.ask_all(trainers, "eval_result", body, ASK_SECONDS)
+            results = await self._server.call_all(trainers, "eval_result", body, ASK_SECONDS)
             if whole and len(results) == len(trainers):
                 total = QualitySums()
                 for answer in results.values():
@@ -77,10 +76,10 @@ class Evaluation:
     async def _deliver(self, trainers: list[Member]) -> bool:
         """Lets the readers send the pass to these trainers; ends early when one of them dies. Gives whether
         all of it was delivered and scored."""
-        readers = self._c.members.alive("reader")
+        readers = self._state.members.alive("reader")
         tokens = [trainer.info.token for trainer in trainers]
         asks = [
-            self._c.ask(
+            self._server.call(
                 reader,
                 "evaluate",
                 {"pass": self._pass, "tokens": tokens, "spans": [span_to_body(s) for s in spans]},
@@ -88,6 +87,6 @@ class Evaluation:
             )
             for reader, spans in ((r, self._spans[at :: len(readers)]) for at, r in enumerate(readers))
         ]
-        died = self._c.until(lambda: not all(t.alive for t in trainers))
+        died = self._server.wait_for(lambda: not all(t.alive for t in trainers))
         answers = await race(asyncio.gather(*asks), died)
         return answers is not None and all(answer is not None for answer in answers)

@@ -22,20 +22,23 @@ from ..pipeline.report.model import (
     Validation,
 )
 from ..pipeline.report.placement import LoadedNode, Placement
-from .coordinator import Coordinator
 from .job_ledger import examples_of, ledger_of, total
+from .job_state import JobState
+from .ledger_store import LedgerStore
 from .outcome import Answers, Kept, Outcome, Score
 from .progressive import progressive_report
 from .sync_report import sync_report
 
 
-def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], started_at: str) -> Report:
+def build_report(
+    state: JobState, store: LedgerStore, outcome: Outcome, eval_files: list[str], started_at: str
+) -> Report:
     """Build the report; its `exit_code` is the run's."""
-    job = c.job
-    examples = examples_of(c, outcome)
-    ledger = ledger_of(c, outcome, examples)
-    trainer_counts = _trainer_counts(c, outcome)
-    died = any(not member.alive for member in c.members.everyone())
+    job = state.job
+    examples = examples_of(state, store, outcome)
+    ledger = ledger_of(state, store, outcome, examples)
+    trainer_counts = _trainer_counts(state, outcome)
+    died = any(not member.alive for member in state.members.everyone())
     if outcome.stop is not None:
         code = outcome.stop.exit_code
         words = "interrupted" if outcome.stop.kind == "interrupted" else f"stopped: {outcome.stop.text}"
@@ -49,52 +52,54 @@ def build_report(c: Coordinator, outcome: Outcome, eval_files: list[str], starte
     if not ledger.adds_up and outcome.stop is None:
         code = ExitCode.LEDGER
     return Report(
-        run=c.folder.name,
+        run=state.folder.name,
         pictures=job.report.pictures,
         outcome=words,
         exit_code=int(code),
         started_at=started_at,
-        wall_seconds=c.seconds(),
+        wall_seconds=state.seconds(),
         seed=job.run.seed,
         job_digest=job.digest,
         model_saved=outcome.model_saved,
         examples=examples,
-        throughput=_throughput(c, outcome),
+        throughput=_throughput(state, outcome),
         train=Train(
-            ne_progressive=c.tally.ne_progressive,
-            progressive=progressive_report(outcome.progressive, c.ledger.trained_in(c.progressive))
-            if c.progressive
+            ne_progressive=state.tally.ne_progressive,
+            progressive=progressive_report(
+                outcome.progressive, state.ledger.trained_in(state.input.progressive)
+            )
+            if state.input.progressive
             else None,
         ),
         eval=_evaluation(outcome.score, eval_files),
         eval_best=_evaluation(outcome.best_score, eval_files),
         validation=_validation(outcome.kept),
         checkpoints=_checkpoints(outcome.kept),
-        bad_batches=c.bad_batches.told(),
-        resumed_from=c.resumed_from or None,
-        restored_examples=c.ledger.restored_examples,
-        sync=sync_report(c, outcome, trainer_counts),
+        bad_batches=state.bad_batches.told(),
+        resumed_from=state.origin.run or None,
+        restored_examples=state.ledger.restored_examples,
+        sync=sync_report(state, outcome, trainer_counts),
         elp=job.trainer.batch * job.trainer.workers * job.trainer.count,
         precision={
             member.info.name: str(member.facts["precision"])
-            for member in c.members.everyone()
+            for member in state.members.everyone()
             if member.info.role == "trainer" and "precision" in member.facts
         },
         staleness=_staleness(outcome),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
-        events=[Event(seconds=s, node=node, what=what) for s, node, what in c.events]
-        + [Event(seconds=c.seconds(), node="coordinator", what=note) for note in outcome.notes],
-        nodes=_nodes(c, outcome),
-        placement=_placement(c, outcome),
+        events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]
+        + [Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes],
+        nodes=_nodes(state, outcome),
+        placement=_placement(state, outcome),
         hardware=describe_hardware(),
         versions=versions(),
         curves=Curves(
-            ne=c.tally.ne_curve(),
-            throughput=c.tally.throughput_curves(),
-            sync_gap=c.tally.gap_curves(),
+            ne=state.tally.ne_curve(),
+            throughput=state.tally.throughput_curves(),
+            sync_gap=state.tally.gap_curves(),
             divergence=outcome.divergence_curve,
-            validation=[(float(examples), value) for examples, value in c.validation_points],
+            validation=[(float(examples), value) for examples, value in state.validation_points],
         ),
     )
 
@@ -108,12 +113,12 @@ def with_exits(report: Report, ended: set[str]) -> Report:
     return report.model_copy(update={"nodes": nodes})
 
 
-def _throughput(c: Coordinator, outcome: Outcome) -> Throughput:
-    trained = c.ledger.totals.trained_examples
+def _throughput(state: JobState, outcome: Outcome) -> Throughput:
+    trained = state.ledger.totals.trained_examples
     cpu = sum(outcome.cpu_seconds.values())
     return Throughput(
-        examples_per_second=c.tally.examples_per_second(),
-        per_trainer=c.tally.per_trainer(),
+        examples_per_second=state.tally.examples_per_second(),
+        per_trainer=state.tally.per_trainer(),
         cpu_seconds_per_million=cpu / trained * 1e6 if trained and cpu else None,
     )
 
@@ -165,13 +170,13 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _trainer_counts(c: Coordinator, outcome: Outcome) -> Answers:
+def _trainer_counts(state: JobState, outcome: Outcome) -> Answers:
     """Counts by trainer; those of the last heartbeat if it no longer answered."""
     return {
         member.info.name: outcome.trainers.get(member.info.name, member.metrics)
         if member.alive
         else member.metrics
-        for member in c.members.everyone("trainer")
+        for member in state.members.everyone("trainer")
     }
 
 
@@ -185,23 +190,23 @@ def _staleness(outcome: Outcome) -> Staleness:
     )
 
 
-def _placement(c: Coordinator, outcome: Outcome) -> Placement:
+def _placement(state: JobState, outcome: Outcome) -> Placement:
     """Each embedding node's rows and load, up to its last heartbeat if it no longer answered."""
     nodes = []
-    for member in c.members.everyone("embedding"):
+    for member in state.members.everyone("embedding"):
         told = outcome.shards.get(member.info.name, member.metrics)
         loaded = LoadedNode(
-            **c.placement.node(member.info.index).model_dump(),
+            **state.placement.node(member.info.index).model_dump(),
             looked_up_rows=told.get("looked_up_rows"),
             cpu_seconds=outcome.cpu_seconds.get(member.info.name),
         )
         nodes.append(loaded)
-    return Placement(how=c.placement.how, nodes=nodes)
+    return Placement(how=state.placement.how, nodes=nodes)
 
 
-def _nodes(c: Coordinator, outcome: Outcome) -> list[Node]:
+def _nodes(state: JobState, outcome: Outcome) -> list[Node]:
     nodes = []
-    for member in c.members.everyone():
+    for member in state.members.everyone():
         metrics = member.metrics
         nodes.append(
             Node(

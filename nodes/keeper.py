@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..pipeline.checkpoint.kept import BEST, CANDIDATE, BestNote, adopt_best, drop, pin, promote
 from ..pipeline.checkpoint.manifest import CheckpointManifest
 from ..pipeline.data.spans import Span
 from ..pipeline.errors import ShadowSyncError
 from ..pipeline.metrics.quality import QualitySums
-from ..pipeline.tasks import race
 from .checkpoint_manifest import input_digest
-from .coordinator import Coordinator
+from .coordinator import CoordinatorServer
 from .due import Due
 from .model_words import ModelFacts
 from .running_checkpoint import RunningCheckpoint
@@ -25,11 +24,10 @@ from .validation_state import Scored, ValidationState
 
 LOOK_SECONDS = 0.1
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Keeper:
+class CheckpointManager:
     """Takes a checkpoint when one is due, and has it validated when that is. Runs on the coordinator's loop.
 
     A validation is of a checkpoint that was just written, pinned by hard links so that it stays; one runs at
@@ -44,15 +42,16 @@ class Keeper:
         failed: how many checkpoints did, while training went on.
     """
 
-    def __init__(self, coordinator: Coordinator, model: ModelFacts, spans: Sequence[Span]) -> None:
-        self._c = coordinator
+    def __init__(self, server: CoordinatorServer, model: ModelFacts, spans: Sequence[Span]) -> None:
+        self._server = server
+        self._state = server.state
         self._spans = spans
-        self._taker = RunningCheckpoint(coordinator, model)
-        job = coordinator.job
+        self._taker = RunningCheckpoint(server, model)
+        job = server.state.job
         self._checkpoint_due = Due(job.checkpoint.every_examples, job.checkpoint.every_seconds)
         self._validation_due = Due(job.validation.every_examples, job.validation.every_seconds)
         self._scoring: asyncio.Task[Any] | None = None
-        self.state = ValidationState(job.validation)
+        self.validation = ValidationState(job.validation)
         self.ended_early = ""
         self.best_is_last = False
         self.failed = 0
@@ -65,7 +64,7 @@ class Keeper:
     @property
     def best_folder(self) -> Path:
         """Where the best checkpoint lies, if there is one."""
-        return self._c.folder / BEST
+        return self._state.folder / BEST
 
     async def run(self) -> None:
         """While training goes on, until cancelled."""
@@ -80,55 +79,55 @@ class Keeper:
         if not self._validates:
             return
         if self._scoring is not None:
-            await self.unless_stopped(self._wait())
-        if not self._c.stop.done():
-            before = self.state.best
-            await self.unless_stopped(self._validate(await self._pin(self._c.folder / "checkpoint")))
-            self.best_is_last = self.state.best is not before
+            await self._server.unless_stopped(self._wait())
+        if self._state.stop is None:
+            before = self.validation.best
+            await self._server.unless_stopped(
+                self._validate(await self._pin(self._state.folder / "checkpoint"))
+            )
+            self.best_is_last = self.validation.best is not before
 
     async def cancel(self) -> None:
         """Ends the validation under way, with its process, and removes what was pinned for it."""
         if self._scoring is not None:
             self._scoring.cancel()
             await asyncio.gather(self._scoring, return_exceptions=True)
-        await to_the_end(drop, self._c.folder / CANDIDATE)
-
-    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The coroutine's result; None if the job was stopped, which cancels it."""
-        return await race(work, self._c.stop)
+        await to_the_end(drop, self._state.folder / CANDIDATE)
 
     @property
     def _validates(self) -> bool:
-        return bool(self._spans) and self._c.job.validation.wanted
+        return bool(self._spans) and self._state.job.validation.wanted
 
     async def _adopt(self) -> None:
         """A run that goes on begins with the best checkpoint of the one before: it is to be beaten."""
-        start = self._c.job.start
+        start = self._state.job.start
         if not (start.resume and self._validates):
             return
-        metric = self.state.settings.metric
+        metric = self.validation.settings.metric
         try:
             digest = await asyncio.to_thread(input_digest, self._spans)
-            note = await to_the_end(adopt_best, Path(start.checkpoint), self._c.folder, metric, digest)
+            note = await to_the_end(adopt_best, Path(start.checkpoint), self._state.folder, metric, digest)
         except ShadowSyncError as error:
             self._note(f"the best checkpoint of the run before was left there: {error}")
             return
         if note is not None:
-            self.state.best = Scored(note.examples, 0.0, note.value)
+            self.validation.best = Scored(note.examples, 0.0, note.value)
 
     async def _wait(self) -> None:
         if self._scoring is not None:
             await asyncio.wait({self._scoring})
 
     async def _look(self) -> None:
-        examples, seconds = self._c.ledger.examples_so_far, self._c.seconds()
+        examples, seconds = self._state.ledger.examples_so_far, self._state.seconds()
         idle = self._scoring is None or self._scoring.done()
         validate = self._validates and idle and self._validation_due.now(examples, seconds)
         if not self._checkpoint_due.now(examples, seconds) and not validate:
             return
         manifest = await self._take()
         if manifest is not None and validate:
-            self._scoring = self._c.spawn(self._validate(await self._pin(self._c.folder / "checkpoint")))
+            self._scoring = self._server.spawn(
+                self._validate(await self._pin(self._state.folder / "checkpoint"))
+            )
         self._checkpoint_due.done(examples, seconds)
         if validate:
             self._validation_due.done(examples, seconds)
@@ -146,7 +145,7 @@ class Keeper:
             return await to_the_end(pin, checkpoint)
         except ShadowSyncError as error:
             self._note(f"nothing was validated: {error}")
-            self.state.failed += 1
+            self.validation.failed += 1
             return None
 
     async def _validate(self, candidate: Path | None) -> None:
@@ -155,7 +154,7 @@ class Keeper:
             return
         try:
             score = await score_checkpoint(candidate, self._spans)
-            value = metric_of(score.sums, self.state.settings.metric) if score.sums.examples else None
+            value = metric_of(score.sums, self.validation.settings.metric) if score.sums.examples else None
             if value is None:
                 self._fail("the validation part has no two kinds of labels to score")
             else:
@@ -166,34 +165,34 @@ class Keeper:
             await to_the_end(drop, candidate)
 
     async def _judge(self, candidate: Path, score: CheckpointScore, value: float) -> None:
-        scored = Scored(score.examples_trained, self._c.seconds(), value)
-        if self.state.improves(value):
+        scored = Scored(score.examples_trained, self._state.seconds(), value)
+        if self.validation.improves(value):
             digest = await asyncio.to_thread(input_digest, self._spans)
-            note = BestNote(self.state.settings.metric, value, scored.examples, digest)
+            note = BestNote(self.validation.settings.metric, value, scored.examples, digest)
             # Before it counts as the best: one that cannot be kept leaves the best so far as it is.
             await to_the_end(promote, candidate, note)
-        best = self.state.add(scored)
-        self._c.validation_points = [(point.examples, point.value) for point in self.state.points]
-        name, so_far = self.state.settings.metric, self.state.best
+        best = self.validation.add(scored)
+        self._state.validated((point.examples, point.value) for point in self.validation.points)
+        name, so_far = self.validation.settings.metric, self.validation.best
         assert so_far is not None
         words = f"the best so far, kept in {BEST}/" if best else f"the best is {so_far.value:.4f}"
         log.info("validated at %d examples: %s %.4f; %s", scored.examples, name, value, words)
-        if self.state.exhausted and not self.ended_early:
-            in_a_row = self.state.without_improvement
+        if self.validation.exhausted and not self.ended_early:
+            in_a_row = self.validation.without_improvement
             many = "1 validation was" if in_a_row == 1 else f"{in_a_row} validations in a row were"
             self.ended_early = (
                 f"{many} no improvement of {name} {so_far.value:.4f} at {so_far.examples:,} examples"
             )
-            await self._c.notify()
+            await self._server.notify()
 
     def _fail(self, why: str) -> None:
-        self.state.failed += 1
+        self.validation.failed += 1
         self._note(f"a validation failed: {why}")
 
     def _note(self, text: str) -> None:
         """An event. The report has it also where the ledger's file cannot take it."""
         try:
-            self._c.event("coordinator", text)
+            self._server.event("coordinator", text)
         except ShadowSyncError as error:
             log.error("an event is not in the ledger's file: %s", error)
 

@@ -21,11 +21,21 @@ class Member:
     metrics: dict[str, Any] = field(default_factory=dict)
     lost_because: str = ""
 
+    def get_ready(self, facts: dict[str, Any]) -> None:
+        """Takes the facts of its role; it can meet the others."""
+        self.ready, self.facts = True, facts
+
+    def die(self, why: str) -> None:
+        """It left or died."""
+        self.alive, self.lost_because = False, why
+
+    def beat(self, metrics: dict[str, Any]) -> None:
+        """Takes the counts of its heartbeat."""
+        self.metrics = metrics
+
 
 class Membership:
     """The members by token, and the slots that are left.
-
-    `generation` counts every change, so that whatever is agreed on can name the membership it holds for.
 
     Args:
         expected: how many nodes of each role the job has.
@@ -37,7 +47,6 @@ class Membership:
         self._digest = digest
         self._members: dict[str, Member] = {}
         self.started = False
-        self.generation = 0
 
     def join(self, role: str, token: str, digest: str, endpoint: str) -> Member:
         """A node says hello. Raises ClusterError if it cannot be in this job."""
@@ -66,21 +75,22 @@ class Membership:
             )
         info = MemberInfo(f"{role}-{free[0]}", role, free[0], token, endpoint)
         self._members[token] = member = Member(info)
-        self.generation += 1
         return member
+
+    def start(self) -> None:
+        """The job starts: nobody joins any more."""
+        self.started = True
 
     def ready(self, token: str, facts: dict[str, Any]) -> None:
         """A node is ready to meet the others."""
-        member = self.require(token)
-        member.ready, member.facts = True, facts
+        self.require(token).get_ready(facts)
 
     def lose(self, token: str, why: str) -> Member | None:
         """A node left or died; None if that was known."""
         member = self._members.get(token)
         if member is None or not member.alive:
             return None
-        member.alive, member.lost_because = False, why
-        self.generation += 1
+        member.die(why)
         return member
 
     def require(self, token: str) -> Member:

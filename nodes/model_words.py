@@ -62,7 +62,7 @@ class ModelFacts:
         of = "the replica" if replicas == 1 else f"the mean of the {replicas} replicas' own scores"
         return f"{of} ({self.algorithm})"
 
-    def settled(self, name: str, answer: Mapping[str, Any]) -> None:
+    def finalized(self, name: str, answer: Mapping[str, Any]) -> None:
         """Record a trainer's model after the closing round."""
         self.digests.pop(name, None)
         if answer["model_ready"]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ..pipeline.metrics.quality import QualitySums
 from ..pipeline.profile.document import Profile
 from .stop import Stop
 from .validation_state import ValidationState
+
+# How long a node has: for an answer, for its last counts, and for either where the job was interrupted.
+ASK_SECONDS: Final = 60.0
+HOLD_SECONDS: Final = 8.0
+HURRY_SECONDS: Final = 2.5
 
 Answers = dict[str, dict[str, Any]]
 

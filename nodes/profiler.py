@@ -19,7 +19,7 @@ from .sampler import Sampler
 from .tracing import TRACER
 
 if TYPE_CHECKING:
-    from .coordinator import Coordinator
+    from .coordinator import CoordinatorServer
     from .membership_state import Member
 
 SELF: Final = "coordinator"
@@ -54,8 +54,9 @@ class Profiler:
         seconds: how long from the first to the last measurement; the trace is taken after it.
     """
 
-    def __init__(self, coordinator: Coordinator, seconds: float) -> None:
-        self._c = coordinator
+    def __init__(self, server: CoordinatorServer, seconds: float) -> None:
+        self._server = server
+        self._state = server.state
         self._seconds = seconds
         self._taken = Taken()
         self._clocks = NodeClocks(running_kernel())
@@ -65,10 +66,10 @@ class Profiler:
 
     async def run(self) -> None:
         """Run to the end of the profile, or of training if that comes first."""
-        trainers = [member.info.name for member in self._c.members.alive("trainer")]
-        await self._c.until(lambda: self._over or self._all_train(trainers))
+        trainers = [member.info.name for member in self._state.members.alive("trainer")]
+        await self._server.wait_for(lambda: self._over or self._all_train(trainers))
         warm_up = min(MOST_WARM_UP_SECONDS, WARM_UP_SHARE * self._seconds)
-        await self._c.until(lambda: self._over, warm_up)
+        await self._server.wait_for(lambda: self._over, warm_up)
         if self._over:
             return
         self._sampler.start()
@@ -77,13 +78,13 @@ class Profiler:
         finally:
             self._sampler.stop()
         self.ended = f"profiled for {self._seconds:g} s"
-        await self._c.notify()
+        await self._server.notify()
 
     async def _measure(self) -> None:
         self._taken.first = self._taken.last = await self._ask_measures()
         end = time.monotonic() + self._seconds
         while (left := end - time.monotonic()) > 0 and not self._over:
-            await self._c.until(lambda: self._over, min(PERIOD_SECONDS, left))
+            await self._server.wait_for(lambda: self._over, min(PERIOD_SECONDS, left))
             # What is measured after the end of the input would be of nodes that have nothing to do.
             if not self._over:
                 answers = await self._ask_measures()
@@ -100,14 +101,14 @@ class Profiler:
 
         That is, training ended first, or no trainer answered twice.
         """
-        job = self._c.job
+        job = self._state.job
         nodes = measured_between(self._taken.first, self._taken.last)
         trainers = [node for node in nodes if node.role == "trainer"]
         if not trainers or not any(node.count("trained_examples") for node in trainers):
             return None
         synced = job.sync.algorithm != "none"
         measured = Measured(
-            run=self._c.folder.name,
+            run=self._state.folder.name,
             seconds=max(node.seconds for node in trainers),
             workers=job.trainer.workers,
             worker_kind=job.trainer.worker_kind,
@@ -127,7 +128,7 @@ class Profiler:
     def _notes(self, measured: Measured) -> list[str]:
         notes = []
         told = {node.name for node in measured.nodes}
-        if silent := sorted({member.info.name for member in self._c.members.alive()} - told):
+        if silent := sorted({member.info.name for member in self._state.members.alive()} - told):
             notes.append(
                 f"{', '.join(silent)} did not answer twice within {ASK_SECONDS:g} s and are not in this"
                 " profile: measure for longer, or see what else runs there."
@@ -144,14 +145,14 @@ class Profiler:
 
     @property
     def _over(self) -> bool:
-        return self._c.ledger.complete or self._c.stop.done()
+        return self._state.ledger.complete or self._state.stop is not None
 
     def _all_train(self, trainers: list[str]) -> bool:
-        living = {member.info.name for member in self._c.members.alive("trainer")}
-        return all(self._c.ledger.trained_batches_of.get(name) for name in trainers if name in living)
+        living = {member.info.name for member in self._state.members.alive("trainer")}
+        return all(self._state.ledger.trained_batches_of.get(name) for name in trainers if name in living)
 
     async def _ask_measures(self, *, last: bool = False) -> Answers:
-        members = self._c.members.alive()
+        members = self._state.members.alive()
         answers = await asyncio.gather(*(self._ask_measure(member, last=last) for member in members))
         found = {
             member.info.name: answer | {"role": member.info.role}
@@ -162,7 +163,7 @@ class Profiler:
 
     async def _ask_measure(self, member: Member, *, last: bool) -> dict[str, Any] | None:
         asked = time.monotonic()
-        answer = await self._c.ask(member, "measure", {"last": last}, ASK_SECONDS)
+        answer = await self._server.call(member, "measure", {"last": last}, ASK_SECONDS)
         if answer is not None:
             self._clocks.told(member.info.name, answer, asked, time.monotonic())
         return answer
@@ -172,8 +173,8 @@ class Profiler:
 
     async def _trace(self, seconds: float) -> None:
         TRACER.start()
-        members = {member.info.name: member for member in self._c.members.alive()}
-        answers = await self._c.ask_all(members.values(), "trace", {"seconds": seconds}, seconds + 5.0)
+        members = {member.info.name: member for member in self._state.members.alive()}
+        answers = await self._server.call_all(members.values(), "trace", {"seconds": seconds}, seconds + 5.0)
         traces = [NodeTrace(SELF, SELF, TRACER.stop(), 0.0)]
         for name, answer in answers.items():
             offset = self._clocks.offset_seconds(name)

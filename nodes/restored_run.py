@@ -18,6 +18,7 @@ from ..pipeline.embedding.saved_tables import SavedTables
 from ..pipeline.errors import DataError, JobFileError
 from ..pipeline.types import BatchId
 from .checkpoint_manifest import describe_input, input_differences
+from .job_state import Origin
 
 # What a batch, or the state that is taken over, is a function of. Everything else may change.
 KEPT_SECTIONS = ("data", "model", "tables")
@@ -66,6 +67,10 @@ class RestoredRun:
         if (plan := _kept_plan(job, SavedTables(folder, manifest))) is not None:
             return cls(folder, manifest, ledger, early, 0, plan)
         return cls(folder, manifest, ledger, {}, _trained_again(early, ledger), None)
+
+    def origin(self) -> Origin:
+        """What the job's state keeps of it."""
+        return Origin(self.manifest.run, self.manifest.digest, self.applied_before)
 
     def event(self) -> str:
         """What was taken over, in words."""

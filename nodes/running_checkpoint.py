@@ -14,7 +14,7 @@ from ..pipeline.errors import ClusterError
 from ..sync_algos.model_origin import ModelOrigin
 from .checkpoint_manifest import Books, manifest_of
 from .checkpoint_room import estimated_bytes, require_room
-from .coordinator import Coordinator
+from .coordinator import CoordinatorServer
 from .membership_state import Member
 from .model_words import ModelFacts
 from .to_the_end import to_the_end
@@ -43,8 +43,9 @@ class RunningCheckpoint:
         written: how many are in their place.
     """
 
-    def __init__(self, coordinator: Coordinator, model: ModelFacts) -> None:
-        self._c = coordinator
+    def __init__(self, server: CoordinatorServer, model: ModelFacts) -> None:
+        self._server = server
+        self._state = server.state
         self._model = model
         self._last_bytes = 0
         self._told_pauses: set[str] = set()
@@ -56,15 +57,15 @@ class RunningCheckpoint:
         began = time.monotonic()
         try:
             # Nodes may have another working directory.
-            partial = await to_the_end(lambda: begin(self._c.folder).resolve())
-            estimate = estimated_bytes(self._c.members.alive(), self._model.dense_elements)
+            partial = await to_the_end(lambda: begin(self._state.folder).resolve())
+            estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
             await to_the_end(require_room, partial, max(estimate, self._last_bytes))
             manifest = await self._write(partial)
             await to_the_end(self._commit, partial, manifest)
         except BaseException:
             # What it took on the disk is needed, above all where the disk is full. Of one that is in its
             # place nothing is left to be removed.
-            await to_the_end(sweep, self._c.folder)
+            await to_the_end(sweep, self._state.folder)
             raise
         log.info(
             "checkpoint at %d examples, within %.2f s", manifest.examples_trained, time.monotonic() - began
@@ -77,12 +78,12 @@ class RunningCheckpoint:
         self.written += 1
 
     async def _write(self, partial: Path) -> CheckpointManifest:
-        books = Books.of(self._c)
+        books = Books.of(self._state)
         body = {"directory": str(partial), "running": True, "model": self._model.origin}
         files = await asyncio.to_thread(books.ledger.write, partial)
-        shards = self._c.members.alive("embedding")
+        shards = self._state.members.alive("embedding")
         files += await self._parts([(shard, body) for shard in shards])
-        trainers, syncs = self._c.members.alive("trainer"), self._c.members.alive("sync")
+        trainers, syncs = self._state.members.alive("trainer"), self._state.members.alive("sync")
         if not trainers:
             raise ClusterError("no trainer is left to write its replica")
         saver = self._saver(trainers)
@@ -91,13 +92,13 @@ class RunningCheckpoint:
         if self._model.origin in (ModelOrigin.CENTER, ModelOrigin.MEAN):
             whole = body | {"files": [vars(entry) for entry in files]}
             files += await self._parts([(saver, whole)], verb="compose")
-        return manifest_of(self._c, files, self._model.saved(saver.info.name), books)
+        return manifest_of(self._state, files, self._model.saved(saver.info.name), books)
 
     def _saver(self, trainers: list[Member]) -> Member:
         """The first; of those that synchronize with each other one of the group, since the model and the
         algorithm's state of one that was put out are of the round in which that was."""
         if self._model.needs_peers:
-            group = self._c.group.view.members
+            group = self._state.group.view.members
             return next((trainer for trainer in trainers if trainer.info.index in group), trainers[0])
         return trainers[0]
 
@@ -106,7 +107,7 @@ class RunningCheckpoint:
     ) -> list[FileEntry]:
         """The files that these nodes wrote; raises ClusterError when one could not, after all have answered,
         since what is to be removed should not be written meanwhile."""
-        work = (self._c.demand(member, verb, body, PART_SECONDS) for member, body in asked)
+        work = (self._server.call_or_raise(member, verb, body, PART_SECONDS) for member, body in asked)
         answers = await asyncio.gather(*work, return_exceptions=True)
         files: list[FileEntry] = []
         for (member, _), answer in zip(asked, answers, strict=True):
@@ -120,4 +121,4 @@ class RunningCheckpoint:
         """Once for each node: it will be as long for every checkpoint."""
         if seconds > PAUSE_SECONDS and name not in self._told_pauses:
             self._told_pauses.add(name)
-            self._c.event(name, f"pushes and lookups waited {seconds:.1f} s for a copy for a checkpoint")
+            self._server.event(name, f"pushes and lookups waited {seconds:.1f} s for a copy for a checkpoint")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..pipeline.report.model import LinkTraffic, Sync
-from .coordinator import Coordinator
 from .job_ledger import total
+from .job_state import JobState
 from .outcome import Answers, Outcome
 
 
-def sync_report(c: Coordinator, outcome: Outcome, trainers: Answers) -> Sync:
+def sync_report(state: JobState, outcome: Outcome, trainers: Answers) -> Sync:
     """Sum the last counts of all trainers, dead ones included.
 
     Means are over rounds, then over trainers.
@@ -16,10 +16,10 @@ def sync_report(c: Coordinator, outcome: Outcome, trainers: Answers) -> Sync:
     some = [count for count in trainers.values() if count.get("rounds")]
     rounds = total(trainers, "rounds")
     gaps = [int(count.get("gap_max", 0)) for count in trainers.values() if count]
-    synced = c.job.sync.algorithm != "none"
+    synced = state.job.sync.algorithm != "none"
     return Sync(
-        algorithm=c.job.sync.algorithm,
-        mode=c.job.sync.mode if synced else "none",
+        algorithm=state.job.sync.algorithm,
+        mode=state.job.sync.mode if synced else "none",
         rounds=rounds,
         incomplete_rounds=total(trainers, "incomplete_rounds"),
         undecided_rounds=total(trainers, "undecided_rounds"),
@@ -29,27 +29,27 @@ def sync_report(c: Coordinator, outcome: Outcome, trainers: Answers) -> Sync:
         gap_max=max(gaps) if gaps and synced else None,
         bytes=total(trainers, "sync_sent_bytes") + total(trainers, "sync_received_bytes"),
         seconds_mean=sum(count["round_seconds"] for count in some) / rounds if rounds else None,
-        links=_links(c, trainers),
-        reference_bytes=_reference_bytes(c, outcome, trainers),
+        links=_links(state, trainers),
+        reference_bytes=_reference_bytes(state, outcome, trainers),
     )
 
 
-def _links(c: Coordinator, trainers: Answers) -> dict[str, LinkTraffic]:
+def _links(state: JobState, trainers: Answers) -> dict[str, LinkTraffic]:
     links = {}
     for way in ("center_up", "center_down", "peers_up", "peers_down"):
         if values := total(trainers, f"{way}_float32_bytes"):
             links[way] = LinkTraffic(
-                codec=getattr(c.job.codecs, way),
+                codec=getattr(state.job.codecs, way),
                 bytes=total(trainers, f"{way}_bytes"),
                 float32_bytes=values,
             )
     return links
 
 
-def _reference_bytes(c: Coordinator, outcome: Outcome, trainers: Answers) -> dict[str, int]:
+def _reference_bytes(state: JobState, outcome: Outcome, trainers: Answers) -> dict[str, int]:
     syncs = {
         member.info.name: outcome.syncs.get(member.info.name, member.metrics)
-        for member in c.members.everyone("sync")
+        for member in state.members.everyone("sync")
     }
     held = {"trainer": total(trainers, "reference_bytes"), "sync": total(syncs, "reference_bytes")}
     return {role: size for role, size in held.items() if size}

@@ -1,4 +1,4 @@
-"""The coordinator's conversations, by the identity of who is at the other end of its door."""
+"""The coordinator's open sessions, by ZeroMQ identity."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ FORGET_SECONDS = 60.0
 THERE_SECONDS = 3.0
 
 
-class Talks:
+class SessionRegistry:
     """Who is heard, and who wants to be told of the end. Belongs to the coordinator's loop.
 
     An identity is the token of who has it, in ASCII.
     """
 
     def __init__(self) -> None:
-        self._talks: dict[bytes, Conversation] = {}
+        self._sessions: dict[bytes, Conversation] = {}
         self._heard: dict[bytes, float] = {}
         self._watchers: set[bytes] = set()
 
@@ -35,12 +35,12 @@ class Talks:
         return self._heard.get(token.encode())
 
     def of(self, identity: bytes) -> Conversation | None:
-        """Its conversation, if it has one."""
-        return self._talks.get(identity)
+        """Its session, if it has one."""
+        return self._sessions.get(identity)
 
-    def begin(self, identity: bytes, talk: Conversation) -> None:
+    def begin(self, identity: bytes, session: Conversation) -> None:
         """It asked its first question."""
-        self._talks[identity] = talk
+        self._sessions[identity] = session
 
     def watches(self, token: str) -> None:
         """It wants to be told of the end."""
@@ -49,13 +49,13 @@ class Talks:
     def watchers(self, now: float) -> list[Conversation]:
         """Of those who want to be told of the end, and are there."""
         there = [one for one in self._watchers if now - self._heard.get(one, now) < THERE_SECONDS]
-        return [self._talks[one] for one in there if one in self._talks]
+        return [self._sessions[one] for one in there if one in self._sessions]
 
     def end(self, identity: bytes, why: str) -> None:
-        """Its conversation ends; what waits for an answer of it gets none."""
-        talk = self._talks.pop(identity, None)
-        if talk is not None:
-            talk.close(why)
+        """Its session ends; what waits for an answer of it gets none."""
+        session = self._sessions.pop(identity, None)
+        if session is not None:
+            session.close(why)
 
     def forget_silent(self, now: float, stays: Callable[[str], bool]) -> None:
         """Forgets whoever was silent for FORGET_SECONDS; `stays` says of a token whether it is a node's."""

@@ -14,6 +14,7 @@ from ..pipeline.wire.endpoints import WILDCARDS, host_of
 from ..pipeline.wire.own_address import AUTO
 from ..watch.mirror import Mirror
 from ..watch.status import Status
+from .coordinator import CoordinatorServer
 from .metrics_port import metrics_address
 from .status import build_status
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ..watch.metrics_server import MetricsServer
     from ..watch.page_server import PageServer
     from ..watch.scalars import Scalars
-    from .coordinator import Coordinator
 
 PERIOD_SECONDS = 1.0
 
@@ -34,8 +34,9 @@ class Watching:
     Each part is imported only where it is asked for.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+        self._state = server.state
         self._mirror = Mirror()
         self._page: PageServer | None = None
         self._scalars: Scalars | None = None
@@ -46,23 +47,24 @@ class Watching:
     def open(self) -> None:
         """Starts what the job asks for; raises ClusterError for a port that cannot be had, ResourceError for
         a folder that cannot be written."""
-        c, watch = self._c, self._c.job.watch
+        state, settings = self._state, self._server.settings
+        watch = state.job.watch
         if watch.web and not missing_modules("web"):
             from ..watch.page_server import PageServer
 
             host, port = parse_page_address(watch.web)
-            self._page = PageServer(host, port, _names(host, c.settings.advertise))
+            self._page = PageServer(host, port, _names(host, settings.advertise))
             self._page.start()
-            c.page = self._page.url
+            state.show_page(self._page.url)
         if watch.tensorboard and not missing_modules("tensorboard"):
             from ..watch.scalars import Scalars
 
-            self._scalars = Scalars(c.folder)
-        address = metrics_address(c.settings)
+            self._scalars = Scalars(state.folder)
+        address = metrics_address(settings)
         if address is not None and not missing_modules("metrics"):
             from ..watch.metrics_server import HeartbeatCollector, MetricsServer
 
-            collector = HeartbeatCollector(c.folder.name, "coordinator", "coordinator", self._counts_now)
+            collector = HeartbeatCollector(state.folder.name, "coordinator", "coordinator", self._counts_now)
             self._metrics = MetricsServer(collector, self._health, *address)
 
     async def run(self) -> None:
@@ -82,13 +84,13 @@ class Watching:
             if not self._failed:
                 self._failed = True
                 log.exception("the job cannot be shown")
-                self._c.event("coordinator", f"cannot be shown ({type(error).__name__}: {error})")
+                self._server.event("coordinator", f"cannot be shown ({type(error).__name__}: {error})")
 
     def _publish(self, ended: bool) -> None:
-        status = build_status(self._c, *self._mirror.cursors())
+        status = build_status(self._state, *self._mirror.cursors())
         if ended:
             idle = [edge.model_copy(update={"up": 0.0, "down": 0.0}) for edge in status.edges]
-            last = {"ended": True, "outcome": self._c.ended_as, "edges": idle}
+            last = {"ended": True, "outcome": self._state.outcome, "edges": idle}
             status = status.model_copy(update=last)
         self._mirror.take(status)
         self._counts = _flat(status)
@@ -110,7 +112,7 @@ class Watching:
         self._page = self._scalars = self._metrics = None
 
     def _health(self) -> tuple[bool, str]:
-        health = self._c.health()
+        health = self._server.health()
         return health.healthy, health.text
 
     def _counts_now(self) -> dict[str, Any]:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from shadowsync.nodes.bad_batches import BadBatches
 from shadowsync.nodes.job_ledger import examples_of, ledger_of
+from shadowsync.nodes.job_state import JobState, Origin
 from shadowsync.nodes.ledger_state import LedgerState
 from shadowsync.nodes.ledger_store import LedgerStore
-from shadowsync.nodes.membership_state import Membership
 from shadowsync.nodes.outcome import Outcome
+from shadowsync.nodes.placement import Placement
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
+from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.report.model import Examples, Ledger
 from shadowsync.pipeline.types import BatchId
 
-if TYPE_CHECKING:
-    from shadowsync.nodes.coordinator import Coordinator
-
 BATCH = 10
-DIGEST = "d"
 
 
 @dataclass
@@ -45,7 +41,6 @@ class Books:
     in_flight: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
     applied: dict[str, int] = field(default_factory=lambda: {"embedding-0": 0, "embedding-1": 0})
     pushed_by_the_dead: dict[str, set[BatchId]] = field(default_factory=dict)
-    lost_dense_updates: int = 0
     outcome: Outcome = field(default_factory=Outcome)
     restored: SavedLedger | None = None
     applied_before: dict[str, frozenset[BatchId]] = field(default_factory=dict)
@@ -54,10 +49,18 @@ class Books:
         spans = [Span(number, "part.tsv", "bytes", 0, 100) for number in range(2)]
         self.ledger = LedgerState(spans, epochs=1, seed=1, shuffled=False, restored=self.restored)
         self.store = LedgerStore(self.folder / "ledger.sqlite")
-        self.bad_batches = BadBatches(10)
-        self.members = Membership({"reader": 1, "trainer": 2, "embedding": 2}, DIGEST)
+        job = Job.model_validate(
+            {
+                "data": {"format": "criteo_tsv", "path": ["part.tsv"]},
+                "trainer": {"count": 2},
+                "embedding": {"nodes": 2},
+            }
+        )
+        origin = Origin(applied_before=self.applied_before)
+        self.state = JobState(job, self.folder, self.ledger, Placement.by_rows(job), origin=origin)
+        self.members, self.bad_batches = self.state.members, self.state.bad_batches
         for role, token in (("reader", "r"), ("trainer", "t0"), ("trainer", "t1")):
-            self.members.join(role, token, DIGEST, "")
+            self.state.join(role, token, job.digest, "", "", 0)
         for span in spans:
             self.ledger.grant("reader-0")
             self.store.grant(0, span, "reader-0")
@@ -138,9 +141,8 @@ class Books:
             }
             for name, count in self.applied.items()
         }
-        coordinator = cast("Coordinator", SimpleNamespace(**vars(self)))
-        examples = examples_of(coordinator, outcome)
-        ledger = ledger_of(coordinator, outcome, examples)
+        examples = examples_of(self.state, self.store, outcome)
+        ledger = ledger_of(self.state, self.store, outcome, examples)
         self.store.close()
         return examples, ledger
 

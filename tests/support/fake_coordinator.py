@@ -1,18 +1,21 @@
-"""What the coordinator is to those that keep checkpoints: a folder, a ledger, and nodes that answer."""
+"""A coordinator's server with a real state, whose nodes answer without a socket."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from shadowsync.nodes.coordinator import CoordinatorServer
+from shadowsync.nodes.job_state import JobState, Origin
 from shadowsync.nodes.ledger_state import LedgerState
+from shadowsync.nodes.ledger_store import LedgerStore
 from shadowsync.nodes.membership_state import Member
+from shadowsync.nodes.placement import Placement
 from shadowsync.nodes.role import MemberInfo
-from shadowsync.nodes.stop import Stop
-from shadowsync.nodes.sync_group import SyncGroup
+from shadowsync.nodes.settings import NodeSettings
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
@@ -29,92 +32,76 @@ def member(role: str, index: int, **facts: Any) -> Member:
     return Member(info, ready=True, facts=facts)
 
 
-class FakeMembers:
-    """Those of a list that live."""
+def state_of(
+    folder: Path,
+    members: Sequence[Member],
+    *,
+    clock: Callable[[], float] = lambda: 0.0,
+    origin: Origin | None = None,
+    **sections: Any,
+) -> JobState:
+    """The state of a job with these nodes, given by role in the order of their indices; its time stands
+    still. One trained batch of 10 examples is in the ledger."""
+    counts = {role: sum(m.info.role == role for m in members) for role in ("trainer", "embedding")}
+    job = Job.model_validate(
+        {
+            "data": {"format": "parquet", "path": ["x"], "dense_features": 1, "categorical_features": 1},
+            "model": {"table_rows": 10, "embedding_dim": 4},
+            "trainer": {"count": counts["trainer"]},
+            "embedding": {"nodes": max(1, counts["embedding"])},
+            **sections,
+        }
+    )
+    ledger = LedgerState([Span(0, "x", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
+    ledger.grant("reader-0")
+    ledger.acknowledge("trainer-0", batch_id(0), 10)
+    state = JobState(job, folder, ledger, Placement.by_rows(job), clock=clock, origin=origin)
+    for node in members:
+        joined = state.join(node.info.role, node.info.token, job.digest, "", "here", 1)
+        assert joined.info.name == node.info.name
+        joined.get_ready(node.facts)
+    state.group.form(m.info.index for m in state.members.alive("trainer"))
+    return state
 
-    def __init__(self, members: list[Member]) -> None:
-        self.all = members
 
-    def alive(self, role: str = "") -> list[Member]:
-        """Of one role, or all."""
-        return [m for m in self.all if m.alive and role in ("", m.info.role)]
-
-
-class FakeCoordinator:
-    """Made on a running loop. One trained batch of 10 examples is in the ledger.
+class FakeServer(CoordinatorServer):
+    """Made on a running loop. Its ledger is stored in memory.
 
     Attributes:
-        asked: (node, verb, body, seconds) of each question.
-        events: (node, text).
-        looks: how often somebody asked for the time.
-        answer: called with each question that a node is asked; what it raises is the node's refusal.
+        asked: (node, verb, body, seconds) of each request.
+        answer: called with each request to a node; what it raises is the node's refusal.
     """
 
-    def __init__(self, folder: Path, members: list[Member], **sections: Any) -> None:
-        self.folder = folder
-        self.job = Job.model_validate(
-            {
-                "data": {"format": "parquet", "path": ["x"], "dense_features": 1, "categorical_features": 1},
-                "model": {"table_rows": 10, "embedding_dim": 4},
-                **sections,
-            }
-        )
-        self.ledger = LedgerState([Span(0, "x", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
-        self.ledger.grant("reader-0")
-        self.ledger.acknowledge("trainer-0", batch_id(0), 10)
-        self.members = FakeMembers(members)
-        self.group = SyncGroup()
-        self.group.form(m.info.index for m in self.members.alive("trainer"))
+    def __init__(self, folder: Path, members: Sequence[Member], **options: Any) -> None:
+        state = state_of(folder, members, **options)
+        super().__init__(NodeSettings(job=state.job), state, LedgerStore(Path(":memory:")))
         self.asked: list[tuple[str, str, dict[str, Any], float]] = []
-        self.events: list[tuple[str, str]] = []
-        self.refusals: dict[str, ShadowSyncError] = {}
-        self.validation_points: list[tuple[int, float]] = []
-        self.id_classes: dict[str, str] = {}
-        self.phase = ""
-        self.looks = 0
         self.answer: Callable[[Member, str, dict[str, Any]], dict[str, Any]] = self.written
-        self.stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
 
-    def seconds(self) -> float:
-        """No clock; counts how often it is looked at."""
-        self.looks += 1
-        return 0.0
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """The events: (node, text)."""
+        return [(node, what) for _, node, what in self.state.events]
 
-    def event(self, node: str, what: str) -> None:
-        """Notes it."""
-        self.events.append((node, what))
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task of it."""
-        return asyncio.ensure_future(work)
-
-    async def notify(self) -> None:
-        """Nobody waits."""
-
-    async def demand(self, node: Member, verb: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
+    async def call_or_raise(
+        self, member: Member, verb: str, body: dict[str, Any], seconds: float
+    ) -> dict[str, Any]:
         """What a node answers; its refusal is raised."""
-        self.asked.append((node.info.name, verb, body, seconds))
-        return await asyncio.to_thread(self.answer, node, verb, body)
+        self.asked.append((member.info.name, verb, body, seconds))
+        return await asyncio.to_thread(self.answer, member, verb, body)
 
-    async def ask(
-        self, node: Member, verb: str, body: dict[str, Any], seconds: float
+    async def call(
+        self, member: Member, verb: str, body: dict[str, Any], seconds: float
     ) -> dict[str, Any] | None:
         """What a node answers; None if it refuses."""
         try:
-            return await self.demand(node, verb, body, seconds)
+            return await self.call_or_raise(member, verb, body, seconds)
         except ShadowSyncError as error:
-            self.refusals[node.info.name] = error
+            self._refusals[member.info.name] = error
             return None
 
-    async def ask_all(
-        self, nodes: Iterable[Member], verb: str, body: dict[str, Any], seconds: float
-    ) -> dict[str, dict[str, Any]]:
-        """The answers by name."""
-        found = {node.info.name: await self.ask(node, verb, body, seconds) for node in nodes}
-        return {name: answer for name, answer in found.items() if answer is not None}
-
     def written(self, node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Each node writes one file for each question."""
+        """Each node writes one file for each request."""
         name = f"{node.info.name}-{verb}"
         files = write_tensors(Path(body["directory"]), name, {"t": np.ones(ELEMENTS, np.float32)}, {})
         return {"files": [vars(entry) for entry in files], "ready": True}

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from shadowsync.nodes.closing import HURRY_SECONDS, Closing
-from shadowsync.nodes.coordinator import Coordinator
+from shadowsync.nodes.closing import JobFinalizer
 from shadowsync.nodes.membership_state import Member
 from shadowsync.nodes.model_words import ModelFacts
-from shadowsync.nodes.outcome import Outcome
+from shadowsync.nodes.outcome import HURRY_SECONDS, Outcome
 from shadowsync.nodes.running_checkpoint import PART_SECONDS
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
 from shadowsync.sync_algos.model_origin import ModelOrigin
-from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
+from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
 
-def closing(c: FakeCoordinator, *, hurry: bool = False) -> Closing:
+def closing(c: FakeServer, *, hurry: bool = False) -> JobFinalizer:
     outcome = Outcome(trainers={"trainer-0": {}})
     model = ModelFacts(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
-    return Closing(cast(Coordinator, c), outcome, model, hurry=hurry)
+    return JobFinalizer(c, outcome, model, hurry=hurry)
 
 
 def test_of_one_that_fails_nothing_is_left_and_the_one_before_stays(tmp_path: Path) -> None:
     async def body() -> None:
-        c = FakeCoordinator(tmp_path, [member("trainer", 0), member("embedding", 0)])
+        c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
         await closing(c).checkpoint()
         kept = open_checkpoint(tmp_path, verify=True)
 
@@ -52,7 +51,7 @@ def test_nodes_have_as_long_as_while_training_but_for_a_hurry(
     tmp_path: Path, hurry: bool, seconds: float
 ) -> None:
     async def body() -> None:
-        c = FakeCoordinator(tmp_path, [member("trainer", 0), member("embedding", 0)])
+        c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
         await closing(c, hurry=hurry).checkpoint()
         assert [(name, limit) for name, _, _, limit in c.asked] == [
             ("trainer-0", seconds),
@@ -68,7 +67,7 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
     async def body(refused: str) -> tuple[str, list[str], Outcome]:
         folder = tmp_path / refused
         folder.mkdir()
-        c = FakeCoordinator(folder, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
+        c = FakeServer(folder, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
 
         def answer(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
             if body["dense"] and body["model"] == ModelOrigin.CENTER and refused in ("both", node.info.name):
@@ -78,7 +77,7 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
         c.answer = answer
         outcome = Outcome(trainers={"trainer-0": {}, "trainer-1": {}})
         model = ModelFacts(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
-        await Closing(cast(Coordinator, c), outcome, model).checkpoint()
+        await JobFinalizer(c, outcome, model).checkpoint()
         asked = [body["model"] for _, _, body, _ in c.asked if body["dense"]]
         return model.saved_by, asked, outcome
 

@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.conductor import Conductor
-from shadowsync.nodes.coordinator import Coordinator
+from shadowsync.nodes.conductor import JobController
+from shadowsync.nodes.coordinator import CoordinatorServer
+from shadowsync.nodes.job_state import JobState
 from shadowsync.nodes.ledger_state import LedgerState
 from shadowsync.nodes.ledger_store import LedgerStore
 from shadowsync.nodes.model_words import ModelFacts
@@ -32,21 +33,23 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
         )
         ledger = LedgerState([Span(0, "nowhere.tsv", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
         store = LedgerStore(tmp_path / "ledger.sqlite")
-        c = Coordinator(NodeSettings(job=job), tmp_path, ledger, store, Placement.by_rows(job))
+        state = JobState(job, tmp_path, ledger, Placement.by_rows(job))
+        c = CoordinatorServer(NodeSettings(job=job), state, store)
         try:
             ledger.grant("reader-0")
             for number in range(trained):
                 ledger.acknowledge("trainer-0", batch_id(number), 10)
             for number in range(trained, 3):
                 left_out = ledger.leave_out("trainer-0", batch_id(number), 10, "its loss is not finite")
-                c.bad_batches.add(left_out, ledger.path_of)
+                state.bad_batches.add(left_out, ledger.path_of)
             ledger.span_read(0, 0, batches=3, examples=30, bad_rows=0)
-            conductor = Conductor(c, [], [])
-            conductor._model = ModelFacts(ModelOrigin.REPLICAS, "none", 1, needs_peers=False)
-            await asyncio.wait_for(conductor._train(), 20.0)
-            assert c.stop.done() is not bool(trained)
-            if not trained:
-                stop = c.stop.result()
+            controller = JobController(c, [], [])
+            controller._model = ModelFacts(ModelOrigin.REPLICAS, "none", 1, needs_peers=False)
+            state.start_members()
+            await asyncio.wait_for(controller._train(), 20.0)
+            stop = state.stop
+            assert (stop is None) is bool(trained)
+            if stop is not None:
                 assert stop.exit_code is ExitCode.USAGE
                 assert stop.text.startswith("nothing was trained: of every batch, 3 over all trainers")
                 assert "nowhere.tsv" in stop.text

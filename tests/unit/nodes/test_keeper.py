@@ -6,13 +6,11 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
 from shadowsync.nodes import keeper as keeper_module
-from shadowsync.nodes.coordinator import Coordinator
-from shadowsync.nodes.keeper import Keeper
+from shadowsync.nodes.keeper import CheckpointManager
 from shadowsync.nodes.model_words import ModelFacts
 from shadowsync.nodes.scoring import CheckpointScore
 from shadowsync.pipeline.checkpoint.kept import BestNote, promote
@@ -22,7 +20,7 @@ from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
+from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
 SPANS = [Span(0, "held-out", "bytes", 0, 100)]
 # The probability of the label, of each checkpoint in turn.
@@ -37,15 +35,25 @@ def score(probability: float) -> CheckpointScore:
     return CheckpointScore("m", 10, 0, sums)
 
 
-def keeper_of(c: FakeCoordinator) -> Keeper:
+def keeper_of(c: FakeServer) -> CheckpointManager:
     model = ModelFacts(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
-    return Keeper(cast(Coordinator, c), model, SPANS)
+    return CheckpointManager(c, model, SPANS)
 
 
-def job(folder: Path) -> FakeCoordinator:
+class Clock:
+    """No time passes; counts how often it is looked at."""
+
+    looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return 0.0
+
+
+def job(folder: Path, clock: Clock) -> FakeServer:
     members = [member("trainer", 0), member("embedding", 0)]
     validation = {"every_examples": 10, "metric": "logloss"}
-    return FakeCoordinator(folder, members, validation=validation)
+    return FakeServer(folder, members, validation=validation, clock=clock)
 
 
 @pytest.fixture
@@ -62,23 +70,24 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointScore]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Looks as often as `Keeper.run` does."""
+    """Looks as often as `CheckpointManager.run` does."""
     while not condition():  # noqa: ASYNC110 - what changes is plain counts
         await asyncio.sleep(0.01)
 
 
-async def started(c: FakeCoordinator, keeper: Keeper) -> asyncio.Task[None]:
+async def started(clock: Clock, keeper: CheckpointManager) -> asyncio.Task[None]:
     """The keeper, which has looked at what is trained already."""
+    before = clock.looks
     running = asyncio.ensure_future(keeper.run())
-    await until(lambda: c.looks > 0)
+    await until(lambda: clock.looks > before)
     return running
 
 
-async def validated(c: FakeCoordinator, keeper: Keeper, number: int) -> None:
+async def validated(c: FakeServer, keeper: CheckpointManager, number: int) -> None:
     """Trains the batch of this number, and waits until a checkpoint with it is validated, or cannot be."""
-    tried = len(keeper.state.points) + keeper.state.failed
-    c.ledger.acknowledge("trainer-0", batch_id(number), 10)
-    await until(lambda: len(keeper.state.points) + keeper.state.failed > tried)
+    tried = len(keeper.validation.points) + keeper.validation.failed
+    c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
+    await until(lambda: len(keeper.validation.points) + keeper.validation.failed > tried)
 
 
 async def ended(running: asyncio.Task[None]) -> None:
@@ -92,22 +101,21 @@ def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[CheckpointScore]
 ) -> None:
     async def body() -> None:
-        c = job(tmp_path)
+        clock = Clock()
+        c = job(tmp_path, clock)
         keeper = keeper_of(c)
-        running = await started(c, keeper)
+        running = await started(clock, keeper)
         await validated(c, keeper, 1)
-        best = keeper.state.best
+        best = keeper.validation.best
 
         def full(candidate: Path, note: BestNote) -> Path:
             raise ResourceError(f"{candidate.name} of {note.examples} cannot be written")
 
         monkeypatch.setattr(keeper_module, "promote", full)
         await validated(c, keeper, 2)
-        assert keeper.state.best is best
-        assert keeper.state.failed == 1
-        assert [text for _, text in c.events] == [
-            "a validation failed: best.candidate of 10 cannot be written"
-        ]
+        assert keeper.validation.best is best
+        assert keeper.validation.failed == 1
+        assert [text for _, text in c.told] == ["a validation failed: best.candidate of 10 cannot be written"]
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await keeper.cancel()
@@ -130,11 +138,12 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
         return promote(candidate, note)
 
     async def body() -> None:
-        c = job(tmp_path)
+        clock = Clock()
+        c = job(tmp_path, clock)
         keeper = keeper_of(c)
         monkeypatch.setattr(keeper_module, "promote", slow)
-        running = await started(c, keeper)
-        c.ledger.acknowledge("trainer-0", batch_id(1), 10)
+        running = await started(clock, keeper)
+        c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
         await asyncio.to_thread(begun.wait, 30.0)
         await ended(running)
         ending = asyncio.ensure_future(keeper.cancel())
@@ -151,7 +160,8 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
 
 def test_training_goes_on_where_an_event_cannot_be_stored(tmp_path: Path) -> None:
     async def body() -> None:
-        c = job(tmp_path)
+        clock = Clock()
+        c = job(tmp_path, clock)
         keeper = keeper_of(c)
 
         def full(node: str, what: str) -> None:
@@ -161,9 +171,9 @@ def test_training_goes_on_where_an_event_cannot_be_stored(tmp_path: Path) -> Non
             raise ResourceError(f"no space for {len(asked)}")
 
         c.event, c.answer = full, refuse  # type: ignore[method-assign]
-        running = await started(c, keeper)
+        running = await started(clock, keeper)
         for number in (1, 2):
-            c.ledger.acknowledge("trainer-0", batch_id(number), 10)
+            c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
             await until(lambda count=number: keeper.failed >= count or running.done())  # type: ignore[misc]
         await ended(running)
         assert keeper.failed == 2

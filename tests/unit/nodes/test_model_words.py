@@ -36,10 +36,10 @@ def test_those_that_agree_with_the_saver() -> None:
     model = facts("global")
     assert model.agreeing(["a", "b"]) == ["a", "b"], "nobody said otherwise"
     for name, digest in (("a", "1"), ("b", "2"), ("c", "1")):
-        model.settled(name, {"model_ready": True, "model_digest": digest, "model_rounds": 3})
+        model.finalized(name, {"model_ready": True, "model_digest": digest, "model_rounds": 3})
     model.saved_by = "a"
     assert model.agreeing(["a", "b", "c"]) == ["a", "c"]
-    model.settled("c", {"model_ready": False})
+    model.finalized("c", {"model_ready": False})
     assert model.agreeing(["a", "b", "c"]) == ["a"]
     model.saved_by = "b"
     assert model.agreeing(["a", "b", "c"]) == ["b"]
@@ -48,6 +48,6 @@ def test_those_that_agree_with_the_saver() -> None:
 def test_who_is_asked_for_the_model_first() -> None:
     model = facts("global")
     assert model.by_promise(["a", "b"]) == ["a", "b"]
-    model.settled("b", {"model_ready": True, "model_digest": "1", "model_rounds": 3})
-    model.settled("c", {"model_ready": True, "model_digest": "2", "model_rounds": 4})
+    model.finalized("b", {"model_ready": True, "model_digest": "1", "model_rounds": 3})
+    model.finalized("c", {"model_ready": True, "model_digest": "2", "model_rounds": 4})
     assert model.by_promise(["a", "b", "c"]) == ["c", "b", "a"]

@@ -4,69 +4,57 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator import Coordinator
+from shadowsync.nodes.membership_state import Member
 from shadowsync.nodes.profiler import Profiler
-from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.profile.document import Profile
-
-JOB = Job.model_validate({"data": {"format": "parquet", "path": ["none.parquet"]}})
-
-
-def member(name: str) -> Any:
-    role = name.partition("-")[0]
-    return SimpleNamespace(info=SimpleNamespace(name=name, role=role))
+from shadowsync.tests.support.fake_coordinator import FakeServer, member
 
 
-@dataclass
-class PlayedCoordinator:
-    """A coordinator of one trainer and one reader, whose input ends after so many questions.
+class PlayedServer(FakeServer):
+    """The server of one trainer and one reader, whose input ends after so many requests.
 
     Attributes:
-        silent: who does not answer `measure`, but for the first question to all.
-        asked: the questions so far, by verb.
+        silent: who does not answer `measure`, but for the first request to all.
+        verbs: the requests so far.
     """
 
-    ends_after: int
-    silent: str = ""
-    ending_verb: str = "measure"
-    asked: list[str] = field(default_factory=list)
-    ended: bool = False
+    def __init__(self, folder: Path, ends_after: int, silent: str = "") -> None:
+        super().__init__(folder, [member("trainer", 0), member("reader", 0)], sync={"algorithm": "none"})
+        self.ends_after = ends_after
+        self.silent = silent
+        self.verbs: list[str] = []
+        if not ends_after:
+            self.end_input()
 
-    def __post_init__(self) -> None:
-        self.job = JOB
-        self.folder = Path("runs") / "tested"
-        self.ledger = self
-        self.members = self
-        self.trained_batches_of = {"trainer-0": 1}
-        self.stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def end_input(self) -> None:
+        """All of the only span is trained."""
+        self.state.ledger.span_read(0, 0, batches=1, examples=10, bad_rows=0)
+        assert self.state.ledger.complete
 
-    @property
-    def complete(self) -> bool:
-        return self.ended
-
-    def alive(self, role: str | None = None) -> list[Any]:
-        return [m for m in (member("trainer-0"), member("reader-0")) if role in (None, m.info.role)]
-
-    async def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+    async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Time goes fast."""
         del seconds
         await asyncio.sleep(0.002)
         return condition()
 
     async def notify(self) -> None:
-        self.asked.append("notified")
+        """Notes it."""
+        self.verbs.append("notified")
 
-    async def ask(self, member: Any, verb: str, body: dict[str, Any], seconds: float) -> Any:
+    async def call(
+        self, member: Member, verb: str, body: dict[str, Any], seconds: float
+    ) -> dict[str, Any] | None:
+        """What a node that trains 1,000 examples a second answers."""
         del seconds
-        self.asked.append(f"{verb}, last" if body.get("last") else verb)
-        self.ended = self.ended or self.asked.count(self.ending_verb) > self.ends_after
+        self.verbs.append(f"{verb}, last" if body.get("last") else verb)
+        if self.verbs.count("measure") > self.ends_after and not self.state.ledger.complete:
+            self.end_input()
         now = asyncio.get_running_loop().time()
-        if verb == "measure" and member.info.name == self.silent and self.asked.count("measure") > 2:
+        if verb == "measure" and member.info.name == self.silent and self.verbs.count("measure") > 2:
             return None
         if verb == "trace":
             begun = round(now * 1e6)
@@ -77,27 +65,24 @@ class PlayedCoordinator:
         told = {"clock": now, "machine": "there", "cores": 2, "counts": counts, "threads": {}}
         return told | {"sampled": sampled}
 
-    async def ask_all(
-        self, members: Any, verb: str, body: dict[str, Any], seconds: float
-    ) -> dict[str, dict[str, Any]]:
-        return {m.info.name: await self.ask(m, verb, body, seconds) for m in members}
 
-
-def profiled(job: Callable[[], PlayedCoordinator], seconds: float) -> tuple[PlayedCoordinator, Profiler, Any]:
-    async def run() -> tuple[PlayedCoordinator, Profiler, Any]:
-        played = job()
-        profiler = Profiler(cast(Coordinator, played), seconds)
+def profiled(
+    folder: Path, seconds: float, ends_after: int, silent: str = ""
+) -> tuple[PlayedServer, Profiler, Any]:
+    async def run() -> tuple[PlayedServer, Profiler, Any]:
+        played = PlayedServer(folder, ends_after, silent)
+        profiler = Profiler(played, seconds)
         await profiler.run()
         return played, profiler, profiler.profile()
 
     return asyncio.run(run())
 
 
-def test_a_profile_measures_then_traces_then_ends_the_job() -> None:
-    played, profiler, found = profiled(lambda: PlayedCoordinator(ends_after=10_000), 0.5)
+def test_a_profile_measures_then_traces_then_ends_the_job(tmp_path: Path) -> None:
+    played, profiler, found = profiled(tmp_path, 0.5, ends_after=10_000)
     assert profiler.ended == "profiled for 0.5 s"
-    assert played.asked[-3:] == ["measure, last", "measure, last", "notified"]
-    assert played.asked.count("trace") == 2
+    assert played.verbs[-3:] == ["measure, last", "measure, last", "notified"]
+    assert played.verbs.count("trace") == 2
     profile, events = found
     assert isinstance(profile, Profile)
     assert {node.name for node in profile.measured.nodes} == {"trainer-0", "reader-0", "coordinator"}
@@ -113,33 +98,28 @@ def test_a_profile_measures_then_traces_then_ends_the_job() -> None:
     assert not any("input ended" in note for note in profile.notes)
 
 
-def test_a_node_that_does_not_answer_is_named() -> None:
-    _, _, (profile, _) = profiled(lambda: PlayedCoordinator(10_000, silent="reader-0"), 0.1)
+def test_a_node_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    _, _, (profile, _) = profiled(tmp_path, 0.1, 10_000, silent="reader-0")
     assert {node.name for node in profile.measured.nodes} == {"trainer-0", "coordinator"}
-    assert profile.notes[0].startswith("reader-0 did not answer twice within 5 s")
-    _, profiler, found = profiled(lambda: PlayedCoordinator(10_000, silent="trainer-0"), 0.1)
+    assert profile.notes[0].startswith("reader-0 did not answer two questions within 5 s each")
+    _, profiler, found = profiled(tmp_path, 0.1, 10_000, silent="trainer-0")
     assert found is None
     assert profiler.ended, "which is not the end of the input"
 
 
-def test_what_comes_after_the_end_of_the_input_is_not_measured() -> None:
-    played, profiler, found = profiled(lambda: PlayedCoordinator(ends_after=8), 60.0)
+def test_what_comes_after_the_end_of_the_input_is_not_measured(tmp_path: Path) -> None:
+    played, profiler, found = profiled(tmp_path, 60.0, ends_after=8)
     assert profiler.ended
-    assert played.asked.count("measure") == 10, "five times two nodes, the last of them too late to count"
-    assert "trace" not in played.asked
+    assert played.verbs.count("measure") == 10, "five times two nodes, the last of them too late to count"
+    assert "trace" not in played.verbs
     profile, events = found
     assert profile.trace is None
     assert events == []
     assert "The input ended after" in profile.notes[0]
 
 
-def test_an_input_that_ends_at_once_gives_no_profile() -> None:
-    def ended() -> PlayedCoordinator:
-        played = PlayedCoordinator(ends_after=0)
-        played.ended = True
-        return played
-
-    played, profiler, found = profiled(ended, 5.0)
+def test_an_input_that_ends_at_once_gives_no_profile(tmp_path: Path) -> None:
+    played, profiler, found = profiled(tmp_path, 5.0, ends_after=0)
     assert found is None
     assert not profiler.ended
-    assert "measure" not in played.asked
+    assert "measure" not in played.verbs

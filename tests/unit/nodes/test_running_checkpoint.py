@@ -7,12 +7,11 @@ import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from shadowsync.nodes import checkpoint_room, running_checkpoint
 from shadowsync.nodes.checkpoint_room import RESERVE_BYTES
-from shadowsync.nodes.coordinator import Coordinator
 from shadowsync.nodes.membership_state import Member
 from shadowsync.nodes.model_words import ModelFacts
 from shadowsync.nodes.running_checkpoint import RunningCheckpoint
@@ -20,18 +19,18 @@ from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, 
 from shadowsync.pipeline.errors import ClusterError, ResourceError
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
+from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
 
 def taker(
-    c: FakeCoordinator, origin: ModelOrigin = ModelOrigin.REPLICAS, *, peers: bool = False
+    c: FakeServer, origin: ModelOrigin = ModelOrigin.REPLICAS, *, peers: bool = False
 ) -> RunningCheckpoint:
-    return RunningCheckpoint(cast(Coordinator, c), ModelFacts(origin, "none", ELEMENTS, peers))
+    return RunningCheckpoint(c, ModelFacts(origin, "none", ELEMENTS, peers))
 
 
-def job(folder: Path, **facts: Any) -> FakeCoordinator:
+def job(folder: Path, **facts: Any) -> FakeServer:
     members = [member("trainer", 0), member("trainer", 1), member("embedding", 0, **facts)]
-    return FakeCoordinator(folder, members)
+    return FakeServer(folder, members)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -61,7 +60,7 @@ def test_cancelled_while_it_is_put_in_place_it_is_whole(
         keeps = taker(c)
         await keeps.take()
         monkeypatch.setattr(running_checkpoint, "commit", slow)
-        c.ledger.acknowledge("trainer-0", batch_id(1), 10)
+        c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
         task = asyncio.ensure_future(keeps.take())
         await asyncio.to_thread(begun.wait, 30.0)
         task.cancel()
@@ -103,13 +102,13 @@ def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Path) -> None:
-    def savers(c: FakeCoordinator) -> list[str]:
+    def savers(c: FakeServer) -> list[str]:
         return [name for name, verb, body, _ in c.asked if verb == "checkpoint" and body.get("dense")]
 
     async def body() -> None:
         for peers, saver in ((True, "trainer-1"), (False, "trainer-0")):
             c = job(tmp_path)
-            c.group.lose(0)
+            c.state.group.lose(0)
             await taker(c, ModelOrigin.GLOBAL, peers=peers).take()
             assert savers(c) == [saver]
             # The other writes its replica all the same.
@@ -145,17 +144,16 @@ def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
     pause = [0.9]
 
     async def body() -> None:
-        c = job(tmp_path)
+        c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
         c.answer = lambda *asked: c.written(*asked) | {"pause_seconds": pause[0]}
-        c.members.all = [member("trainer", 0), member("embedding", 0)]
         keeps = taker(c)
         await keeps.take()
-        assert c.events == []
+        assert c.told == []
         pause[0] = 1.5
         for _ in range(2):
             await keeps.take()
         said = "pushes and lookups waited 1.5 s for a copy for a checkpoint"
-        assert sorted(c.events) == [("embedding-0", said), ("trainer-0", said)]
+        assert sorted(c.told) == [("embedding-0", said), ("trainer-0", said)]
 
     run(body())
 
@@ -166,13 +164,13 @@ def test_its_books_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
 
         def trains(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
             if node.info.role == "embedding":
-                c.ledger.acknowledge("trainer-0", batch_id(1), 10)
+                c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
             return c.written(node, verb, body)
 
         c.answer = trains
         manifest = await taker(c).take()
         assert manifest.examples_trained == manifest.ledger["distinct_examples"] == 10
         # The control: more is trained by now.
-        assert c.ledger.totals.distinct_examples == 20
+        assert c.state.ledger.totals.distinct_examples == 20
 
     run(body())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from shadowsync.nodes.conductor import Conductor
-from shadowsync.nodes.coordinator import Coordinator
-from shadowsync.nodes.placement import Placement
+from shadowsync.nodes.conductor import JobController
+from shadowsync.nodes.job_state import Origin
 from shadowsync.nodes.same_start import require_same_start
-from shadowsync.nodes.stop import Stop
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeCoordinator, member
+from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
 TRAINER = {
     "weights_digest": "w",
@@ -31,31 +29,20 @@ def test_one_digest_or_none() -> None:
         require_same_start(["a", "", "b"], "run")
 
 
-class Meeting(FakeCoordinator):
+def meeting(folder: Path, own: str, trainer: str, shard: str) -> FakeServer:
     """The nodes of a job that have got ready, each with the digest of what it read."""
-
-    def __init__(self, folder: Path, own: str, trainer: str, shard: str) -> None:
-        members = [
-            member("trainer", 0, **TRAINER, start_digest=trainer),
-            member("embedding", 0, start_digest=shard),
-        ]
-        super().__init__(folder, members, start={"checkpoint": "run", "resume": True})
-        self.start_digest = own
-        self.placement = Placement.by_rows(self.job)
-        plan = self.placement.plan
-        for node in members:
-            node.facts["plan_digest"] = plan.digest
-        members[1].facts["pieces"] = [[piece.table, piece.start, piece.stop] for piece in plan.pieces]
-        known: Any = self.members
-        known.missing, known.started = dict, False
-
-    async def until(self, *_: Any) -> bool:
-        """Everyone is there."""
-        return True
-
-    def request_stop(self, stop: Stop) -> None:
-        """Notes it."""
-        self.stop.set_result(stop)
+    nodes = [
+        member("trainer", 0, **TRAINER, start_digest=trainer),
+        member("embedding", 0, start_digest=shard),
+        member("reader", 0),
+    ]
+    start = {"checkpoint": "run", "resume": True}
+    server = FakeServer(folder, nodes, start=start, origin=Origin(digest=own), sync={"algorithm": "none"})
+    plan = server.state.placement.plan
+    for node in server.state.members.alive():
+        node.facts["plan_digest"] = plan.digest
+        node.facts["pieces"] = [[piece.table, piece.start, piece.stop] for piece in plan.pieces]
+    return server
 
 
 @pytest.mark.parametrize(
@@ -66,15 +53,13 @@ def test_nodes_that_read_different_checkpoints_do_not_begin(
     tmp_path: Path, own: str, trainer: str, shard: str, same: bool
 ) -> None:
     async def body() -> None:
-        c = Meeting(tmp_path, own, trainer, shard)
+        c = meeting(tmp_path, own, trainer, shard)
 
         def met(*_: Any) -> dict[str, Any]:
-            # It went so far, and nothing more is wanted of it.
-            cast(Any, c.members).started = False
             raise ClusterError("met")
 
         c.answer = met
-        outcome = await Conductor(cast(Coordinator, c), [], []).run()
+        outcome = await JobController(c, [], []).run()
         assert outcome.stop is not None
         assert ("different checkpoints" in outcome.stop.text) is not same
         assert bool(c.asked) is same

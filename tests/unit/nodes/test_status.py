@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator import Coordinator
+from shadowsync.nodes.coordinator import CoordinatorServer
 from shadowsync.nodes.input_size import InputSize
+from shadowsync.nodes.job_state import InputFacts, JobState, Phase
 from shadowsync.nodes.ledger_state import LedgerState
 from shadowsync.nodes.ledger_store import LedgerStore
 from shadowsync.nodes.metrics_port import metrics_address, metrics_ports
@@ -39,34 +40,46 @@ def a_job(**sections: Any) -> Job:
     return Job.model_validate(given | sections)
 
 
-def on_coordinator(folder: Path, work: Callable[[Coordinator], None]) -> None:
-    """Runs `work` with a coordinator that has its four nodes, two of them trainers."""
+def on_coordinator(
+    folder: Path,
+    work: Callable[[JobState], None],
+    *,
+    restored: SavedLedger | None = None,
+    input_facts: InputFacts | None = None,
+) -> None:
+    """Runs `work` with the state of a job that has its four nodes, two of them trainers."""
+    job = a_job()
+    ledger = LedgerState(SPANS, epochs=1, seed=job.run.seed, shuffled=False, restored=restored)
+    state = JobState(job, folder, ledger, Placement.by_rows(job), input_facts=input_facts)
+    for role, count in job.expected.items():
+        for index in range(count):
+            state.join(role, f"{role}-token-{index}", job.digest, "", "", 0)
+    work(state)
 
-    async def main() -> None:
-        job = a_job()
-        ledger = LedgerState(SPANS, epochs=1, seed=job.run.seed, shuffled=False)
+
+def on_server(folder: Path, work: Callable[[CoordinatorServer], None]) -> None:
+    """Runs `work` with a server that has such a state."""
+
+    async def main(state: JobState) -> None:
         store = LedgerStore(folder / "ledger.sqlite")
-        c = Coordinator(NodeSettings(job=job), folder, ledger, store, Placement.by_rows(job))
+        server = CoordinatorServer(NodeSettings(job=state.job), state, store)
         try:
-            for role, count in job.expected.items():
-                for index in range(count):
-                    c.members.join(role, f"{role}-token-{index}", job.digest, "")
-            work(c)
+            work(server)
         finally:
-            await c.close()
+            await server.close()
             store.close()
 
-    asyncio.run(main())
+    on_coordinator(folder, lambda state: asyncio.run(main(state)))
 
 
-def beat(c: Coordinator, name: str, seconds: float, **metrics: Any) -> None:
+def beat(c: JobState, name: str, seconds: float, **metrics: Any) -> None:
     (member,) = [member for member in c.members.everyone() if member.info.name == name]
-    member.metrics = metrics
+    member.beat(metrics)
     c.rates.beat(name, seconds, metrics)
 
 
 def test_figures_come_from_heartbeats_and_the_ledger(tmp_path: Path) -> None:
-    def work(c: Coordinator) -> None:
+    def work(c: JobState) -> None:
         now = c.seconds()
         for step in range(3):
             at = now - 1.0 + 0.5 * step
@@ -99,21 +112,21 @@ def test_figures_come_from_heartbeats_and_the_ledger(tmp_path: Path) -> None:
 def test_what_the_run_before_left_out_is_not_still_to_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out: int
 ) -> None:
-    def work(c: Coordinator) -> None:
-        spoilt = {(0, 0): {1: left_out}} if left_out else {}
-        before = SavedLedger(c.job.run.seed, partial={(0, 0): {0: 100}}, left_out=spoilt)
-        c.ledger = LedgerState(SPANS, epochs=1, seed=c.job.run.seed, shuffled=False, restored=before)
-        c.input_size = InputSize({span.number: 250.0 for span in SPANS}, 1, 1.0, exact=True)
-        c.phase = "training"
+    def work(c: JobState) -> None:
+        c.start_members()
+        c.enter(Phase.TRAINING)
         monkeypatch.setattr(c.tally, "examples_per_second", lambda: 2000.0)
         status = build_status(c, None, 0)
         assert status.progress.seconds_left == pytest.approx((1000 - 100 - left_out) / 2000.0)
 
-    on_coordinator(tmp_path, work)
+    spoilt = {(0, 0): {1: left_out}} if left_out else {}
+    before = SavedLedger(a_job().run.seed, partial={(0, 0): {0: 100}}, left_out=spoilt)
+    size = InputSize({span.number: 250.0 for span in SPANS}, 1, 1.0, exact=True)
+    on_coordinator(tmp_path, work, restored=before, input_facts=InputFacts(size))
 
 
 def test_a_dead_node_has_no_rates_and_no_edges(tmp_path: Path) -> None:
-    def work(c: Coordinator) -> None:
+    def work(c: JobState) -> None:
         now = c.seconds()
         for step in range(2):
             for index in range(2):
@@ -131,7 +144,7 @@ def test_a_dead_node_has_no_rates_and_no_edges(tmp_path: Path) -> None:
 
 
 def test_two_trainers_have_one_edge_with_both_ways(tmp_path: Path) -> None:
-    def work(c: Coordinator) -> None:
+    def work(c: JobState) -> None:
         now = c.seconds()
         for step in range(2):
             beat(c, "trainer-0", now - 1.0 + step, **{"to/trainer-1": 300 * step})
@@ -143,12 +156,12 @@ def test_two_trainers_have_one_edge_with_both_ways(tmp_path: Path) -> None:
 
 
 def test_only_what_is_new_is_answered(tmp_path: Path) -> None:
-    def work(c: Coordinator) -> None:
+    def work(c: JobState) -> None:
         for step in range(200):
             c.tally.trained("trainer-0", 0.0, 512, 200.0, 100)
-            c.divergence_points.append((float(step), 0.1))
-        c.event("trainer-0", "one")
-        c.event("trainer-0", "two")
+            c.divergence.add(float(step), 0.1)
+        c.add_event("trainer-0", "one")
+        c.add_event("trainer-0", "two")
         client = Curves()
         first = read_status(answer_status(c, {"curves": {}}))
         client.merge(first.curves)
@@ -158,14 +171,14 @@ def test_only_what_is_new_is_answered(tmp_path: Path) -> None:
         assert [incident.what for incident in again.incidents] == ["two"]
         assert len(again.curves["divergence"].points) < len(first.curves["divergence"].points) / 10
         client.merge(again.curves)
-        assert client.points("divergence") == c.divergence_points
+        assert client.points("divergence") == c.divergence.points
 
     on_coordinator(tmp_path, work)
 
 
 @pytest.mark.parametrize("body", [{"curves": 3}, {"curves": {"ne": [1]}}, {"incidents": "x"}])
 def test_a_question_that_is_none(tmp_path: Path, body: dict[str, Any]) -> None:
-    def work(c: Coordinator) -> None:
+    def work(c: JobState) -> None:
         with pytest.raises(ProtocolError, match="status"):
             answer_status(c, body)
 
@@ -202,17 +215,19 @@ def test_what_cannot_be_shown_does_not_stop_the_job(tmp_path: Path, monkeypatch:
     def fails(*_: object) -> None:
         raise ZeroDivisionError("of the display")
 
-    def work(c: Coordinator) -> None:
+    def work(c: CoordinatorServer) -> None:
         watching = Watching(c)
         with monkeypatch.context() as broken:
             broken.setattr("shadowsync.nodes.watching.build_status", fails)
             for _ in range(3):
                 watching.publish()
-        assert [what for _, _, what in c.events] == ["cannot be shown (ZeroDivisionError: of the display)"]
+        assert [what for _, _, what in c.state.events] == [
+            "cannot be shown (ZeroDivisionError: of the display)"
+        ]
         watching.publish()
-        assert not c.stop.done()
+        assert c.state.stop is None
 
-    on_coordinator(tmp_path, work)
+    on_server(tmp_path, work)
 
 
 def test_a_display_that_fails_is_told_once_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,10 +1,10 @@
-"""Who is remembered at the coordinator's door, and for how long."""
+"""Who is remembered by the coordinator, and for how long."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from shadowsync.nodes.talks import FORGET_SECONDS, THERE_SECONDS, Talks
+from shadowsync.nodes.talks import FORGET_SECONDS, THERE_SECONDS, SessionRegistry
 from shadowsync.pipeline.wire.conversation import Conversation
 from shadowsync.pipeline.wire.schema import Message
 
@@ -16,7 +16,7 @@ async def _nothing(verb: str, body: dict[str, Any]) -> dict[str, Any]:  # noqa: 
 
 
 def test_who_only_watched_is_forgotten_and_nodes_are_not() -> None:
-    talks = Talks()
+    talks = SessionRegistry()
     for identity in (b"a-node", b"watcher-1", b"watcher-2"):
         talks.hear(identity, 0.0)
         talks.begin(identity, Conversation(identity.decode(), _UNSENT.append, _nothing))
@@ -30,7 +30,7 @@ def test_who_only_watched_is_forgotten_and_nodes_are_not() -> None:
 
 
 def test_of_those_who_want_to_hear_of_the_end_those_who_are_there_do() -> None:
-    talks = Talks()
+    talks = SessionRegistry()
     for identity in (b"gone", b"there", b"asked-once"):
         talks.hear(identity, 0.0)
         talks.begin(identity, Conversation(identity.decode(), _UNSENT.append, _nothing))
