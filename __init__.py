@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .nodes.run_job import RunFailed, run
+    from .nodes.supervisor.run import RunFailed, run
     from .pipeline.config.job import Job
     from .pipeline.errors import ShadowSyncError
     from .pipeline.report.model import Report

@@ -26,10 +26,10 @@ import torch.distributed as dist
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
 from shadowsync.benchmarks.raw_allreduce import RawAllReduce
-from shadowsync.nodes.peer_line import PeerSocket
-from shadowsync.nodes.peer_link import PeerLink
-from shadowsync.nodes.role import MemberInfo
-from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
+from shadowsync.nodes.allreduce.link import PeerLink
+from shadowsync.nodes.allreduce.sockets import PeerSocket
+from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
 from shadowsync.sync_algos.none import NoSync
 
 TIMEOUT_SECONDS = 60.0

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
-from shadowsync.nodes.center_link import CenterLink
-from shadowsync.nodes.center_service import CenterService
-from shadowsync.nodes.center_state import CenterState
-from shadowsync.nodes.role import MemberInfo
-from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
+from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.nodes.shadow.center_client import CenterLink
+from shadowsync.nodes.sync.center import CenterState
+from shadowsync.nodes.sync.center_service import CenterService
+from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 

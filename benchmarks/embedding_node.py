@@ -26,11 +26,11 @@ import psutil
 import torch
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
-from shadowsync.nodes.kept_memory import keep_freed_memory
-from shadowsync.nodes.shard_service import ShardService
+from shadowsync.nodes.embedding.server import ShardService
+from shadowsync.nodes.runtime.kept_memory import keep_freed_memory
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId, Float32Array, Int32Array
 from shadowsync.pipeline.wire.messages import Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.sockets import Connection, Listener

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.routing import ShardRouter
+from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.report.hardware import describe_hardware, versions
 from shadowsync.pipeline.types import Int32Array
 

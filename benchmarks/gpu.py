@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from shadowsync.benchmarks.job_runs import log_or_generated, on_log, run_job
 from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save, show_ratio, table
-from shadowsync.nodes.replica import Shared
-from shadowsync.nodes.step import Step, Stepper
-from shadowsync.pipeline.config.load import validate_job
-from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.worker.step import Step, Stepper
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.jobfile.load_part import validate_job
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 

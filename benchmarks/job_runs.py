@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shadowsync.pipeline.data.generator import generate_log
+from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
 

@@ -25,7 +25,7 @@ from shadowsync.benchmarks.pairs import Figures, save, table
 from shadowsync.benchmarks.real_data import TASKS
 from shadowsync.benchmarks.real_data import figures as real_figures
 from shadowsync.lab.statistics import paired_difference
-from shadowsync.pipeline.data.generator import generate_log
+from shadowsync.pipeline.data.generator.generator import generate_log
 
 PRECISIONS = ("float32", "bfloat16")
 CONTROL = "float32, rates a tenth"

@@ -22,8 +22,8 @@ from typing import Any
 from shadowsync.benchmarks.job_runs import Sections, log_or_generated, on_log
 from shadowsync.benchmarks.live_job import END_SECONDS, live_job
 from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save, show_ratio, table
-from shadowsync.nodes.profiler import MOST_WARM_UP_SECONDS, TRACE_SECONDS, WARM_UP_SHARE
-from shadowsync.pipeline.profile.document import PROFILE_JSON, read_profile
+from shadowsync.nodes.coordinator.profiler import MOST_WARM_UP_SECONDS, TRACE_SECONDS, WARM_UP_SHARE
+from shadowsync.pipeline.performance.document import PROFILE_JSON, read_profile
 
 COST = "CPU s / million"
 TRACED = "CPU s / million, with the trace"

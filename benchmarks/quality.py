@@ -19,7 +19,7 @@ from typing import Any
 
 from shadowsync.benchmarks.job_runs import on_log, run_job
 from shadowsync.benchmarks.pairs import Figures, save, table
-from shadowsync.pipeline.data.generator import generate_log
+from shadowsync.pipeline.data.generator.generator import generate_log
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shadowsync.benchmarks.job_runs import run_job
 from shadowsync.benchmarks.pairs import save
-from shadowsync.pipeline.data.generator import generate_log
+from shadowsync.pipeline.data.generator.generator import generate_log
 
 
 def large_file(folder: Path, size_bytes: int) -> Path:

@@ -29,16 +29,16 @@ import torch
 import zmq
 from shadowsync.benchmarks.limited_links import LimitedLinks
 from shadowsync.benchmarks.pairs import Figures, save
-from shadowsync.nodes.center_service import CenterService
-from shadowsync.nodes.center_state import CenterState
-from shadowsync.nodes.fixed_rate import OwnRounds
-from shadowsync.nodes.links import Links, LinkSettings
-from shadowsync.nodes.replica import Shared
-from shadowsync.nodes.role import MemberInfo
-from shadowsync.nodes.rounds import RoundCounter
-from shadowsync.nodes.shadow import Shadow
-from shadowsync.pipeline.config.load import validate_job
-from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.nodes.shadow.fixed_rate import OwnRounds
+from shadowsync.nodes.shadow.links import Links, LinkSettings
+from shadowsync.nodes.shadow.rounds import RoundCounter
+from shadowsync.nodes.shadow.thread import Shadow
+from shadowsync.nodes.sync.center import CenterState
+from shadowsync.nodes.sync.center_service import CenterService
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.jobfile.load_part import validate_job
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.registry import make_algorithm
 

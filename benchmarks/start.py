@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
-from shadowsync.nodes.starter import METHOD_VARIABLE, METHODS
+from shadowsync.nodes.supervisor.starter import METHOD_VARIABLE, METHODS
 
 EVERY_SECONDS = 0.02
 PSS_EVERY_SECONDS = 0.5

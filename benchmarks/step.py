@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from shadowsync.benchmarks.pairs import save
 from shadowsync.benchmarks.peer_log import DENSE, ROWS, TABLES
-from shadowsync.nodes.kept_memory import keep_freed_memory
-from shadowsync.nodes.replica import Shared
-from shadowsync.nodes.step import Stepper
+from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.runtime.kept_memory import keep_freed_memory
+from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Delivery, Lookup, Push, Vectors

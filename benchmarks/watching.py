@@ -28,7 +28,7 @@ from typing import Any
 from shadowsync.benchmarks.job_meter import follow, per_million
 from shadowsync.benchmarks.job_runs import job_text, on_log
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
-from shadowsync.pipeline.data.generator import generate_log
+from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.report.write import read_report
 
 SCRAPE_SECONDS = 5.0

@@ -21,8 +21,8 @@ def evaluate(run_folder: Path, data: tuple[str, ...], as_json: bool, which: Lite
     """Score the model that RUN saved on data files, without a cluster."""
     import json
 
-    from ..nodes.offline_eval import evaluate_run
-    from ..pipeline.data.places import absolute
+    from ..pipeline.data.paths import absolute
+    from ..pipeline.saved_model.evaluate import evaluate_run
 
     scores = evaluate_run(run_folder, [absolute(pattern) for pattern in data], which)
     if as_json:

@@ -19,7 +19,7 @@ import click
 @click.option("--reuse", is_flag=True, help="Do nothing if the same log is there already.")
 def generate(directory: Path, reuse: bool, **options: Any) -> None:
     """Generate a Criteo-shaped click log with a planted teacher into DIRECTORY."""
-    from ..pipeline.data.generator import generate_log
+    from ..pipeline.data.generator.generator import generate_log
     from ..pipeline.text.format import data_size
 
     manifest = generate_log(directory, reuse=reuse, **options)

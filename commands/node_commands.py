@@ -13,7 +13,7 @@ import click
 from .job_arguments import job_of, job_options, web_option, web_override
 
 if TYPE_CHECKING:
-    from ..nodes.settings import NodeSettings
+    from ..nodes.runtime.settings import NodeSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,9 +56,9 @@ def coordinator(
     web: str | None,
 ) -> None:
     """Start the coordinator of a job; it prints the address for the other nodes to join."""
-    from ..nodes.coordinator_main import run_coordinator
-    from ..nodes.logs import log_to_stderr
-    from ..pipeline.extras import left_out
+    from ..nodes.coordinator.main import run_coordinator
+    from ..nodes.runtime.logs import log_to_stderr
+    from ..pipeline.jobfile.extras import left_out
 
     more: dict[str, Any] = {
         "announce": announce,
@@ -140,7 +140,7 @@ def _settings(
     torch: bool,
     **more: Any,
 ) -> NodeSettings:
-    from ..nodes.settings import NodeSettings
+    from ..nodes.runtime.settings import NodeSettings
     from ..pipeline.errors import JobFileError
 
     job = job_of(job_file, overrides, torch=torch)

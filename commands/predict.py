@@ -31,7 +31,7 @@ def predict(
     label. A row that cannot be read, or whose logit is not finite, has no probability; the command prints how
     many such rows there are, and the first of them.
     """
-    from ..pipeline.data.places import absolute
+    from ..pipeline.data.paths import absolute
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.prediction import write_predictions
 

@@ -26,11 +26,11 @@ def run_profile(
     """
     from rich.console import Console
 
-    from ..pipeline.config.load import load_resolved
     from ..pipeline.errors import ClusterError, DataError, ExitCode
-    from ..pipeline.extras import require_extra
-    from ..pipeline.profile.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
-    from ..pipeline.profile.render import print_profile
+    from ..pipeline.jobfile.extras import require_extra
+    from ..pipeline.jobfile.load_part import load_resolved
+    from ..pipeline.performance.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
+    from ..pipeline.performance.render import print_profile
     from ..pipeline.report.run_folder import shown
 
     require_extra("shadowsync profile", "plots")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ..nodes.starter import Starter
+    from ..nodes.supervisor.starter import Starter
     from ..pipeline.config.job import Job
     from ..pipeline.errors import ExitCode
     from ..pipeline.report.model import Report
@@ -52,7 +52,7 @@ def supervise(
 
     Returns the exit code, one line for the user, the report if there is one, and the run's folder.
     """
-    from ..nodes.starter import make_starter
+    from ..nodes.supervisor.starter import make_starter
 
     # Its processes begin to import while the job is read.
     with closing(make_starter()) as starter:
@@ -62,8 +62,8 @@ def supervise(
 async def _supervised(
     job: Job, starter: Starter, quiet: bool, supervised: bool, profile_seconds: float | None
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
-    from ..nodes.supervisor import Supervisor
-    from ..pipeline.extras import left_out
+    from ..nodes.supervisor.supervisor import Supervisor
+    from ..pipeline.jobfile.extras import left_out
     from ..watch.live import display
 
     if not quiet and (missing := left_out(job)):

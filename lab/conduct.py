@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..pipeline.checkpoint.whole_file import whole_file
+from ..pipeline.checkpoint.atomic_file import whole_file
 from ..pipeline.errors import ExitCode
 from ..pipeline.report.model import Report
 from ..pipeline.report.write import JSON_NAME as REPORT_NAME

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from ..nodes.launch import check_sync
 from ..pipeline.config.job import Job
-from ..pipeline.data.input_plan import plan_input
 from ..pipeline.errors import JobFileError
+from ..pipeline.input.input_plan import plan_input
 from ..pipeline.models.registry import build_model
 from ..pipeline.report.hardware import describe_hardware, versions
 from .cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug

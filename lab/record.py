@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..pipeline.checkpoint.whole_file import whole_file
+from ..pipeline.checkpoint.atomic_file import whole_file
 from ..pipeline.errors import JobFileError
 from ..pipeline.report.model import Hardware, Report
 

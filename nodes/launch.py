@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
-from .logs import log_to_stderr
-from .role import Role
-from .settings import NodeSettings
+from .runtime.logs import log_to_stderr
+from .runtime.role import Role
+from .runtime.settings import NodeSettings
 
 ROLES = ("reader", "trainer", "embedding", "sync")
 
@@ -39,11 +39,11 @@ def check_sync(job: Job) -> None:
 def make_role(name: str, job: Job) -> Role:
     """The role's object; imports what it needs and no more. Call it in a running loop."""
     if name == "reader":
-        from .reader import ReaderRole
+        from .reader.role import ReaderRole
 
         return ReaderRole(job)
     if name == "embedding":
-        from .embedding import EmbeddingRole
+        from .embedding.role import EmbeddingRole
 
         return EmbeddingRole(job)
     from ..sync_algos.registry import make_algorithm
@@ -51,11 +51,11 @@ def make_role(name: str, job: Job) -> Role:
     check_sync(job)
     algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
     if name == "sync":
-        from .sync import SyncRole
+        from .sync.role import SyncRole
 
         return SyncRole(job, algorithm)
-    from .device import find_device
-    from .trainer import TrainerRole
+    from .replica.device import find_device
+    from .trainer.role import TrainerRole
 
     find_device(job.trainer.device)
     return TrainerRole(job, algorithm)
@@ -65,7 +65,7 @@ def run_node(
     name: str, settings: NodeSettings, make: Callable[[str, Job], Role] = make_role
 ) -> tuple[ExitCode, str]:
     """Runs one node other than the coordinator; gives its exit code and why, if it isn't 0."""
-    from .node import Node
+    from .runtime.node import Node
 
     async def main() -> tuple[ExitCode, str]:
         node = Node(make(name, settings.job), settings)

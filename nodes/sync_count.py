@@ -8,7 +8,7 @@ import subprocess
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
 from ..sync_algos.built_in import NEEDS_CENTER
-from .entry_points import PROBE, python
+from .runtime.entry_points import PROBE, python
 
 PROBE_SECONDS = 60.0
 

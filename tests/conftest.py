@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from shadowsync.pipeline.data.generator import generate_log
+from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, in_process_clusters
 from shadowsync.tests.support.leaks import no_leaks

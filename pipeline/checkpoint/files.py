@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .whole_file import whole_file
+from .atomic_file import whole_file
 
 ROWS_KEY: Final = "shadowsync.rows"
 DEFAULT_LIMIT_BYTES: Final = 256 << 20

@@ -13,8 +13,8 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import CheckpointError
+from .atomic_file import UNFINISHED, sync_directory, unwritable, whole_file
 from .files import FileEntry
-from .whole_file import UNFINISHED, sync_directory, unwritable, whole_file
 
 FORMAT_VERSION: Final = 2
 MANIFEST_NAME: Final = "manifest.json"

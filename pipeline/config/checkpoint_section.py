@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from .strict import STRICT
+from .sections import STRICT
 
 
 class CheckpointSection(BaseModel):

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
-from .columns_section import ColumnSection, check_columns
+from .data import ColumnSection, check_columns
+from .sections import STRICT
 from .split_section import SplitSection
-from .strict import STRICT
 from .tables import TableColumn
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]

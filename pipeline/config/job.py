@@ -7,15 +7,15 @@ import hashlib
 from pydantic import ConfigDict, Field, model_validator
 
 from .checkpoint_section import CheckpointSection
-from .codecs_section import CodecsSection
 from .data_section import DataSection
 from .embedding_section import EmbeddingSection
 from .model_section import ModelSection
+from .network import CodecsSection
 from .network_section import NetworkSection
 from .run_section import RunSection
 from .section import Section
+from .sections import STRICT
 from .start_section import StartSection
-from .strict import STRICT
 from .sync_section import SyncSection
 from .tables import TableSection, TableSettings, require_known, table_settings
 from .trainer_section import TrainerSection

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
-from .strict import STRICT
+from .sections import STRICT
 
 Part: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Moment: TypeAlias = str | int | float | None

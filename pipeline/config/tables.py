@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from .strict import STRICT
+from .sections import STRICT
 
 RowOptimizerName: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 RowStorageName: TypeAlias = Literal["float32", "bfloat16"]

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .schedule_section import ScheduleSection
 from .section import Positive, Rate, Section
+from .trainer import ScheduleSection
 
 
 class TrainerSection(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from .strict import STRICT
+from .sections import STRICT
 
 
 class ValidationSection(BaseModel):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, field_validator
 
-from .strict import STRICT
+from .sections import STRICT
 
 LOOPBACK = "127.0.0.1"
 MAX_PORT = 65_535

@@ -15,8 +15,8 @@ from .column_tap import ColumnTap
 from .decimals import parse_number, parse_numbers
 from .hashing import hash_fields, table_rows_of
 from .schema import Examples, FeatureShape, log_transform
-from .sources import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, line_blocks, line_numbers, too_long
 from .span import Span
+from .text import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, line_blocks, line_numbers, too_long
 
 _TAB, _NEWLINE, _RETURN, _ZERO = 9, 10, 13, 48
 

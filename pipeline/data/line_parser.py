@@ -12,7 +12,7 @@ import pyarrow.csv as pcsv
 from numpy.typing import NDArray
 
 from ..types import IndexArray
-from .sources import LineBlock
+from .text import LineBlock
 
 _RETURN, _NEWLINE = 13, 10
 

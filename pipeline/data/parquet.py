@@ -18,7 +18,7 @@ from .column_tap import ColumnTap
 from .fields import hashes, nulls
 from .hashing import table_rows_of
 from .id_classes import IdClasses
-from .places import opened, reading
+from .paths import opened, reading
 from .schema import LABEL, Examples, FeatureShape, log_transform
 from .span import Span
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ..config.columns_section import ColumnSection, suggest
+from ..config.data import ColumnSection, suggest
 from ..errors import DataError
 from .arrow_columns import is_number, is_text, plain_type
 from .id_classes import IdClasses

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..config.columns_section import ColumnSection
+from ..config.data import ColumnSection
 from ..config.data_section import DataSection
 from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, Int32Array, Mask, Uint64Array

@@ -18,8 +18,8 @@ from .parquet import parquet_rows
 from .parquet_schema import check_parquet
 from .record_schema import Fault, Records, RecordSchema
 from .schema import Examples
-from .sources import LineBlock, line_blocks, line_numbers, without_first_line
 from .span import Span
+from .text import LineBlock, line_blocks, line_numbers, without_first_line
 from .text_header import columns_of, delimiter_of
 
 # Each column is some calls into Arrow, which cost as much as a hundred rows.

@@ -12,10 +12,10 @@ from ..errors import DataError
 from .arrow_columns import bytes_of
 from .bad_rows import printable
 from .line_parser import LineParser
-from .places import opened, reading
+from .paths import opened, reading
 from .record_schema import Fault, RecordSchema
-from .sources import LineBlock, line_blocks, without_first_line
 from .span import Span
+from .text import LineBlock, line_blocks, without_first_line
 from .text_header import columns_of, delimiter_of
 
 PEEK_BYTES = 1 << 16

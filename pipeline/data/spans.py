@@ -10,13 +10,13 @@ from .bad_rows import printable
 from .id_classes import IdClasses
 from .parquet import check_click_columns, row_groups
 from .parquet_schema import check_parquet, check_raw
-from .places import can_seek, matching, reading, size_of
+from .paths import can_seek, matching, reading, size_of
 from .record_schema import RecordSchema
 from .schema import FeatureShape
 from .schema_check import check_groups, check_text
 from .shuffle import SPANS, permutation
-from .sources import compression_of, line_blocks
 from .span import Span
+from .text import compression_of, line_blocks
 
 __all__ = ["Span", "plan_spans", "span_order"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..config.columns_section import suggest
+from ..config.data import suggest
 from ..config.data_section import DataSection
 from ..errors import DataError
 from .bad_rows import printable
 from .line_parser import LineParser
 from .record_schema import RecordSchema
-from .sources import first_line
+from .text import first_line
 
 
 def columns_of(path: str, schema: RecordSchema) -> list[str]:

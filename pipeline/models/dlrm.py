@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from .interaction import PairProducts
+from .layers import PairProducts
 from .mlp import mlp
 
 ALIGNMENT: Final = 8

@@ -27,7 +27,7 @@ from torch import nn
 
 from ..config.job import Job
 from ..errors import JobFileError
-from .dcn_v2 import DCNv2
+from .built_in import DCNv2
 from .dlrm import DLRM
 from .own import load_own
 from .wide_deep import WideDeep

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ..checkpoint.whole_file import UNFINISHED, unwritable
+from ..checkpoint.atomic_file import UNFINISHED, unwritable
+from ..data.prepared.manifest import MANIFEST_NAME
 from ..errors import DataError
-from .manifest import MANIFEST_NAME
-from .saved_progress import PROGRESS_NAME
+from .folder import PROGRESS_NAME
 
 STATISTICS_JSON: Final = "statistics.json"
 STATISTICS_MARKDOWN: Final = "statistics.md"

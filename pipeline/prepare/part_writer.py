@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..data.prepared.manifest import Column
+from ..data.prepared.part_reader import ROW_GROUP_ROWS, STORED_TYPES, part_schema
 from ..data.records import Chunk
-from .manifest import Column
-from .part_reader import ROW_GROUP_ROWS, STORED_TYPES, part_schema
 
 
 class PartWriter:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.job import Job
+from ..data.prepared.manifest import MANIFEST_NAME, Order, PreparedManifest, read_prepared
 from ..errors import DataError
-from .manifest import MANIFEST_NAME, Order, PreparedManifest, read_prepared
-from .order import order_of, plan_pieces
+from .folder import Progress
 from .out_folder import clear, clear_unfinished, locked
-from .preparation_run import PreparationRun, Tell, Told
-from .saved_progress import Progress
+from .run import PreparationRun, Tell, Told
+from .source import order_of, plan_pieces
 from .tapped_rows import TappedInput
 
 __all__ = ["Prepared", "Tell", "Told", "prepare"]

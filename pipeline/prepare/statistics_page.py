@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..checkpoint.whole_file import whole_file
-from .manifest import PreparedManifest
+from ..checkpoint.atomic_file import whole_file
+from ..data.prepared.manifest import PreparedManifest
 from .out_folder import STATISTICS_JSON, STATISTICS_MARKDOWN
 from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics
 

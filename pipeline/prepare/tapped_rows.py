@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.column_tap import ColumnTap
-from ..data.job_input import JobInput
 from ..data.records import Chunk
 from ..data.span import Span
+from ..input.job_input import JobInput
 from ..types import Mask, Uint64Array
 
 

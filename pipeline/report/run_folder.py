@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ..checkpoint.whole_file import unwritable
+from ..checkpoint.atomic_file import unwritable
 from ..errors import JobFileError
 
 LATEST: Final = "latest"

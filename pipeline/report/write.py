@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from ..checkpoint.whole_file import whole_file
-from ..extras import missing_modules
+from ..checkpoint.atomic_file import whole_file
+from ..jobfile.extras import missing_modules
 from .markdown import render_markdown
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 

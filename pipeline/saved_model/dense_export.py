@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..errors import JobFileError
-from ..extras import require_extra
+from ..jobfile.extras import require_extra
 
 Format: TypeAlias = Literal["torch-export", "onnx"]
 FILES: dict[Format, str] = {"torch-export": "dense.pt2", "onnx": "dense.onnx"}

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.whole_folder import whole_folder
 from ..data.hashing import HASH_SEED, HASH_VERSION
 from .dense_export import FILES, OUTPUT, Format, export_dense, require_exporter
 from .model import SavedModel
 from .table import Table
 from .table_export import TableFormat, export_tables
-from .whole_folder import whole_folder
 
 EXPORT_VERSION = 1
 MANIFEST = "manifest.json"

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..config.columns_section import suggest
+from ..config.data import suggest
 from ..data.arrow_columns import bytes_of, plain_type
 from ..data.bad_rows import printable
 from ..data.id_classes import id_class
@@ -19,8 +19,8 @@ from ..data.parquet import parquet_rows
 from ..data.parquet_schema import check_parquet
 from ..data.record_schema import Records
 from ..data.schema import Examples
-from ..data.sources import first_line, line_blocks, line_numbers, without_first_line
 from ..data.span import Span
+from ..data.text import first_line, line_blocks, line_numbers, without_first_line
 from ..data.text_header import delimiter_of
 from ..errors import DataError
 from ..types import Float32Array, IndexArray

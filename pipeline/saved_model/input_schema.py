@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..config.columns_section import ColumnSection
+from ..config.data import ColumnSection
 from ..config.data_section import DataSection
 from ..config.job import Job
 from ..data.id_classes import IdClass

@@ -15,11 +15,11 @@ from torch import nn
 
 from ..checkpoint.manifest import CheckpointManifest, open_checkpoint
 from ..config.job import Job
-from ..config.load import validate_saved_job
 from ..data.batch import Batch
 from ..data.id_classes import IdClass
-from ..embedding.loaded_tables import LoadedTables
-from ..embedding.saved_tables import SavedTables
+from ..embedding.storage.loaded_tables import LoadedTables
+from ..embedding.storage.saved_tables import SavedTables
+from ..jobfile.load_part import validate_saved_job
 from ..types import Float32Array
 from .dense import load_dense
 from .table import Table

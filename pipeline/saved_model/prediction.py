@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..checkpoint.whole_file import whole_file
+from ..checkpoint.atomic_file import whole_file
 from ..config.job import Job
 from ..data.bad_rows import KEPT
 from ..data.batch import Batch

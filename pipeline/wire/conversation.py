@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from ..errors import ExitCode, ShadowSyncError
-from ..tasks import TaskSet
 from .messages import Answer, Ask
 from .retransmission import CONTROL
 from .schema import Message
+from .tasks import TaskSet
 
 REMEMBERED_ANSWERS = 512
 

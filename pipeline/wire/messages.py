@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..codecs.formats import Payload
 from ..types import BatchId, Float32Array, Int32Array
-from .codecs.base import Payload
 from .peer_messages import (
     PeerAsk,
     PeerChunk,

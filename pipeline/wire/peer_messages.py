@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..codecs.formats import Payload
 from ..types import Float32Array, Int32Array
-from .codecs.base import Payload
 from .schema import Message, tensor
 
 

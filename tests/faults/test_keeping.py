@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shadowsync.nodes.checkpoint_room import RESERVE_BYTES
+from shadowsync.nodes.coordinator.checkpoint_room import RESERVE_BYTES
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import wait_until
@@ -39,7 +39,7 @@ def saved_examples(run: RunFolder) -> int:
 def scorers(coordinator: int) -> list[psutil.Process]:
     """The processes that score for this coordinator."""
     found = psutil.Process(coordinator).children()
-    return [p for p in found if "shadowsync.nodes.scoring_main" in p.cmdline()]
+    return [p for p in found if "shadowsync.nodes.coordinator.validation_process" in p.cmdline()]
 
 
 def validating(

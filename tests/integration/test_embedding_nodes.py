@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import RunFolder, Settings

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from shadowsync.nodes.offline_eval import batches_of, spans_of
 from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.saved_model.evaluate import batches_of, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.runs import Settings, small_job, write_job

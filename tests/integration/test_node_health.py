@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from shadowsync.nodes.health import VARIABLE, ask_health
+from shadowsync.nodes.runtime.health import VARIABLE, ask_health
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import wait_until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import shadowsync
 import torch
-from shadowsync.pipeline.config.load import load_job
 from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.jobfile.load_part import load_job
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder

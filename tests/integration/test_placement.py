@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.report.placement import PlanRecord, read_plan
 from shadowsync.tests.support.deterministic import deterministic, digests
 from shadowsync.tests.support.in_process_cluster import InProcessCluster

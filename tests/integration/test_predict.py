@@ -12,11 +12,11 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from shadowsync.nodes.offline_eval import batches_of, spans_of
-from shadowsync.pipeline.config.load import validate_job
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.errors import CheckpointError, DataError
+from shadowsync.pipeline.jobfile.load_part import validate_job
+from shadowsync.pipeline.saved_model.evaluate import batches_of, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import write_predictions
 from shadowsync.tests.support.processes import Starter

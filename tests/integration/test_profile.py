@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.pipeline.profile.document import Profile, read_profile
+from shadowsync.pipeline.performance.document import Profile, read_profile
 from shadowsync.tests.support import short_profile
 from shadowsync.tests.support.processes import Process, Starter
 from shadowsync.tests.support.pulsed import node_of, pulsed

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.trainer_files import compose_model
+from shadowsync.nodes.trainer.checkpoint import compose_model
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
-from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.models.registry import build_model
@@ -41,7 +41,7 @@ def left_by_a_killed_job(
             "checkpoint": {"every_examples": 1_000},
         }
     ).start()
-    written = "shadowsync.nodes.running_checkpoint"
+    written = "shadowsync.nodes.coordinator.checkpoint"
 
     def several() -> bool:
         return len([line for line in own.run.log("coordinator") if line["logger"] == written]) >= 3

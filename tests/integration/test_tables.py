@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shadowsync.nodes.offline_eval import evaluate_run
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.pipeline.embedding.rows import row_values
-from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.storage.first_values import row_values
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
+from shadowsync.pipeline.saved_model.evaluate import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 
 TABLES = {

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shadowsync.nodes.job_ledger import examples_of, ledger_of
-from shadowsync.nodes.job_state import JobState, Origin
-from shadowsync.nodes.ledger_state import LedgerState
-from shadowsync.nodes.ledger_store import LedgerStore
-from shadowsync.nodes.outcome import Outcome
-from shadowsync.nodes.placement import Placement
+from shadowsync.nodes.coordinator.audit import examples_of, ledger_of
+from shadowsync.nodes.coordinator.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.outcome import Outcome
+from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.state import JobState, Origin
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span

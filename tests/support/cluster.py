@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shadowsync.nodes.sync_count import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.load import load_job
+from shadowsync.pipeline.jobfile.load_part import load_job
 
 from .processes import Process, Starter, wait_until
 from .runs import RunFolder

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding.lookup import LookupPlan
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.routing import ShardRouter
-from shadowsync.pipeline.embedding.rows import row_values
-from shadowsync.pipeline.embedding.store import ShardStore
-from shadowsync.pipeline.embedding.vectors import Vectors
+from shadowsync.pipeline.embedding.lookup.lookup import LookupPlan
+from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.embedding.lookup.vectors_part import Vectors
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.first_values import row_values
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import Float32Array, Int32Array
 from torch import nn
 

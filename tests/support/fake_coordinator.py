@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shadowsync.nodes.coordinator import CoordinatorServer
-from shadowsync.nodes.job_state import JobState, Origin
-from shadowsync.nodes.ledger_state import LedgerState
-from shadowsync.nodes.ledger_store import LedgerStore
-from shadowsync.nodes.membership_state import Member
-from shadowsync.nodes.placement import Placement
-from shadowsync.nodes.role import MemberInfo
-from shadowsync.nodes.settings import NodeSettings
+from shadowsync.nodes.coordinator.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.membership import Member
+from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.server import CoordinatorServer
+from shadowsync.nodes.coordinator.state import JobState, Origin
+from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span

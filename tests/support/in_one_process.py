@@ -8,18 +8,18 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import zmq
-from shadowsync.nodes.loop_thread import LoopThread
-from shadowsync.nodes.reader_feed import AHEAD_BATCHES, Fed
-from shadowsync.nodes.reader_sender import Sender
-from shadowsync.nodes.role import MemberInfo
-from shadowsync.nodes.service import Service
-from shadowsync.nodes.shard_service import ShardService
-from shadowsync.nodes.trained import Trained
-from shadowsync.nodes.worker import Worker
+from shadowsync.nodes.embedding.server import ShardService
+from shadowsync.nodes.reader.parser import AHEAD_BATCHES, Fed
+from shadowsync.nodes.reader.sender import Sender
+from shadowsync.nodes.runtime.loop_thread import LoopThread
+from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.nodes.runtime.threads import Service
+from shadowsync.nodes.worker.trained import Trained
+from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.tests.support.shared import build_shared

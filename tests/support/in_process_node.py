@@ -15,12 +15,12 @@ from typing import Any
 from unittest import mock
 
 import zmq
-from shadowsync.nodes.coordinator_main import run_coordinator
+from shadowsync.nodes.coordinator.main import run_coordinator
 from shadowsync.nodes.launch import make_role
-from shadowsync.nodes.logs import JsonLines
-from shadowsync.nodes.node import Node
-from shadowsync.nodes.process_hooks import ProcessHooks
-from shadowsync.nodes.settings import NodeSettings
+from shadowsync.nodes.runtime.logs import JsonLines
+from shadowsync.nodes.runtime.node import Node
+from shadowsync.nodes.runtime.process_hooks import ProcessHooks
+from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
 from shadowsync.pipeline.report.model import Report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shadowsync.pipeline.profile.measured import Measured, NodeMeasured, ThreadTime
+from shadowsync.pipeline.performance.measured import Measured, NodeMeasured, ThreadTime
 
 SECONDS = 10.0
 # Of two workers in ten seconds: 18 s of steps, all on a core.

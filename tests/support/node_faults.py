@@ -13,26 +13,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-from shadowsync.nodes import delivery_state, replica, shard_line, shared_rows
-from shadowsync.nodes.cuda_device import CudaDevice
-from shadowsync.nodes.delivery_state import DeliveryState
-from shadowsync.nodes.node import Node
-from shadowsync.nodes.slot import Slot
-from shadowsync.nodes.step import Step, Stepper
-from shadowsync.nodes.worker import Worker
+from shadowsync.nodes.embedding import shared_memory as shared_rows
+from shadowsync.nodes.reader import deliveries as delivery_state
+from shadowsync.nodes.reader.deliveries import DeliveryState
+from shadowsync.nodes.replica import replica
+from shadowsync.nodes.replica.cuda import CudaDevice
+from shadowsync.nodes.runtime.node import Node
+from shadowsync.nodes.worker import embedding_client as shard_line
+from shadowsync.nodes.worker.batches import Slot
+from shadowsync.nodes.worker.step import Step, Stepper
+from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.ranges import Range
-from shadowsync.pipeline.wire.messages import (
-    Ask,
-    Attach,
-    Attached,
-    Credit,
-    Delivery,
-    Push,
-    Pushed,
-    Vectors,
-)
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.placement.ranges import Range
+from shadowsync.pipeline.wire.messages import Ask, Attach, Attached, Credit, Delivery, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import zmq
-from shadowsync.nodes.peer_line import PeerSocket
-from shadowsync.nodes.peer_link import PeerLink
-from shadowsync.nodes.role import MemberInfo
+from shadowsync.nodes.allreduce.link import PeerLink
+from shadowsync.nodes.allreduce.sockets import PeerSocket
+from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Peers, Replica
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from shadowsync.nodes.shard_part import ShardPart
+from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest
-from shadowsync.pipeline.embedding.applied import AppliedBatches
-from shadowsync.pipeline.embedding.saved_tables import SavedTables
-from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 
 
 def manifest_of_files(files: Sequence[FileEntry]) -> CheckpointManifest:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.replica import Shared
-from shadowsync.nodes.replica_memory import ReplicaMemory
+from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.replica.replica_memory import ReplicaMemory
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
 
 
 def build_shared(job: Job, memory: ReplicaMemory | None = None) -> Shared:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import shadowsync
-from shadowsync.pipeline.extras import EXTRAS
+from shadowsync.pipeline.jobfile.extras import EXTRAS
 from shadowsync.tests.support.imports import Import, all_imports, package_files, reachable
 
 ROOT = Path(shadowsync.__file__).resolve().parent
@@ -127,7 +127,9 @@ def test_the_whole_package_was_read() -> None:
     """So that the test above does not pass on nothing."""
     found = {str(entry) for entry in all_imports(ROOT)}
     assert len(package_files(ROOT)) > 80
-    assert any("commands.watched" in entry and "shadowsync.nodes.supervisor" in entry for entry in found)
+    assert any(
+        "commands.watched" in entry and "shadowsync.nodes.supervisor.supervisor" in entry for entry in found
+    )
     assert any("pipeline.wire.frames" in entry and "imports msgpack" in entry for entry in found)
 
 
@@ -141,13 +143,13 @@ def test_the_whole_package_was_read() -> None:
         ("pipeline/errors.py", "def f():\n    from ..nodes import settings", wrong_directions),
         ("sync_algos/easgd.py", "from ..pipeline.errors import JobFileError", wrong_directions),
         ("sync_algos/easgd.py", "from .. import PROTOCOL_VERSION", wrong_directions),
-        ("nodes/settings.py", "from ..cli import main", wrong_directions),
+        ("nodes/runtime/settings.py", "from ..cli import main", wrong_directions),
         ("watch/status.py", "from ..nodes.settings import NodeSettings", wrong_directions),
         ("pipeline/errors.py", "from ..watch.status import Status", wrong_directions),
-        ("nodes/supervisor.py", "from ..lab.plan import check", wrong_directions),
+        ("nodes/supervisor/supervisor.py", "from ..lab.plan import check", wrong_directions),
         ("lab/plan.py", "from ..cli import main", wrong_directions),
-        ("nodes/settings.py", "from shadowsync.pipeline.config.job import Job", wrong_directions),
-        ("nodes/settings.py", "from pipeline.config.job import Job", wrong_directions),
+        ("nodes/runtime/settings.py", "from shadowsync.pipeline.config.job import Job", wrong_directions),
+        ("nodes/runtime/settings.py", "from pipeline.config.job import Job", wrong_directions),
         ("__init__.py", "from .cli import main", wrong_directions),
         ("sync_algos/easgd.py", "import zmq", wrong_for_algorithms),
         ("sync_algos/easgd.py", "import numpy as np", wrong_for_algorithms),
@@ -158,12 +160,12 @@ def test_the_whole_package_was_read() -> None:
         ("class_loader.py", "from .pipeline.errors import JobFileError", wrong_directions),
         ("testing/trial.py", "import time", wrong_for_algorithms),
         ("testing/trial.py", "from ..nodes.settings import NodeSettings", wrong_directions),
-        ("nodes/settings.py", "from ..testing.check import check_algorithm", wrong_directions),
-        ("nodes/settings.py", "import pickle", pickling),
-        ("nodes/settings.py", "import torch\nx = torch.load('x')", pickling),
-        ("nodes/settings.py", "import numpy\nx = numpy.load('x', allow_pickle=True)", pickling),
-        ("nodes/settings.py", "def f(s):\n    return s.recv_pyobj()", pickling),
-        ("nodes/settings.py", "import pandas", undeclared),
+        ("nodes/runtime/settings.py", "from ..testing.check import check_algorithm", wrong_directions),
+        ("nodes/runtime/settings.py", "import pickle", pickling),
+        ("nodes/runtime/settings.py", "import torch\nx = torch.load('x')", pickling),
+        ("nodes/runtime/settings.py", "import numpy\nx = numpy.load('x', allow_pickle=True)", pickling),
+        ("nodes/runtime/settings.py", "def f(s):\n    return s.recv_pyobj()", pickling),
+        ("nodes/runtime/settings.py", "import pandas", undeclared),
     ],
 )
 def test_a_planted_wrong_line_is_found(
@@ -181,30 +183,30 @@ def test_a_planted_wrong_line_is_found(
     assert len(check(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("module", ["shadowsync.nodes.coordinator_main", "shadowsync.nodes.reader"])
+@pytest.mark.parametrize("module", ["shadowsync.nodes.coordinator.main", "shadowsync.nodes.reader.role"])
 def test_no_torch_in_the_coordinator_and_the_readers(module: str) -> None:
     """Not now, and not in any function that is called later."""
     found = reachable(ROOT, module)
     assert "torch" not in found, f"through {found['torch']}"
     assert "zmq" in found
-    assert "torch" in reachable(ROOT, "shadowsync.nodes.trainer"), "the control"
+    assert "torch" in reachable(ROOT, "shadowsync.nodes.trainer.role"), "the control"
 
 
 @pytest.mark.parametrize(
     ("module", "wanted"),
     [
-        ("shadowsync.nodes.coordinator_main", False),
-        ("shadowsync.nodes.reader", False),
-        ("shadowsync.nodes.supervisor", False),
+        ("shadowsync.nodes.coordinator.main", False),
+        ("shadowsync.nodes.reader.role", False),
+        ("shadowsync.nodes.supervisor.supervisor", False),
         ("shadowsync.nodes.launch", False),
         ("shadowsync.nodes.sync_count", False),
         ("shadowsync.sync_algos.built_in", False),
         ("shadowsync.sync_algos.registry", True),
-        ("shadowsync.nodes.relay_main", False),
+        ("shadowsync.nodes.supervisor.relay_main", False),
         ("shadowsync.cli", False),
         ("shadowsync", False),
-        ("shadowsync.pipeline.wire.codecs.registry", False),
-        ("shadowsync.nodes.replica", True),
+        ("shadowsync.pipeline.codecs.registry", False),
+        ("shadowsync.nodes.replica.replica", True),
     ],
 )
 def test_which_imports_bring_torch(module: str, wanted: bool) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.commands.job_arguments import job_of
 from shadowsync.pipeline import errors
-from shadowsync.pipeline.data import generator
+from shadowsync.pipeline.data.generator import generator
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
 
 ROOT = Path(shadowsync.__file__).resolve().parent

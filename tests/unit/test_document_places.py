@@ -48,9 +48,11 @@ def test_every_place_exists(page: str) -> None:
 
 def test_a_wrong_place_is_found() -> None:
     """The control."""
-    assert missing("`nodes/worker.py:Worker._compute` and `nodes/worker.py`") == []
-    assert missing("`nodes/worker.py:Worker._comptue`, `nodes/wroker.py:Worker`, `nodes/wroker.py`") == [
-        "nodes/worker.py:Worker._comptue",
+    assert missing("`nodes/worker/worker.py:Worker._compute` and `nodes/worker/worker.py`") == []
+    assert missing(
+        "`nodes/worker/worker.py:Worker._comptue`, `nodes/wroker.py:Worker`, `nodes/wroker.py`"
+    ) == [
+        "nodes/worker/worker.py:Worker._comptue",
         "nodes/wroker.py:Worker",
         "nodes/wroker.py",
     ]

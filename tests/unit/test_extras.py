@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.nodes.coordinator_main import run_coordinator
-from shadowsync.nodes.settings import NodeSettings
+from shadowsync.nodes.coordinator.main import run_coordinator
+from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import DataError, JobFileError
-from shadowsync.pipeline.extras import left_out, missing_modules
+from shadowsync.pipeline.jobfile.extras import left_out, missing_modules
 
 JOB = '[data]\nformat = "parquet"\npath = "train.parquet"\n'
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import shadowsync
-from shadowsync.pipeline.extras import EXTRAS
+from shadowsync.pipeline.jobfile.extras import EXTRAS
 from shadowsync.tests.support.imports import package_files, package_folders
 from shadowsync.tests.support.runs import small_job, write_job
 

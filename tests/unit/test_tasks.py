@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from shadowsync.pipeline.tasks import TaskSet, race
+from shadowsync.pipeline.wire.tasks import TaskSet, race
 
 
 async def fails() -> None:

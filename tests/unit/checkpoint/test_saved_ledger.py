@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
-from shadowsync.pipeline.embedding.applied import AppliedBatches
+from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.types import BatchId
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel, ValidationError
+from shadowsync.pipeline.codecs.registry import LinkCodecs
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.wire.codecs.registry import LinkCodecs
 
 Load = Callable[..., Job]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shadowsync.pipeline.config import reference
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.jobfile import reference
 
 
 def _rows(text: str) -> list[str]:
@@ -20,7 +20,7 @@ def test_every_key_and_section_has_a_description() -> None:
 def test_the_page_is_current() -> None:
     if not reference.PAGE.exists():
         pytest.skip("an installed package has no docs beside it")
-    again = "python -m shadowsync.pipeline.config.reference --write"
+    again = "python -m shadowsync.pipeline.jobfile.reference --write"
     assert reference.PAGE.read_text("utf-8") == reference.page(), f"run {again}"
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from shadowsync.pipeline.config.schedule_section import ScheduleSection
+from shadowsync.pipeline.config.trainer import ScheduleSection
 
 
 def _make(kind: str, **settings: Any) -> ScheduleSection:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shadowsync.pipeline.config.load import validate_job
 from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.jobfile.load_part import validate_job
 
 
 def tree(**trainer: Any) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.config.load import job_of_tree
 from shadowsync.pipeline.data import criteo_tsv, cutter
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.cutter import examples_of
-from shadowsync.pipeline.data.job_input import JobInput
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.data.spans import Span, plan_spans
 from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.pipeline.jobfile.load_part import job_of_tree
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.cut import cut_batches
 

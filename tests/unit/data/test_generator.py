@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 import pytest
-from shadowsync.pipeline.data import generator
-from shadowsync.pipeline.data.click_columns import BLOCK_EXAMPLES, COUNT_COLUMNS, ID_COLUMNS
-from shadowsync.pipeline.data.click_ids import ranks_of_ids
-from shadowsync.pipeline.data.generator import LogManifest, draw_rows, generate_log, read_manifest
-from shadowsync.pipeline.data.teacher import Teacher
+from shadowsync.pipeline.data.generator import generator
+from shadowsync.pipeline.data.generator.click_ids import ranks_of_ids
+from shadowsync.pipeline.data.generator.columns import BLOCK_EXAMPLES, COUNT_COLUMNS, ID_COLUMNS
+from shadowsync.pipeline.data.generator.generator import LogManifest, draw_rows, generate_log, read_manifest
+from shadowsync.pipeline.data.generator.teacher import Teacher
 from shadowsync.pipeline.errors import DataError, JobFileError, ResourceError
 
 COUNTS = [f"I{number}" for number in range(1, len(COUNT_COLUMNS) + 1)]

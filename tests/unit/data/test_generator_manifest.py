@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.pipeline.data.generator import LogManifest, generate_log, read_manifest
+from shadowsync.pipeline.data.generator.generator import LogManifest, generate_log, read_manifest
 from shadowsync.pipeline.errors import DataError
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from shadowsync.pipeline.data.click_columns import (
+from shadowsync.pipeline.data.generator.click_ids import ids_of_ranks, normals_of_ids, ranks_of_ids
+from shadowsync.pipeline.data.generator.columns import (
     BLOCK_EXAMPLES,
     COUNT_COLUMNS,
     ID_COLUMNS,
@@ -15,9 +16,8 @@ from shadowsync.pipeline.data.click_columns import (
     draw_block,
     popularity,
 )
-from shadowsync.pipeline.data.click_ids import ids_of_ranks, normals_of_ids, ranks_of_ids
-from shadowsync.pipeline.data.generator import draw_rows
-from shadowsync.pipeline.data.teacher import EXPECTED_NE, LATENT_DIM, MEAN_LABEL, Teacher, entropy
+from shadowsync.pipeline.data.generator.generator import draw_rows
+from shadowsync.pipeline.data.generator.teacher import EXPECTED_NE, LATENT_DIM, MEAN_LABEL, Teacher, entropy
 
 Float64Array = NDArray[np.float64]
 SEED, TRAIN, EVAL = 5, 8 * BLOCK_EXAMPLES, 4 * BLOCK_EXAMPLES

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.hashing import PADDING_BYTES
 from shadowsync.pipeline.data.line_parser import LineParser, Parsed
-from shadowsync.pipeline.data.sources import LineBlock
+from shadowsync.pipeline.data.text import LineBlock
 
 NAMES = ["a", "b", "c"]
 

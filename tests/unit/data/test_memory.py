@@ -112,8 +112,8 @@ READ_SCHEMA = """
 import sys
 import pyarrow
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.input_plan import plan_input
-from shadowsync.pipeline.data.job_input import JobInput
+from shadowsync.pipeline.input.input_plan import plan_input
+from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.tests.support.schemas import schema_job
 
 def peak_mib():

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.job_input import JobInput
-from shadowsync.pipeline.data.places import is_url, matching, suffix_of
+from shadowsync.pipeline.data.paths import is_url, matching, suffix_of
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.tests.support.http_files import http_files
 from shadowsync.tests.support.schemas import HEADER, read_all, schema_job
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.pipeline.data.job_input import JobInput
 from shadowsync.pipeline.errors import DataError, JobFileError
+from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.tests.support.schemas import COLUMNS, HEADER, read_all, schema_job, write_lines
 
 GOOD = "5,30,ann,a|b,8,1"

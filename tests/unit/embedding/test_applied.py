@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from shadowsync.pipeline.embedding.applied import AppliedBatches
+from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.types import BatchId
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.pipeline.embedding.distinct import Distinct
+from shadowsync.pipeline.embedding.lookup.request import Distinct
 
 
 @given(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 9), max_size=60))

@@ -9,9 +9,9 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from shadowsync.pipeline.embedding import loaded_tables
-from shadowsync.pipeline.embedding.loaded_tables import LoadedTables
-from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.storage import loaded_tables
+from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
 from shadowsync.tests.support.embedding_cluster import EmbeddingCluster, draw_rows
 from shadowsync.tests.support.saved_shards import save_shards

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.tests.support.tables import make_table, make_tables
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.tables import make_tables
 

@@ -10,15 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding.floats import Floats
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.routing import ShardRouter
-from shadowsync.tests.support.embedding_cluster import (
-    DrawnRows,
-    EmbeddingCluster,
-    PlainTables,
-    draw_rows,
-)
+from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.embedding.lookup.vectors import Floats
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.tests.support.embedding_cluster import DrawnRows, EmbeddingCluster, PlainTables, draw_rows
 from shadowsync.tests.support.tables import make_table, make_tables
 
 DIM, BATCH, LR = 4, 23, 0.1

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.pipeline.embedding import rows as rows_module
-from shadowsync.pipeline.embedding.rows import row_values
+from shadowsync.pipeline.embedding.storage import first_values as rows_module
+from shadowsync.pipeline.embedding.storage.first_values import row_values
 
 MASK = 2**64 - 1
 WRONG_OUTS: list[Any] = [np.zeros((3, 5), np.float32), np.zeros((3, 4)), np.zeros((4, 3), np.float32).T]

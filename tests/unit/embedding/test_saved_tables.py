@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from shadowsync.nodes.shard_part import ShardPart
+from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding import store as store_module
-from shadowsync.pipeline.embedding.applied import AppliedBatches
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.saved_tables import SavedTables
-from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage import store as store_module
+from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.embedding_cluster import EmbeddingCluster, draw_rows

@@ -9,9 +9,9 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.rows import row_values
-from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.first_values import row_values
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.errors import JobFileError, ResourceError
 from shadowsync.pipeline.types import Float32Array, Int32Array
 from shadowsync.tests.support.tables import make_table, make_tables

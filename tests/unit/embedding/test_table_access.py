@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 from shadowsync.pipeline.data.batch import Batch
-from shadowsync.pipeline.embedding.row_costs import CountedPrices, TimedPrices, Traffic, cost_of
-from shadowsync.pipeline.embedding.table_access import AccessCounter, TableAccess
+from shadowsync.pipeline.embedding.placement.row_costs import CountedPrices, TimedPrices, Traffic, cost_of
+from shadowsync.pipeline.embedding.placement.table_access import AccessCounter, TableAccess
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.tables import make_table
 

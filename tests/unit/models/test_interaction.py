@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from shadowsync.pipeline.models.interaction import PairProducts
+from shadowsync.pipeline.models.layers import PairProducts
 
 
 def _plain(vectors: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.models.dcn_v2 import CrossLayer, DCNv2
+from shadowsync.pipeline.models.built_in import CrossLayer, DCNv2
 from shadowsync.pipeline.models.dlrm import DLRM
 from shadowsync.pipeline.models.loss import mean_log_loss
 from shadowsync.pipeline.models.wide_deep import WideDeep

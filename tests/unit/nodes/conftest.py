@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
-from shadowsync.nodes.center_service import CenterService
-from shadowsync.nodes.center_state import CenterState
-from shadowsync.nodes.role import MemberInfo
-from shadowsync.pipeline.wire.codecs.registry import LinkCodecs
+from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.nodes.sync.center import CenterState
+from shadowsync.nodes.sync.center_service import CenterService
+from shadowsync.pipeline.codecs.registry import LinkCodecs
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.early_chunks import EarlyChunks, RoundId
-from shadowsync.nodes.peer_round import Phase
+from shadowsync.nodes.allreduce.early_chunks import EarlyChunks, RoundId
+from shadowsync.nodes.allreduce.round import Phase
 from shadowsync.pipeline.wire.messages import Lookup
 from shadowsync.pipeline.wire.peer_messages import (
     PeerAsk,

@@ -11,12 +11,12 @@ import torch
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.center_link import CenterLink
-from shadowsync.nodes.center_service import CenterService
-from shadowsync.nodes.center_state import CenterState
-from shadowsync.nodes.role import MemberInfo
-from shadowsync.pipeline.wire.codecs.reference import Reference
-from shadowsync.pipeline.wire.codecs.registry import CODECS, CodecOptions, LinkCodecs, make_codec
+from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.nodes.shadow.center_client import CenterLink
+from shadowsync.nodes.sync.center import CenterState
+from shadowsync.nodes.sync.center_service import CenterService
+from shadowsync.pipeline.codecs.reference import Reference
+from shadowsync.pipeline.codecs.registry import CODECS, CodecOptions, LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterSeed, CenterValues
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions

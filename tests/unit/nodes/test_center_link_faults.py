@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import zmq
-from shadowsync.nodes.center_link import CenterLink
+from shadowsync.nodes.shadow.center_client import CenterLink
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterValues, Failure, Pushed
 from shadowsync.sync_algos.base import PeerLost, Slice
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions

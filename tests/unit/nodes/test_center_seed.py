@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shadowsync.nodes.center_state import CenterState
+from shadowsync.nodes.sync.center import CenterState
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from shadowsync.nodes.center_state import CenterState
+from shadowsync.nodes.sync.center import CenterState
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed, CenterValues

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.closing import JobFinalizer
-from shadowsync.nodes.membership_state import Member
-from shadowsync.nodes.model_words import ModelFacts
-from shadowsync.nodes.outcome import HURRY_SECONDS, Outcome
-from shadowsync.nodes.running_checkpoint import PART_SECONDS
+from shadowsync.nodes.coordinator.checkpoint import PART_SECONDS
+from shadowsync.nodes.coordinator.membership import Member
+from shadowsync.nodes.coordinator.model_words import ModelFacts
+from shadowsync.nodes.coordinator.outcome import HURRY_SECONDS, Outcome
+from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
 from shadowsync.sync_algos.model_origin import ModelOrigin

@@ -6,14 +6,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.conductor import JobController
-from shadowsync.nodes.coordinator import CoordinatorServer
-from shadowsync.nodes.job_state import JobState
-from shadowsync.nodes.ledger_state import LedgerState
-from shadowsync.nodes.ledger_store import LedgerStore
-from shadowsync.nodes.model_words import ModelFacts
-from shadowsync.nodes.placement import Placement
-from shadowsync.nodes.settings import NodeSettings
+from shadowsync.nodes.coordinator.controller import JobController
+from shadowsync.nodes.coordinator.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.model_words import ModelFacts
+from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.server import CoordinatorServer
+from shadowsync.nodes.coordinator.state import JobState
+from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ExitCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shadowsync.nodes.delivery_state import TRAINING, DeliveryState, size_of, token_of
+from shadowsync.nodes.reader.deliveries import TRAINING, DeliveryState, size_of, token_of
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.pipeline.wire.retransmission import DELIVERY
 from shadowsync.tests.support.batches import batch_id, make_batch

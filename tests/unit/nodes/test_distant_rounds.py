@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from shadowsync.nodes.distant_rounds import DistantGate, DistantRounds, RoundNotes
-from shadowsync.nodes.fixed_rate import GatedRounds
-from shadowsync.nodes.replica import Shared
-from shadowsync.nodes.round_gate import RoundGate
-from shadowsync.nodes.rounds import RoundCounter
+from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.shadow.distant_rounds import DistantGate, DistantRounds, RoundNotes
+from shadowsync.nodes.shadow.fixed_rate import GatedRounds
+from shadowsync.nodes.shadow.round_gate import RoundGate
+from shadowsync.nodes.shadow.rounds import RoundCounter
 from shadowsync.tests.support.processes import wait_until
 
 EVERY = 3

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from shadowsync.nodes import embedding as embedding_module
-from shadowsync.nodes.embedding import EmbeddingRole
-from shadowsync.nodes.role import NodeContext
-from shadowsync.nodes.shard_part import ShardPart
+from shadowsync.nodes.embedding import role as embedding_module
+from shadowsync.nodes.embedding.role import EmbeddingRole
+from shadowsync.nodes.embedding.shard_part import ShardPart
+from shadowsync.nodes.runtime.role import NodeContext
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.types import BatchId, Int32Array
 from shadowsync.pipeline.wire.messages import Lookup, Push, Pushed, Vectors

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from shadowsync.nodes.emulation import Emulation
-from shadowsync.nodes.starter import SpawnStarter
+from shadowsync.nodes.supervisor.slow_network import Emulation
+from shadowsync.nodes.supervisor.starter import SpawnStarter
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 

@@ -17,10 +17,16 @@ from typing import Any
 
 import psutil
 import pytest
-from shadowsync.nodes.child import Child
-from shadowsync.nodes.entry_points import ENTRY_POINTS, python
-from shadowsync.nodes.fork_client import ForkStarter, receive_answer, send_order
-from shadowsync.nodes.starter import METHOD_VARIABLE, SpawnStarter, Starter, make_starter, start_method
+from shadowsync.nodes.runtime.entry_points import ENTRY_POINTS, python
+from shadowsync.nodes.supervisor.child import Child
+from shadowsync.nodes.supervisor.fork_client import ForkStarter, receive_answer, send_order
+from shadowsync.nodes.supervisor.starter import (
+    METHOD_VARIABLE,
+    SpawnStarter,
+    Starter,
+    make_starter,
+    start_method,
+)
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.tests.support.processes import wait_until
 
@@ -127,7 +133,7 @@ def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -
         textwrap.dedent(
             """
             import asyncio
-            from shadowsync.nodes.fork_client import ForkStarter, receive_answer, send_order
+            from shadowsync.nodes.supervisor.fork_client import ForkStarter, receive_answer, send_order
 
             async def main():
                 starter = ForkStarter()
@@ -189,7 +195,7 @@ def test_the_light_server_has_no_torch_and_the_other_one_has(script: Callable[[s
 
 FORKS = """
 import os, socket, sys, threading
-from shadowsync.nodes.fork_safety import why_not_fork
+from shadowsync.nodes.supervisor.fork_safety import why_not_fork
 
 own = socket.socket()
 held = threading.Event()
@@ -214,7 +220,7 @@ def test_a_process_with_threads_or_sockets_is_not_forked(what: str, why: str) ->
 
 SERVES = """
 import socket, sys, threading
-from shadowsync.nodes.fork_server import ForkServer, become
+from shadowsync.nodes.supervisor.fork_server import ForkServer, become
 
 if sys.argv[1] == "thread":
     threading.Thread(target=threading.Event().wait, daemon=True).start()

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.nodes.health import Health, ask_health, health_path, serve_health
-from shadowsync.nodes.health_words import coordinator_health, node_health
+from shadowsync.nodes.runtime.health import Health, ask_health, health_path, serve_health
+from shadowsync.nodes.runtime.health_words import coordinator_health, node_health
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.processes import wait_until
 
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from shadowsync.nodes.health import Health, serve_health
+from shadowsync.nodes.runtime.health import Health, serve_health
 asyncio.run(serve_health(Path(sys.argv[1]), lambda: Health(True, "trainer: well", {"trained": 3})))
 """
 WELL = Health(True, "trainer: well", {"trained": 3})

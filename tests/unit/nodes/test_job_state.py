@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 import shadowsync
-from shadowsync.nodes.job_state import MAX_POINTS, NEXT_PHASES, DivergenceCurve, JobState, Phase, PhaseError
-from shadowsync.nodes.stop import Stop
+from shadowsync.nodes.coordinator.state import (
+    MAX_POINTS,
+    NEXT_PHASES,
+    DivergenceCurve,
+    JobState,
+    Phase,
+    PhaseError,
+)
+from shadowsync.nodes.coordinator.stop import Stop
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.fake_coordinator import member, state_of
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.ledger_state import LedgerState
-from shadowsync.nodes.lost_batches import lost_batches
-from shadowsync.nodes.membership_state import Member
-from shadowsync.nodes.role import MemberInfo
+from shadowsync.nodes.coordinator.ledger import LedgerState
+from shadowsync.nodes.coordinator.lost_batches import lost_batches
+from shadowsync.nodes.coordinator.membership import Member
+from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.types import BatchId
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.membership_state import Membership
+from shadowsync.nodes.coordinator.membership import Membership
 from shadowsync.pipeline.errors import ClusterError
 
 DIGEST = "d1"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import zmq
 import zmq.asyncio
-from shadowsync.nodes import node as node_module
-from shadowsync.nodes.node import Node
-from shadowsync.nodes.role import NodeContext, Role
-from shadowsync.nodes.settings import NodeSettings
-from shadowsync.pipeline.config.load import job_of_tree
-from shadowsync.pipeline.embedding.plan import TablePlan
+from shadowsync.nodes.runtime import node as node_module
+from shadowsync.nodes.runtime.node import Node
+from shadowsync.nodes.runtime.role import NodeContext, Role
+from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.jobfile.load_part import job_of_tree
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.schema import Message

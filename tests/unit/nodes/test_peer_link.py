@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.peer_link import PeerLink
-from shadowsync.nodes.round_memory import KEPT_RESULTS
+from shadowsync.nodes.allreduce.link import PeerLink
+from shadowsync.nodes.allreduce.round_memory import KEPT_RESULTS
+from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.buffers import bytes_of
-from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import Failure, Lookup
 from shadowsync.pipeline.wire.peer_messages import PeerReady, PeerResult
 from shadowsync.pipeline.wire.schema import Message

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.membership_state import Member
-from shadowsync.nodes.profiler import Profiler
-from shadowsync.pipeline.profile.document import Profile
+from shadowsync.nodes.coordinator.membership import Member
+from shadowsync.nodes.coordinator.profiler import Profiler
+from shadowsync.pipeline.performance.document import Profile
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.nodes.reader_line import GATHER_SECONDS, RESTATE_SECONDS, ReaderLine
+from shadowsync.nodes.worker.reader_client import GATHER_SECONDS, RESTATE_SECONDS, ReaderLine
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.outbox import Outbox

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest
-from shadowsync.nodes import relay
-from shadowsync.nodes.relay import Door, Line
+from shadowsync.nodes.supervisor import relay
+from shadowsync.nodes.supervisor.relay import Door, Line
 from shadowsync.pipeline.wire.endpoints import local_address
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from shadowsync.nodes.rounds import RoundCounter
+from shadowsync.nodes.shadow.rounds import RoundCounter
 
 
 def test_gaps_are_iterations_between_completed_rounds() -> None:

@@ -7,23 +7,22 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import zmq
-from shadowsync.nodes.reader_line import ReaderLine
-from shadowsync.nodes.row_coding import RowCoding
-from shadowsync.nodes.shard_line import ShardLines, ShardRefused
-from shadowsync.nodes.shard_service import ShardService
-from shadowsync.nodes.slot import Slot
-from shadowsync.pipeline.embedding.lookup import (
+from shadowsync.nodes.embedding.server import ShardService
+from shadowsync.nodes.worker.batches import Slot
+from shadowsync.nodes.worker.embedding_client import ShardLines, ShardRefused
+from shadowsync.nodes.worker.reader_client import ReaderLine
+from shadowsync.pipeline.codecs.formats import CodecError
+from shadowsync.pipeline.codecs.registry import STATELESS, LinkCodecs, make_codec
+from shadowsync.pipeline.embedding.lookup.lookup import (
     NO_BAG_LENGTHS,
     BankLookup,
     BankShare,
     LookupPlan,
     count_floats,
 )
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.pipeline.wire.codecs.base import CodecError
-from shadowsync.pipeline.wire.codecs.registry import STATELESS, LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import (
     CodedPush,
     CodedVectors,
@@ -34,6 +33,7 @@ from shadowsync.pipeline.wire.messages import (
     Pushed,
     Vectors,
 )
+from shadowsync.pipeline.wire.row_codec import RowCoding
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.tables import make_tables

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.conductor import JobController
-from shadowsync.nodes.job_state import Origin
-from shadowsync.nodes.same_start import require_same_start
+from shadowsync.nodes.coordinator.controller import JobController
+from shadowsync.nodes.coordinator.same_start import require_same_start
+from shadowsync.nodes.coordinator.state import Origin
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import zmq
-from shadowsync.nodes.service import Service
+from shadowsync.nodes.runtime.threads import Service
 
 WAIT_SECONDS = 10.0
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 import zmq
-from shadowsync.nodes.reader_line import ReaderLine
-from shadowsync.nodes.row_coding import RowCoding
-from shadowsync.nodes.shard_line import ShardLines
-from shadowsync.nodes.shard_service import ShardService
-from shadowsync.nodes.slot import Slot
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.routing import ShardRouter
-from shadowsync.pipeline.embedding.store import ShardStore
-from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
+from shadowsync.nodes.embedding.server import ShardService
+from shadowsync.nodes.worker.batches import Slot
+from shadowsync.nodes.worker.embedding_client import ShardLines
+from shadowsync.nodes.worker.reader_client import ReaderLine
+from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
+from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire.messages import Delivery, Failure, Push
+from shadowsync.pipeline.wire.row_codec import RowCoding
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.embedding_cluster import draw_rows

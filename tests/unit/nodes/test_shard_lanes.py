@@ -11,13 +11,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import zmq
-from shadowsync.nodes.listening_service import POLL_MILLISECONDS
-from shadowsync.nodes.shard_lanes import UNDER_WAY_LIMIT, ShardLanes
-from shadowsync.nodes.shard_service import ShardService
-from shadowsync.pipeline.embedding.bank import RowBank
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.shard_work import ShardWork
-from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.nodes.embedding.lanes import UNDER_WAY_LIMIT, ShardLanes
+from shadowsync.nodes.embedding.server import ShardService
+from shadowsync.nodes.runtime.listening_service import POLL_MILLISECONDS
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.bank import RowBank
+from shadowsync.pipeline.embedding.storage.shard_work_part import ShardWork
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire import frames
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.sockets import Connection, Listener

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shadowsync.nodes.reader_line import ReaderLine
-from shadowsync.nodes.shard_line import ShardLines, ShardRefused
-from shadowsync.nodes.slot import Slot
-from shadowsync.pipeline.embedding.lookup import NO_BAG_LENGTHS, BankLookup, BankShare, LookupPlan
+from shadowsync.nodes.worker.batches import Slot
+from shadowsync.nodes.worker.embedding_client import ShardLines, ShardRefused
+from shadowsync.nodes.worker.reader_client import ReaderLine
+from shadowsync.pipeline.embedding.lookup.lookup import NO_BAG_LENGTHS, BankLookup, BankShare, LookupPlan
 from shadowsync.pipeline.wire.messages import Delivery, Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.tests.support.batches import batch_id

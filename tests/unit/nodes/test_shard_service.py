@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import zmq
 from numpy.typing import NDArray
-from shadowsync.nodes.shard_service import ShardService
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.nodes.embedding.server import ShardService
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 import zmq
-from shadowsync.nodes.shard_line import ShardLines, ShardRefused
-from shadowsync.nodes.shard_service import ShardService
-from shadowsync.nodes.shared_rows import SharedRows
-from shadowsync.nodes.slot import Slot
-from shadowsync.pipeline.embedding.plan import TablePlan
-from shadowsync.pipeline.embedding.routing import ShardRouter
-from shadowsync.pipeline.embedding.store import ShardStore
+from shadowsync.nodes.embedding.server import ShardService
+from shadowsync.nodes.embedding.shared_memory import SharedRows
+from shadowsync.nodes.worker.batches import Slot
+from shadowsync.nodes.worker.embedding_client import ShardLines, ShardRefused
+from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
+from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import Float32Array
-from shadowsync.pipeline.wire.codecs.registry import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import (
     Attach,
     Attached,

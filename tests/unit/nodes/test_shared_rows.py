@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.nodes.shared_rows import PAGE_FLOATS, Lease, SharedRows
+from shadowsync.nodes.embedding.shared_memory import PAGE_FLOATS, Lease, SharedRows
 from shadowsync.pipeline.wire.messages import Attach, Attached
 from shadowsync.pipeline.wire.retransmission import ATTACH
 from shadowsync.tests.support.leaks import memory_descriptors

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator import CoordinatorServer
-from shadowsync.nodes.input_size import InputSize
-from shadowsync.nodes.job_state import InputFacts, JobState, Phase
-from shadowsync.nodes.ledger_state import LedgerState
-from shadowsync.nodes.ledger_store import LedgerStore
-from shadowsync.nodes.metrics_port import metrics_address, metrics_ports
-from shadowsync.nodes.placement import Placement
-from shadowsync.nodes.settings import NodeSettings
-from shadowsync.nodes.starter import SpawnStarter
-from shadowsync.nodes.status import answer_status, build_status
-from shadowsync.nodes.supervisor import Supervisor
-from shadowsync.nodes.watching import Watching
-from shadowsync.nodes.watching import _names as page_names
+from shadowsync.nodes.coordinator.input_size import InputSize
+from shadowsync.nodes.coordinator.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.monitoring import Watching
+from shadowsync.nodes.coordinator.monitoring import _names as page_names
+from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.server import CoordinatorServer
+from shadowsync.nodes.coordinator.state import InputFacts, JobState, Phase
+from shadowsync.nodes.coordinator.status import answer_status, build_status
+from shadowsync.nodes.runtime.metrics_port import metrics_address, metrics_ports
+from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.nodes.supervisor.starter import SpawnStarter
+from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
@@ -218,7 +218,7 @@ def test_what_cannot_be_shown_does_not_stop_the_job(tmp_path: Path, monkeypatch:
     def work(c: CoordinatorServer) -> None:
         watching = Watching(c)
         with monkeypatch.context() as broken:
-            broken.setattr("shadowsync.nodes.watching.build_status", fails)
+            broken.setattr("shadowsync.nodes.coordinator.monitoring.build_status", fails)
             for _ in range(3):
                 watching.publish()
         assert [what for _, _, what in c.state.events] == [

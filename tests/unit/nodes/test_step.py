@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.cuda_device import CudaDevice
-from shadowsync.nodes.replica import Shared
-from shadowsync.nodes.step import DENSE as DENSE_GRADIENT
-from shadowsync.nodes.step import EMBEDDINGS, LOSS, ON_DEVICE, Step, Stepper
+from shadowsync.nodes.replica.cuda import CudaDevice
+from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.worker.step import DENSE as DENSE_GRADIENT
+from shadowsync.nodes.worker.step import EMBEDDINGS, LOSS, ON_DEVICE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.mlp import THIN_ELEMENTS
+from shadowsync.pipeline.quality import QualitySums
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.sync_group import GroupView, SyncGroup
+from shadowsync.nodes.runtime.members import GroupView, SyncGroup
 
 
 def formed(count: int) -> SyncGroup:

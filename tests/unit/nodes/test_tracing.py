@@ -6,8 +6,8 @@ import threading
 import time
 
 import pytest
-from shadowsync.nodes import tracing
-from shadowsync.nodes.tracing import Activity, Tracer
+from shadowsync.nodes.runtime import tracing
+from shadowsync.nodes.runtime.tracing import Activity, Tracer
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any, cast
 
-from shadowsync.nodes.trained import Trained
-from shadowsync.nodes.trained_outbox import FLUSH_RECORDS, FLUSH_SECONDS, TrainedOutbox
+from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECONDS, TrainedOutbox
+from shadowsync.nodes.worker.trained import Trained
 from shadowsync.pipeline.wire.conversation import Conversation
 from shadowsync.tests.support.batches import batch_id
 

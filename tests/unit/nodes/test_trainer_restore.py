@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from shadowsync.nodes.replica import Shared
-from shadowsync.nodes.trainer_files import TrainerSnapshot, write_algorithm, write_dense, write_trainer
-from shadowsync.nodes.trainer_restore import restore_trainer
+from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.trainer.checkpoint import TrainerSnapshot, write_algorithm, write_dense, write_trainer
+from shadowsync.nodes.trainer.restore import restore_trainer
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
 from shadowsync.pipeline.config.job import Job

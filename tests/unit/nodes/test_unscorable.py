@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from shadowsync.nodes import offline_eval
-from shadowsync.nodes.reader_line import ReaderLine
-from shadowsync.nodes.slot import Slot
-from shadowsync.nodes.step import Stepper
-from shadowsync.nodes.worker import Worker
+from shadowsync.nodes.worker.batches import Slot
+from shadowsync.nodes.worker.reader_client import ReaderLine
+from shadowsync.nodes.worker.step import Stepper
+from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError, JobFileError
-from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.quality import QualitySums
+from shadowsync.pipeline.saved_model import evaluate as offline_eval
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.outbox import Outbox

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.validation_state import Scored, ValidationState
+from shadowsync.nodes.coordinator.validation_state import Scored, ValidationState
 from shadowsync.pipeline.config.validation_section import ValidationSection
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import zmq
-from shadowsync.nodes.worker_pair import WorkerPair
+from shadowsync.nodes.worker.process_channel import WorkerPair
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.pipeline.wire.frames import encode
 from shadowsync.pipeline.wire.messages import Pulse, WorkerNote

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.load import job_of_tree
 from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.data.prepared.manifest import read_prepared
 from shadowsync.pipeline.errors import DataError, ResourceError
-from shadowsync.pipeline.prepare.manifest import read_prepared
+from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.prepare.folder import PROGRESS_NAME, Progress
 from shadowsync.pipeline.prepare.preparation import Prepared, Told, prepare
-from shadowsync.pipeline.prepare.preparation_run import PreparationRun
-from shadowsync.pipeline.prepare.saved_progress import PROGRESS_NAME, Progress
+from shadowsync.pipeline.prepare.run import PreparationRun
 from shadowsync.tests.support.prepared import Tree, batches_of, csv_job, csv_lines
 
 from .conftest import BAD_EVERY, ROWS

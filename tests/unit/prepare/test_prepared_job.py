@@ -14,29 +14,22 @@ import numpy as np
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.nodes.checkpoint_manifest import describe_input, input_differences
-from shadowsync.pipeline.config.load import job_of_tree, load_job, load_resolved
-from shadowsync.pipeline.data.generator import generate_log
-from shadowsync.pipeline.data.input_plan import plan_input
-from shadowsync.pipeline.data.job_input import JobInput
-from shadowsync.pipeline.errors import DataError, JobFileError
-from shadowsync.pipeline.prepare.manifest import (
+from shadowsync.nodes.coordinator.checkpoint_manifest import describe_input, input_differences
+from shadowsync.pipeline.data.generator.generator import generate_log
+from shadowsync.pipeline.data.prepared.manifest import (
     MANIFEST_NAME,
     Order,
     PreparedManifest,
     read_prepared,
     source_files,
 )
+from shadowsync.pipeline.data.prepared.verify import verify_folder
+from shadowsync.pipeline.errors import DataError, JobFileError
+from shadowsync.pipeline.input.input_plan import plan_input
+from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.pipeline.jobfile.load_part import job_of_tree, load_job, load_resolved
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare
-from shadowsync.pipeline.prepare.verify import verify_folder
-from shadowsync.tests.support.prepared import (
-    Tree,
-    batches_of,
-    csv_job,
-    csv_lines,
-    on_folder,
-    same_batches,
-)
+from shadowsync.tests.support.prepared import Tree, batches_of, csv_job, csv_lines, on_folder, same_batches
 
 Made = tuple[Path, Prepared]
 

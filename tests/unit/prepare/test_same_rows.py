@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.pipeline.config.load import job_of_tree
-from shadowsync.pipeline.data.generator import generate_log
-from shadowsync.pipeline.data.input_plan import plan_input
+from shadowsync.pipeline.data.generator.generator import generate_log
+from shadowsync.pipeline.input.input_plan import plan_input
+from shadowsync.pipeline.jobfile.load_part import job_of_tree
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare
 from shadowsync.tests.support.prepared import (
     Tree,

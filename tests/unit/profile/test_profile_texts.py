@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 from rich.console import Console
-from shadowsync.pipeline.profile.document import Profile, TraceNote, read_profile
-from shadowsync.pipeline.profile.render import print_profile, render_profile, write_profile
+from shadowsync.pipeline.performance.document import Profile, TraceNote, read_profile
+from shadowsync.pipeline.performance.render import print_profile, render_profile, write_profile
 from shadowsync.tests.support.measures import measured, node
 
 TRACE = TraceNote(seconds=1.0, events=3, clock_error_seconds=0.0)

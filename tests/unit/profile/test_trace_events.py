@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shadowsync.pipeline.profile.trace_events import NodeTrace, trace_events
+from shadowsync.pipeline.performance.trace_events import NodeTrace, trace_events
 
 
 def marks(*found: list[int], names: tuple[str, ...] = ("lookup", "push")) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.profile.document import WAITS, judge
-from shadowsync.pipeline.profile.measured import Measured
-from shadowsync.pipeline.profile.reasons import ADVICE, MORE_CORES, PREPARE
-from shadowsync.pipeline.profile.render import HEADLINES
+from shadowsync.pipeline.performance.document import WAITS, judge
+from shadowsync.pipeline.performance.measured import Measured
+from shadowsync.pipeline.performance.reasons import ADVICE, MORE_CORES, PREPARE
+from shadowsync.pipeline.performance.render import HEADLINES
 from shadowsync.tests.support.measures import measured, node, threads
 
 WAITING = {"compute_seconds": 8.0, "compute_cpu_seconds": 8.0}

@@ -6,8 +6,8 @@ import io
 
 import pytest
 from rich.console import Console
-from shadowsync.nodes.bad_batches import KEPT, BadBatches
-from shadowsync.nodes.ledger_state import LeftOut
+from shadowsync.nodes.coordinator.bad_batches import KEPT, BadBatches
+from shadowsync.nodes.coordinator.ledger import LeftOut
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report

@@ -6,8 +6,8 @@ import io
 
 import pytest
 from rich.console import Console
-from shadowsync.pipeline.profile.document import Profile
-from shadowsync.pipeline.profile.render import render_profile
+from shadowsync.pipeline.performance.document import Profile
+from shadowsync.pipeline.performance.render import render_profile
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Node, Report
 from shadowsync.pipeline.report.terminal import print_report

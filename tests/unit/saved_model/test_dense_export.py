@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.models.dcn_v2 import DCNv2
+from shadowsync.pipeline.models.built_in import DCNv2
 from shadowsync.pipeline.models.dlrm import DLRM
 from shadowsync.pipeline.models.wide_deep import WideDeep
 from shadowsync.pipeline.saved_model import dense_export

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from shadowsync.pipeline.config.load import job_of_tree
 from shadowsync.pipeline.data.id_classes import IdClass
 from shadowsync.pipeline.data.spans import plan_spans
 from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.jobfile.load_part import job_of_tree
 from shadowsync.pipeline.saved_model.input_rows import InputRows, read_input, rows_of_columns
 from shadowsync.pipeline.saved_model.input_schema import InputSchema, input_schema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from shadowsync.nodes.tally import Tally
+from shadowsync.nodes.coordinator.progress import Tally
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.curves import UNSETTLED_POINTS, Curves, parts_of

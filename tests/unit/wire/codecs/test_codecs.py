@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from shadowsync.pipeline.codecs.bfloat16 import BFloat16
+from shadowsync.pipeline.codecs.float16 import Float16
+from shadowsync.pipeline.codecs.formats import Codec, CodecError
+from shadowsync.pipeline.codecs.int8 import Int8
+from shadowsync.pipeline.codecs.registry import CODECS, CodecOptions, make_codec
+from shadowsync.pipeline.codecs.topk import TopK
 from shadowsync.pipeline.types import Float32Array
-from shadowsync.pipeline.wire.codecs.base import Codec, CodecError
-from shadowsync.pipeline.wire.codecs.bfloat16 import BFloat16
-from shadowsync.pipeline.wire.codecs.float16 import Float16
-from shadowsync.pipeline.wire.codecs.int8 import Int8
-from shadowsync.pipeline.wire.codecs.registry import CODECS, CodecOptions, make_codec
-from shadowsync.pipeline.wire.codecs.topk import TopK
 
 ALL = sorted(CODECS)
 LARGEST = float(np.finfo(np.float32).max)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shadowsync.pipeline.codecs.feedback import Encoded, ErrorFeedback, decode_chunk, encode_chunk
+from shadowsync.pipeline.codecs.formats import Codec, CodecError
+from shadowsync.pipeline.codecs.reference import NO_REFERENCE, Reference
+from shadowsync.pipeline.codecs.registry import CODECS, CodecOptions, make_codec
 from shadowsync.pipeline.types import Float32Array
-from shadowsync.pipeline.wire.codecs.base import Codec, CodecError
-from shadowsync.pipeline.wire.codecs.feedback import Encoded, ErrorFeedback, decode_chunk, encode_chunk
-from shadowsync.pipeline.wire.codecs.reference import NO_REFERENCE, Reference
-from shadowsync.pipeline.wire.codecs.registry import CODECS, CodecOptions, make_codec
 
 ALL = sorted(CODECS)
 LOSSY = [name for name in ALL if make_codec(name).lossy]

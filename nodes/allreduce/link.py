@@ -1,0 +1,340 @@
+"""A trainer's link to the other trainers over ZeroMQ, on the asyncio loop of its shadow thread.
+
+The protocol is in `allreduce_state`; this carries its messages and wakes who waits. A trainer receives on one
+ROUTER and sends on a DEALER to each other one. Chunks leave without a copy, from memory that nobody writes:
+the values of `mean` and its result, which the caller leaves alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import zmq
+
+from ...pipeline.codecs.registry import LinkCodecs
+from ...pipeline.wire.messages import Failure
+from ...pipeline.wire.schema import Message
+from ...sync_algos.base import Algorithm, PeerLost
+from ...sync_algos.grouping import Grouping, everyone
+from ..runtime.role import MemberInfo
+from ..runtime.traffic import summed
+from .early_chunks import RoundId
+from .peer_events import Ended, Event, Excluded, Late, Met, Result
+from .protocol import AllReduceState
+from .sockets import IDENTITY_SUFFIX, PeerLine, PeerSocket
+
+SENT_AT_ONCE = 4
+RECEIVED_AT_ONCE = 8
+TICKS_PER_TIMEOUT = 16
+LONGEST_TICK_SECONDS = 0.25
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LinkedGroup:
+    """The trainers of one round over ZeroMQ; implements `Group` of `sync_algos`."""
+
+    link: PeerLink
+    id: RoundId
+    members: tuple[int, ...]
+
+    @property
+    def round_number(self) -> int:
+        """How many rounds this set of trainers met for before."""
+        return self.id.number
+
+    async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
+        """See `Group.mean`. A call that is cancelled still gives its values to the others, so they must
+        not change until the next `meet` returns."""
+        return await self.link.reduce(self, values, weight, exchange=False)
+
+    async def exchange(self, values: torch.Tensor) -> torch.Tensor:
+        """See `Group.exchange`; what holds for a cancelled `mean` holds here."""
+        if len(self.members) > 2:
+            raise ValueError(f"exchange in a group of {len(self.members)}; it is for two")
+        return await self.link.reduce(self, values, 1.0, exchange=len(self.members) == 2)
+
+
+class PeerLink:
+    """The other trainers as one thread's asyncio loop sees them; `meet` is that of `Peers`.
+
+    Made on that loop, which everything here belongs to.
+
+    Args:
+        socket: what the others send to; closed by `close`.
+        members: all trainers, by index.
+        index: this one; `token` its node's.
+        numel, seed, chunk_bytes, timeout_seconds, eager, codecs, algorithm: see `AllReduceState`.
+        on_late: (generation, index): that trainer is late. The coordinator must answer with a `regroup`,
+            since no round is begun in this generation any more.
+        on_excluded: this trainer wants to meet and is not of the group; once a `meet`.
+        on_wanted: `wanted` has become true.
+    """
+
+    def __init__(
+        self,
+        socket: PeerSocket,
+        context: zmq.Context[zmq.Socket[bytes]],
+        members: Sequence[MemberInfo],
+        index: int,
+        token: str,
+        *,
+        numel: int,
+        seed: int,
+        chunk_bytes: int,
+        timeout_seconds: float,
+        eager: bool,
+        algorithm: Algorithm,
+        on_late: Callable[[int, int], None],
+        on_excluded: Callable[[], None],
+        on_wanted: Callable[[], None],
+        codecs: LinkCodecs | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = socket.listener
+        self._state = AllReduceState(
+            index,
+            numel=numel,
+            seed=seed,
+            chunk_elements=max(1, chunk_bytes // 4),
+            timeout_seconds=timeout_seconds,
+            eager=eager,
+            codecs=codecs or LinkCodecs(),
+            algorithm=algorithm,
+        )
+        self._numel = numel
+        self._on_late, self._on_excluded, self._on_wanted = on_late, on_excluded, on_wanted
+        others = [member for member in members if member.index != index]
+        self._peers = {(member.token + IDENTITY_SUFFIX).encode(): member.index for member in others}
+        self._lines = {member.index: PeerLine(context, member, token) for member in others}
+        self._meeting: asyncio.Future[Met] | None = None
+        self._reducing: tuple[RoundId, asyncio.Future[torch.Tensor]] | None = None
+        self._was_wanted = False
+        self._refused = 0
+        self._receiving = self._sending = self._closed = False
+        self._tick_seconds = min(timeout_seconds / TICKS_PER_TIMEOUT, LONGEST_TICK_SECONDS)
+        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+        sockets = [self._listener.socket, *(line.socket for line in self._lines.values())]
+        self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in sockets]
+        for descriptor in self._descriptors:
+            self._loop.add_reader(descriptor, self._on_activity)
+        self._on_activity()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a peer is ready for a round that this trainer has not met for yet."""
+        return self._state.wanted
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of the messages sent so far; any thread may read it."""
+        return self._listener.sent_bytes + sum(line.traffic.sent for line in self._lines.values())
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of the messages received so far; any thread may read it."""
+        return self._listener.received_bytes
+
+    @property
+    def refused_messages(self) -> int:
+        """What was not understood, here or by the others."""
+        lines = sum(line.refused_messages for line in self._lines.values())
+        return self._refused + self._listener.refused_messages + lines
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the protocol holds: see `AllReduceState.memory_bytes`."""
+        return self._state.memory_bytes
+
+    def metrics(self) -> dict[str, int]:
+        """Counts of what this link itself sent, to be summed over trainers; any thread may read them."""
+        ways = summed(line.traffic.metrics("peers") for line in self._lines.values())
+        standing = self._state.standing
+        own = {"reference_bytes": standing.coding.memory_bytes, "undecided_rounds": standing.undecided_rounds}
+        ends = {f"to/{line.member.name}": line.traffic.sent for line in self._lines.values()}
+        return ways | own | ends
+
+    @property
+    def undecided_rounds(self) -> int:
+        """Rounds that ended here while a member that is gone may have completed them."""
+        return self._state.standing.undecided_rounds
+
+    async def meet(self, grouping: Grouping = everyone) -> LinkedGroup:
+        """See `Peers.meet`. Raises PeerLost also where this trainer is not of the group, or no new group
+        was formed after a lost peer, within the timeout."""
+        if self._closed:
+            raise PeerLost("the link is closed")
+        if self._reducing is not None and not self._reducing[1].done():
+            # A call that was cancelled; its values are still under way.
+            await asyncio.wait({self._reducing[1]})
+        self._meeting = self._loop.create_future()
+        self._state.want(grouping, self._loop.time())
+        self._after()
+        met = await self._meeting
+        return LinkedGroup(self, met.id, met.group)
+
+    async def reduce(
+        self, group: LinkedGroup, values: torch.Tensor, weight: float, *, exchange: bool
+    ) -> torch.Tensor:
+        """What `mean` and `exchange` of a group do."""
+        if values.dtype != torch.float32 or values.dim() != 1 or values.numel() > self._numel:
+            raise ValueError(
+                f"{values.dtype} of shape {tuple(values.shape)}; float32 [<= {self._numel}] it is"
+            )
+        if not 0 <= weight < float("inf"):
+            raise ValueError(f"the weight {weight}; it must be finite, and not negative")
+        done: asyncio.Future[torch.Tensor] = self._loop.create_future()
+        # A call that is cancelled does not look at it.
+        done.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._reducing = group.id, done
+        array = values.detach().contiguous().numpy()
+        self._state.start(group.id, array, weight, self._loop.time(), exchange=exchange)
+        self._after()
+        return await asyncio.shield(done)
+
+    def regroup(self, generation: int, members: Sequence[int]) -> None:
+        """Who takes part from now on, as the coordinator says."""
+        if not self._closed:
+            self._guarded(lambda: self._state.regroup(generation, members, self._loop.time()))
+
+    def cancel(self) -> None:
+        """This trainer takes part in nothing more of this generation; what waits ends with PeerLost."""
+        if not self._closed:
+            self._state.cancel(self._loop.time())
+            self._after()
+
+    async def close(self) -> None:
+        """Ends what waits with PeerLost, and closes the sockets; a second time does nothing."""
+        if self._closed:
+            return
+        self.cancel()
+        self._closed = True
+        self._timer.cancel()
+        for descriptor in self._descriptors:
+            self._loop.remove_reader(descriptor)
+        for line in self._lines.values():
+            line.close()
+        self._listener.close()
+
+    # ZeroMQ's descriptors only say that something changed, once; so what is there is taken until nothing is.
+    # By hand: docs/architecture.md says what a message costs with `zmq.asyncio`, as `CenterLine` has it.
+
+    def _on_activity(self) -> None:
+        for line in self._lines.values():
+            line.hear()
+        # Their next turn has come already where one is scheduled.
+        if not self._receiving:
+            self._receive()
+        if not self._sending:
+            self._send()
+
+    def _receive(self) -> None:
+        self._receiving = False
+        if self._closed:
+            return
+        for _ in range(RECEIVED_AT_ONCE):
+            received = self._listener.receive()
+            if received is None:
+                return
+            self._take(*received)
+            self._after()
+        # The rest after the others' turn.
+        if not self._receiving:
+            self._receiving = True
+            self._loop.call_soon(self._receive)
+
+    def _take(self, identity: bytes, message: Message) -> None:
+        peer = self._peers.get(identity)
+        try:
+            if peer is None:
+                raise ValueError("not one of the trainers")
+            self._state.receive(peer, message, self._loop.time())
+        except ValueError as error:
+            self._refused += 1
+            log.error("refused a %s from %r: %s", message.KIND, identity, error)
+            self._listener.send(identity, Failure(request=0, what=str(error)))
+        except Exception as error:
+            # The algorithm's own, or a bug: whoever waits must hear of it.
+            log.exception("a %s from trainer %s", message.KIND, peer)
+            self._fail(error)
+
+    def _send(self) -> None:
+        self._sending = False
+        if self._closed:
+            return
+        mail = self._state.standing.mail
+        more = False
+        for peer in mail.waiting():
+            line = self._lines[peer]
+            for _ in range(SENT_AT_ONCE):
+                if not line.has_room:
+                    break
+                message = mail.take(peer)
+                if message is None:
+                    break
+                line.send(message)
+            else:
+                more = True
+        if more and not self._sending:
+            self._sending = True
+            self._loop.call_soon(self._send)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+        self._guarded(lambda: self._state.tick(self._loop.time()))
+        self._on_activity()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:
+            # A grouping's own, or a bug: whoever waits must hear of it.
+            log.exception("the group's protocol failed")
+            self._fail(error)
+        self._after()
+
+    def _after(self) -> None:
+        events = self._state.standing.events
+        while events:
+            self._tell(events.popleft())
+        if not self._sending and self._state.standing.mail.waiting():
+            self._sending = True
+            self._loop.call_soon(self._send)
+        wanted = self._state.wanted
+        if wanted and not self._was_wanted:
+            self._on_wanted()
+        self._was_wanted = wanted
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Late):
+            self._on_late(event.generation, event.index)
+        elif isinstance(event, Excluded):
+            self._on_excluded()
+        elif isinstance(event, Met):
+            if self._meeting is not None and not self._meeting.done():
+                self._meeting.set_result(event)
+        elif isinstance(event, Result):
+            if self._reducing is not None and self._reducing[0] == event.id:
+                self._reducing[1].set_result(torch.from_numpy(event.values))
+                self._reducing = None
+        else:
+            self._lose(event)
+
+    def _lose(self, event: Ended) -> None:
+        if self._reducing is not None and self._reducing[0] == event.id:
+            self._reducing[1].set_exception(PeerLost(event.why))
+            self._reducing = None
+        elif self._meeting is not None and not self._meeting.done():
+            self._meeting.set_exception(PeerLost(event.why))
+
+    def _fail(self, error: Exception) -> None:
+        if self._reducing is not None:
+            self._reducing[1].set_exception(error)
+            self._reducing = None
+        elif self._meeting is not None and not self._meeting.done():
+            self._meeting.set_exception(error)

@@ -1,0 +1,229 @@
+"""The numbers of one all-reduce of one trainer: what it sends, stages and reduces, without I/O.
+
+The values are cut into one slice a member and each slice into chunks. A member gets the others' chunks of
+its slice, reduces each position once it is there from all, in the order of the members, and gives the result
+to all. In an exchange nothing is reduced: each of two members has a slice of its own, its values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...pipeline.types import Float32Array
+from ...pipeline.wire.buffers import BufferPool
+from ...sync_algos.base import Slice
+from .coding import Coding, Packed
+from .weighted_mean import WeightedMean
+
+ASKED_AT_ONCE = 1024
+
+
+class Chunk(NamedTuple):
+    """Elements `start` to `stop`, of the slice of the member `owner`."""
+
+    start: int
+    stop: int
+    owner: int
+
+
+def cut(slices: Iterable[tuple[int, Slice]], elements: int) -> tuple[Chunk, ...]:
+    """Each member's slice in chunks of at most so many elements."""
+    return tuple(
+        Chunk(start, min(start + elements, part.stop), owner)
+        for owner, part in slices
+        for start in range(part.start, part.stop, elements)
+    )
+
+
+def even_slices(numel: int, members: Sequence[int]) -> list[tuple[int, Slice]]:
+    """One contiguous slice a member, sizes at most one apart, some perhaps empty."""
+    count = len(members)
+    bounds = [numel * part // count for part in range(count + 1)]
+    return [(member, Slice(bounds[at], bounds[at + 1])) for at, member in enumerate(members)]
+
+
+class ReduceRound:
+    """One member's part of one round.
+
+    Args:
+        members: of the group, ascending.
+        index: this member.
+        values: float32 [n]; read until the round is over, never written.
+        weight: of the values.
+        chunk_elements: the most elements of a chunk.
+        coding: how chunks travel.
+        buffers: where the result goes.
+        exchange: each of two members gets the other's values, instead of the mean.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[int],
+        index: int,
+        values: Float32Array,
+        weight: float,
+        chunk_elements: int,
+        coding: Coding,
+        buffers: BufferPool,
+        *,
+        exchange: bool = False,
+    ) -> None:
+        self.members = tuple(members)
+        self.exchange = exchange
+        self._index = index
+        self._values = values
+        self.coding = coding
+        self._weights = {index: weight}
+        size = len(values)
+        if exchange:
+            parts = [(member, Slice(at * size, (at + 1) * size)) for at, member in enumerate(members)]
+        else:
+            parts = even_slices(size, members)
+        self.chunks = cut(parts, chunk_elements)
+        self._mine = dict(parts)[index]
+        self.own = [at for at, chunk in enumerate(self.chunks) if chunk.owner == index]
+        others = [member for member in members if member != index]
+        self._staged: dict[int, dict[int, Float32Array]] = {}
+        self._no_chunk = {peer: set() if exchange else set(self.own) for peer in others}
+        self._sent: dict[int, Packed] = {}
+        self._known: dict[int, Float32Array] = {}
+        self.packed: dict[int, Packed] = {}
+        self._no_result = set(range(len(self.chunks)))
+        # A member's own values are not part of what an exchange gives it.
+        self.result: Float32Array = buffers.take(size)
+        self._origin = 0 if not exchange else next(part.start for member, part in parts if member != index)
+        self._mean = WeightedMean()
+        if exchange:
+            for position in self.own:
+                self._give_own(position)
+        elif not others:
+            for position in self.own:
+                self._reduce(position, {})
+
+    @property
+    def reduced(self) -> bool:
+        """Whether all results of this member's slice are made."""
+        return all(position in self.packed for position in self.own)
+
+    @property
+    def complete(self) -> bool:
+        """Whether `result` is whole."""
+        return not self._no_result
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of what is staged and made, without the values."""
+        staged = sum(part.nbytes for parts in self._staged.values() for part in parts.values())
+        return self.result.nbytes + staged
+
+    def outgoing(self) -> list[int]:
+        """The positions that others reduce, each member's first ones first."""
+        if self.exchange:
+            return []
+        first = {chunk.owner: at for at, chunk in reversed(list(enumerate(self.chunks)))}
+        theirs = [at for at, chunk in enumerate(self.chunks) if chunk.owner != self._index]
+        return sorted(theirs, key=lambda at: at - first[self.chunks[at].owner])
+
+    @property
+    def weight(self) -> float:
+        """Of this member's values."""
+        return self._weights[self._index]
+
+    def outgoing_chunk(self, position: int) -> Packed:
+        """This member's values at a position, for the one that reduces it; encoded once."""
+        if position not in self._sent:
+            chunk = self.chunks[position]
+            values = self._values[chunk.start : chunk.stop]
+            self._sent[position], self._known[position] = self.coding.encode_up(chunk.start, values)
+        return self._sent[position]
+
+    def missing_chunks(self, peer: int) -> set[int]:
+        """Positions of this member's slice that a peer's values have not come for."""
+        return self._no_chunk.get(peer, set())
+
+    def missing_results(self, peer: int | None = None) -> list[int]:
+        """Positions without a result, ascending; of one peer's slice only, or of all."""
+        return sorted(at for at in self._no_result if peer is None or self.chunks[at].owner == peer)
+
+    def take_chunk(self, peer: int, position: int, weight: float, packed: Packed) -> bool:
+        """A peer's values at a position of this member's slice. Gives whether the position is reduced now.
+
+        Raises:
+            ValueError: it cannot be of this round. Nothing has changed then.
+        """
+        if (
+            not 0 <= position < len(self.chunks)
+            or self.chunks[position].owner != self._index
+            or self.exchange
+        ):
+            raise ValueError(f"position {position} is not reduced here")
+        if position not in self._no_chunk[peer]:
+            return False
+        self._check_size(position, packed)
+        if not (math.isfinite(weight) and weight >= 0) or self._weights.get(peer, weight) != weight:
+            raise ValueError(f"the weight {weight}")
+        values = self.coding.decode_up(peer, self.chunks[position].start, packed)
+        self._weights[peer] = weight
+        self._no_chunk[peer].discard(position)
+        staged = self._staged.setdefault(position, {})
+        staged[peer] = values
+        if len(staged) < len(self.members) - 1:
+            return False
+        self._reduce(position, self._staged.pop(position))
+        return True
+
+    def take_result(self, position: int, packed: Packed) -> bool:
+        """The result at a position that another reduces. Gives whether it is new.
+
+        Raises:
+            ValueError: it cannot be of this round. Nothing has changed then.
+        """
+        if not 0 <= position < len(self.chunks):
+            raise ValueError(f"there is no position {position}")
+        if position not in self._no_result or self.chunks[position].owner == self._index:
+            return False
+        self._check_size(position, packed)
+        self._place(position, packed, self.coding.decode_down(self.chunks[position].start, packed))
+        return True
+
+    def _check_size(self, position: int, packed: Packed) -> None:
+        chunk = self.chunks[position]
+        if packed.elements != chunk.stop - chunk.start:
+            raise ValueError(f"{packed.elements} elements at a position of {chunk.stop - chunk.start}")
+
+    def _reduce(self, position: int, parts: dict[int, Float32Array]) -> None:
+        chunk = self.chunks[position]
+        self.outgoing_chunk(position)
+        parts[self._index] = self._known[position]
+        out = self.result[chunk.start : chunk.stop]
+        weights = [self._weights[member] for member in self.members]
+        self._mean.into(out, [parts[member] for member in self.members], weights)
+        self._place(position, *self.coding.encode_down(chunk.start, out))
+
+    def _give_own(self, position: int) -> None:
+        # A copy: whoever completes keeps what it sent, also when its caller goes on to change the values.
+        chunk = self.chunks[position]
+        values = self._values[chunk.start - self._mine.start : chunk.stop - self._mine.start].copy()
+        self.packed[position], _ = self.coding.encode_up(chunk.start, values)
+        self._no_result.discard(position)
+
+    def _place(self, position: int, packed: Packed, values: Float32Array) -> None:
+        chunk = self.chunks[position]
+        part = self.result[chunk.start - self._origin : chunk.stop - self._origin]
+        if values.ctypes.data != part.ctypes.data:
+            part[:] = values
+        if packed.base == 0:
+            # Float32 as it is: what was received need not be kept for those that may ask for it.
+            packed = packed._replace(payload=part.view(np.uint8))
+        self.packed[position] = packed
+        self._no_result.discard(position)
+
+
+def as_positions(found: Iterable[int]) -> NDArray[np.int32]:
+    """Positions for a message, the first ASKED_AT_ONCE of them."""
+    return np.array(sorted(found)[:ASKED_AT_ONCE], dtype=np.int32)

@@ -1,0 +1,86 @@
+"""The sockets between trainers: what one listens on, and what it sends to each other one with."""
+
+from __future__ import annotations
+
+import logging
+
+import zmq
+
+from ...pipeline.errors import ProtocolError
+from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.messages import Failure
+from ...pipeline.wire.peer_messages import PeerChunk, PeerResult
+from ...pipeline.wire.schema import Message
+from ...pipeline.wire.sockets import Listener, prepare
+from ..runtime.kept_memory import keep_freed_memory
+from ..runtime.role import MemberInfo
+from ..runtime.traffic import Traffic
+
+QUEUED_CHUNKS = 64
+IDENTITY_SUFFIX = "/peer"
+
+log = logging.getLogger(__name__)
+
+
+class PeerSocket:
+    """What a trainer's peers send to. Bound where the node is told to listen, then handed to the thread that
+    makes the `PeerLink`, which owns it from then on.
+
+    Raises:
+        ClusterError: the address cannot be listened on.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        keep_freed_memory()
+        self.listener = Listener(context, address)
+        self.endpoint = self.listener.endpoint
+
+    def close(self) -> None:
+        """Closes the socket; a second time does nothing."""
+        self.listener.close()
+
+
+class PeerLine:
+    """A DEALER to one other trainer; it only sends, and hears of what was refused."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], member: MemberInfo, token: str) -> None:
+        self.member = member
+        self.socket = context.socket(zmq.DEALER)
+        prepare(self.socket)
+        self.socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
+        self.socket.setsockopt_string(zmq.IDENTITY, token + IDENTITY_SUFFIX)
+        self.socket.connect(member.endpoint)
+        self.traffic = Traffic()
+        self.refused_messages = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a message can be queued; `send` must find it so."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
+
+    def send(self, message: Message) -> None:
+        """Queues a message; tensors that are large are not copied."""
+        frames = encode(message)
+        self.socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        size = sum(memoryview(frame).nbytes for frame in frames)
+        self.traffic.sent += size
+        if isinstance(message, PeerChunk):
+            self.traffic.went_up(size, message.elements)
+        elif isinstance(message, PeerResult):
+            self.traffic.went_down(size, message.elements)
+
+    def hear(self) -> None:
+        """Logs what the other side refused."""
+        while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            self.refused_messages += 1
+            try:
+                answer = decode(frames)
+                what = answer.what if isinstance(answer, Failure) else f"a {answer.KIND}"
+            except ProtocolError as error:
+                what = str(error)
+            log.error("%s answered: %s", self.member.name, what)
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self.socket.close()

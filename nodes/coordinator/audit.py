@@ -1,0 +1,136 @@
+"""The books of a run at its end: each term counted in another process, so that a lost or doubled message
+makes them not add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...pipeline.report.model import Examples, Identity, Ledger
+from ...pipeline.types import BatchId
+from .ledger_store import LedgerStore
+from .membership import Member
+from .outcome import Outcome
+from .state import JobState
+
+
+def total(answers: dict[str, dict[str, Any]], key: str) -> int:
+    """The sum of one count over nodes."""
+    return sum(int(answer.get(key, 0)) for answer in answers.values())
+
+
+def examples_of(state: JobState, store: LedgerStore, outcome: Outcome) -> Examples:
+    """Where the examples went. `read` is the readers' count, `in_flight` the trainers', the rest the
+    coordinator's."""
+    totals = state.ledger.totals
+    given_up = _given_up(state, store)
+    reasons = {"malformed rows": totals.bad_rows} if totals.bad_rows else {}
+    for why, number in store.untrained_examples_by_reason().items():
+        reasons[f"of a batch left out because {why}"] = number
+    if given_up:
+        reasons["returned by a dead trainer, and the job stopped before they were trained again"] = given_up
+    return Examples(
+        read=total(outcome.readers, "read_examples")
+        + sum(int(member.metrics.get("read_examples", 0)) for member in _dead(state, "reader")),
+        distinct=totals.distinct_examples,
+        trained=totals.trained_examples,
+        replayed=totals.replayed_examples,
+        returned=totals.returned_examples,
+        in_flight=total(outcome.trainers, "in_flight"),
+        dropped=given_up + totals.untrained_examples,
+        bad_rows=totals.bad_rows,
+        reasons=reasons,
+    )
+
+
+def _given_up(state: JobState, store: LedgerStore) -> int:
+    """Examples of deliveries that came back and whose batches nobody settled."""
+    return max(0, state.ledger.totals.returned_examples - store.returned_and_settled_examples())
+
+
+def ledger_of(state: JobState, store: LedgerStore, outcome: Outcome, examples: Examples) -> Ledger:
+    """The identities of the design's section 3, and whether they hold."""
+    totals = state.ledger.totals
+    dead = [member.info.name for member in _dead(state, "trainer")]
+    # Of one that died after it was held, what it had confirmed is in the ledger's count, too.
+    living = {name: answer for name, answer in outcome.trainers.items() if name not in dead}
+    counted = total(living, "confirmed_examples")
+    counted += sum(state.ledger.trained_examples_of.get(name, 0) for name in dead)
+    sums = store.sums()
+    # Named only where there are some.
+    left_out = " + left out" if totals.left_out_batches else ""
+    identities = []
+    if not _dead(state, "reader"):
+        # A dead reader's last deliveries are known to nobody: its count is that of its last heartbeat.
+        identities.append(
+            Identity.of(
+                f"read by the readers = trained{left_out} + returned + in flight",
+                examples.read,
+                examples.trained + totals.left_out_examples + examples.returned + examples.in_flight,
+            )
+        )
+    identities += [
+        Identity.of(
+            "confirmed at the trainers = distinct + replayed", counted, examples.distinct + examples.replayed
+        ),
+        Identity.of(
+            "trained in the ledger's file = trained in the coordinator's memory",
+            sums["trained_examples"],
+            totals.trained_examples,
+        ),
+    ]
+    if totals.left_out_batches:
+        identities += _left_out_identities(state, living, dead, sums)
+    if outcome.stop is None and not outcome.ended_early:
+        settled = totals.distinct_examples + totals.untrained_examples
+        identities.append(
+            Identity.of(f"cut by the readers = distinct{left_out}", totals.parsed_examples, settled)
+        )
+        identities.append(
+            Identity.of(
+                "spans whose batches hold other examples = none", len(state.ledger.misread_spans()), 0
+            )
+        )
+    interrupted_replay = _given_up(state, store) > 0 or (outcome.stop is not None and examples.returned > 0)
+    # With a shard dead, the others may have applied a push that it never will.
+    interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
+    shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
+    if not interrupted_replay:
+        identities += [
+            _shard_identity(state, name, answer) for name, answer in sorted(outcome.shards.items())
+        ]
+    return Ledger.of(identities, state.lost_dense_updates, shard_applied)
+
+
+def _left_out_identities(
+    state: JobState, living: dict[str, dict[str, Any]], dead: list[str], sums: dict[str, int]
+) -> list[Identity]:
+    totals = state.ledger.totals
+    told = total(living, "left_out_examples")
+    told += sum(state.ledger.left_out_examples_of.get(name, 0) for name in dead)
+    return [
+        Identity.of("left out by the trainers = left out in the ledger", told, totals.left_out_examples),
+        Identity.of(
+            "left out in the ledger's file = left out in the coordinator's memory",
+            sums["left_out_examples"],
+            totals.left_out_examples,
+        ),
+    ]
+
+
+def _shard_identity(state: JobState, name: str, answer: dict[str, Any]) -> Identity:
+    applied, distinct = int(answer["applied_batches"]), state.ledger.totals.distinct_batches
+    # What a trainer had pushed before it died, and the next one left out.
+    before = state.origin.applied_before.get(name, ())
+    halves = [BatchId.from_wire(id) for id in answer.get("applied_of", ())]
+    half = sum(batch not in before for batch in halves)
+    if not state.ledger.restored_batches:
+        extra = " + pushed by the dead and then left out" if half else ""
+        return Identity.of(f"batches applied by {name} = distinct batches{extra}", applied, distinct + half)
+    # It had applied some more when its checkpoint was taken; those are counted until they are trained again.
+    early = sum(not state.ledger.has(batch) for batch in before)
+    right = state.ledger.restored_batches + distinct + early + half
+    return Identity.of(f"batches applied by {name} = restored + distinct + early", applied, right)
+
+
+def _dead(state: JobState, role: str) -> list[Member]:
+    return [member for member in state.members.everyone(role) if not member.alive]

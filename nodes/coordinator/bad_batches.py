@@ -1,0 +1,83 @@
+"""Batches that trainers left out, for a loss or gradients that are not finite; and how many are borne."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...pipeline.errors import ExitCode
+from ...pipeline.report import model as report
+from .ledger import LeftOut
+from .stop import Stop
+
+KEPT = 5
+
+
+class BadBatches:
+    """Counts what the trainers tell, all of them together. Owned by the coordinator's loop.
+
+    Attributes:
+        first: the first KEPT of them.
+        count, examples: of all of them.
+
+    Args:
+        limit: how many are borne, `trainer.max_bad_batches`.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.count = 0
+        self.first: list[report.BadBatch] = []
+        self.examples = 0
+
+    def add(self, batch: LeftOut, path_of: Callable[[int], str]) -> None:
+        """One more; `path_of` gives the file of a span by its number."""
+        self.count += 1
+        self.examples += batch.examples
+        if len(self.first) < KEPT:
+            self.first.append(
+                report.BadBatch(
+                    id=(batch.id.epoch, batch.id.span, batch.id.number, batch.id.seed),
+                    path=path_of(batch.id.span),
+                    examples=batch.examples,
+                    trainer=batch.trainer,
+                    why=batch.why,
+                )
+            )
+
+    def told(self) -> report.BadBatches | None:
+        """For the report; None without any."""
+        if not self.count:
+            return None
+        return report.BadBatches(
+            count=self.count, examples=self.examples, limit=self._limit, first=self.first
+        )
+
+    def event(self) -> str:
+        """What is said of the first one when it comes."""
+        return f"left out {self.first[0]}; up to {self._limit:,} such batches are tolerated"
+
+    def too_many(self) -> Stop | None:
+        """Why the job stops, if there are more than the limit."""
+        if self.count <= self._limit:
+            return None
+        one = self.count == 1
+        return self._stop(
+            f"{self.count:,} batch{'' if one else 'es'} with a loss or gradients that are not finite over all"
+            f" trainers; the limit trainer.max_bad_batches is {self._limit:,}"
+        )
+
+    def nothing_else(self) -> Stop | None:
+        """Why a job that is through and has trained nothing is no success, if there are any."""
+        if not self.count:
+            return None
+        return self._stop(
+            f"nothing was trained: of every batch, {self.count:,} over all trainers, the loss or a gradient"
+            " is not finite"
+        )
+
+    def _stop(self, what: str) -> Stop:
+        text = (
+            f"{what}; the first: {self.first[0]}; lower trainer.lr or embedding.lr, or mend what the model"
+            " makes of these rows"
+        )
+        return Stop("failed", text, ExitCode.USAGE, diverged=True)

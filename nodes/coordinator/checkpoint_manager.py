@@ -1,0 +1,202 @@
+"""What is kept of a job while it trains: its checkpoints, and the best of them by validation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...pipeline.checkpoint.best import BEST, CANDIDATE, BestNote, adopt_best, drop, pin, promote
+from ...pipeline.checkpoint.manifest import CheckpointManifest
+from ...pipeline.data.spans import Span
+from ...pipeline.errors import ShadowSyncError
+from ...pipeline.quality import QualitySums
+from ..runtime.to_the_end import to_the_end
+from .checkpoint import RunningCheckpoint
+from .checkpoint_manifest import input_digest
+from .due import Due
+from .model_words import ModelFacts
+from .server import CoordinatorServer
+from .validation import CheckpointScore, score_checkpoint
+from .validation_state import Scored, ValidationState
+
+LOOK_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointManager:
+    """Takes a checkpoint when one is due, and has it validated when that is. Runs on the coordinator's loop.
+
+    A validation is of a checkpoint that was just written, pinned by hard links so that it stays; one runs at
+    a time, in a process of its own. What fails is an event, and training goes on with what was kept before.
+
+    Args:
+        spans: of the validation part.
+
+    Attributes:
+        ended_early: why training should end, once patience is exhausted.
+        best_is_last: whether the checkpoint that a finished job leaves is the best one, too.
+        failed: how many checkpoints did, while training went on.
+    """
+
+    def __init__(self, server: CoordinatorServer, model: ModelFacts, spans: Sequence[Span]) -> None:
+        self._server = server
+        self._state = server.state
+        self._spans = spans
+        self._taker = RunningCheckpoint(server, model)
+        job = server.state.job
+        self._checkpoint_due = Due(job.checkpoint.every_examples, job.checkpoint.every_seconds)
+        self._validation_due = Due(job.validation.every_examples, job.validation.every_seconds)
+        self._scoring: asyncio.Task[Any] | None = None
+        self.validation = ValidationState(job.validation)
+        self.ended_early = ""
+        self.best_is_last = False
+        self.failed = 0
+
+    @property
+    def written(self) -> int:
+        """How many checkpoints were, while training went on."""
+        return self._taker.written
+
+    @property
+    def best_folder(self) -> Path:
+        """Where the best checkpoint lies, if there is one."""
+        return self._state.folder / BEST
+
+    async def run(self) -> None:
+        """While training goes on, until cancelled."""
+        await self._adopt()
+        while not self.ended_early:
+            await self._look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def finish(self) -> None:
+        """After the last checkpoint of a job that was not stopped: awaits the validation under way, and
+        validates that last one, too. A stop ends both."""
+        if not self._validates:
+            return
+        if self._scoring is not None:
+            await self._server.unless_stopped(self._wait())
+        if self._state.stop is None:
+            before = self.validation.best
+            await self._server.unless_stopped(
+                self._validate(await self._pin(self._state.folder / "checkpoint"))
+            )
+            self.best_is_last = self.validation.best is not before
+
+    async def cancel(self) -> None:
+        """Ends the validation under way, with its process, and removes what was pinned for it."""
+        if self._scoring is not None:
+            self._scoring.cancel()
+            await asyncio.gather(self._scoring, return_exceptions=True)
+        await to_the_end(drop, self._state.folder / CANDIDATE)
+
+    @property
+    def _validates(self) -> bool:
+        return bool(self._spans) and self._state.job.validation.wanted
+
+    async def _adopt(self) -> None:
+        """A run that goes on begins with the best checkpoint of the one before: it is to be beaten."""
+        start = self._state.job.start
+        if not (start.resume and self._validates):
+            return
+        metric = self.validation.settings.metric
+        try:
+            digest = await asyncio.to_thread(input_digest, self._spans)
+            note = await to_the_end(adopt_best, Path(start.checkpoint), self._state.folder, metric, digest)
+        except ShadowSyncError as error:
+            self._note(f"the best checkpoint of the run before was left there: {error}")
+            return
+        if note is not None:
+            self.validation.best = Scored(note.examples, 0.0, note.value)
+
+    async def _wait(self) -> None:
+        if self._scoring is not None:
+            await asyncio.wait({self._scoring})
+
+    async def _look(self) -> None:
+        examples, seconds = self._state.ledger.examples_so_far, self._state.seconds()
+        idle = self._scoring is None or self._scoring.done()
+        validate = self._validates and idle and self._validation_due.now(examples, seconds)
+        if not self._checkpoint_due.now(examples, seconds) and not validate:
+            return
+        manifest = await self._take()
+        if manifest is not None and validate:
+            self._scoring = self._server.spawn(
+                self._validate(await self._pin(self._state.folder / "checkpoint"))
+            )
+        self._checkpoint_due.done(examples, seconds)
+        if validate:
+            self._validation_due.done(examples, seconds)
+
+    async def _take(self) -> CheckpointManifest | None:
+        try:
+            return await self._taker.take()
+        except ShadowSyncError as error:
+            self.failed += 1
+            self._note(f"no checkpoint could be written while training: {error}")
+            return None
+
+    async def _pin(self, checkpoint: Path) -> Path | None:
+        try:
+            return await to_the_end(pin, checkpoint)
+        except ShadowSyncError as error:
+            self._note(f"nothing was validated: {error}")
+            self.validation.failed += 1
+            return None
+
+    async def _validate(self, candidate: Path | None) -> None:
+        """Scores a pinned checkpoint, and keeps it if it is the best so far."""
+        if candidate is None:
+            return
+        try:
+            score = await score_checkpoint(candidate, self._spans)
+            value = metric_of(score.sums, self.validation.settings.metric) if score.sums.examples else None
+            if value is None:
+                self._fail("the validation part has no two kinds of labels to score")
+            else:
+                await self._judge(candidate, score, value)
+        except ShadowSyncError as error:
+            self._fail(str(error))
+        finally:
+            await to_the_end(drop, candidate)
+
+    async def _judge(self, candidate: Path, score: CheckpointScore, value: float) -> None:
+        scored = Scored(score.examples_trained, self._state.seconds(), value)
+        if self.validation.improves(value):
+            digest = await asyncio.to_thread(input_digest, self._spans)
+            note = BestNote(self.validation.settings.metric, value, scored.examples, digest)
+            # Before it counts as the best: one that cannot be kept leaves the best so far as it is.
+            await to_the_end(promote, candidate, note)
+        best = self.validation.add(scored)
+        self._state.validated((point.examples, point.value) for point in self.validation.points)
+        name, so_far = self.validation.settings.metric, self.validation.best
+        assert so_far is not None
+        words = f"the best so far, kept in {BEST}/" if best else f"the best is {so_far.value:.4f}"
+        log.info("validated at %d examples: %s %.4f; %s", scored.examples, name, value, words)
+        if self.validation.exhausted and not self.ended_early:
+            in_a_row = self.validation.without_improvement
+            many = "1 validation was" if in_a_row == 1 else f"{in_a_row} validations in a row were"
+            self.ended_early = (
+                f"{many} no improvement of {name} {so_far.value:.4f} at {so_far.examples:,} examples"
+            )
+            await self._server.notify()
+
+    def _fail(self, why: str) -> None:
+        self.validation.failed += 1
+        self._note(f"a validation failed: {why}")
+
+    def _note(self, text: str) -> None:
+        """An event. The report has it also where the ledger's file cannot take it."""
+        try:
+            self._server.event("coordinator", text)
+        except ShadowSyncError as error:
+            log.error("an event is not in the ledger's file: %s", error)
+
+
+def metric_of(sums: QualitySums, metric: str) -> float | None:
+    """One of the metrics of `[validation] metric`; None where all labels are the same and it has none."""
+    return {"ne": sums.ne, "auc": sums.auc, "logloss": sums.logloss}[metric]

@@ -1,0 +1,268 @@
+"""A job from its first node to its report: which phase follows which, and what each asks of whom."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from ...pipeline.data.span import to_runs
+from ...pipeline.data.spans import Span
+from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
+from .checkpoint_manager import CheckpointManager
+from .divergence_curve import DivergenceSampler
+from .evaluation import Evaluation
+from .model_words import ModelFacts
+from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Kept, Outcome, Score
+from .profiler import Profiler
+from .progressive import take_progressive
+from .same_plan import require_same_plan
+from .same_start import require_same_start
+from .server import CoordinatorServer
+from .shutdown import JobFinalizer
+from .state import Phase
+from .stop import Stop
+from .validation import score_checkpoint
+
+log = logging.getLogger(__name__)
+
+# Of an interrupt: a trainer has a batch at hand, and says so after at most five.
+HURRIED_TRAINER_SECONDS = 5.5
+
+
+class JobController:
+    """Leads a job through its phases; nobody else does. Runs on the coordinator's loop."""
+
+    def __init__(
+        self, server: CoordinatorServer, eval_spans: list[Span], validation_spans: list[Span]
+    ) -> None:
+        self._server = server
+        self._state = server.state
+        self._job = server.state.job
+        self._eval_spans = eval_spans
+        self._validation_spans = validation_spans
+        self._keeper: CheckpointManager | None = None
+        self._profiler: Profiler | None = None
+        self._outcome = Outcome()
+
+    async def run(self) -> Outcome:
+        """The whole job; gives what came of it. Errors of nodes become a `Stop`, never an exception."""
+        try:
+            await self._gather()
+            if self._state.stop is None:
+                await self._meet()
+            if self._state.stop is None:
+                await self._train()
+        except ShadowSyncError as error:
+            self._server.request_stop(Stop("failed", str(error), error.exit_code))
+        self._outcome.stop = self._state.stop
+        if self._state.members.started:
+            await self._wind_up()
+        return self._outcome
+
+    async def finish(self, exit_code: ExitCode, why: str) -> set[str]:
+        """Tells every node to end; gives the names of those that said they do."""
+        self._state.finish(why or "finished")
+        body = {"exit_code": int(exit_code), "why": why}
+        return set(await self._server.call_all(self._state.members.alive(), "finish", body, 5.0))
+
+    async def _gather(self) -> None:
+        limit = self._job.run.start_timeout_seconds
+        members = self._state.members
+        if not await self._server.wait_for(lambda: not members.missing(), limit) and self._state.stop is None:
+            missing = ", ".join(f"{count} {role}" for role, count in members.missing().items())
+            raise ClusterError(
+                f"within {limit:g} s these nodes did not get ready: {missing}",
+                remedy="start them with --join, or raise run.start_timeout_seconds",
+            )
+
+    async def _meet(self) -> None:
+        members = self._state.members
+        facts = [member.facts for member in members.alive("trainer")]
+        for key, what in (("weights_digest", "first weights"), ("dense_elements", "models")):
+            if len({fact[key] for fact in facts}) > 1:
+                raise ClusterError(
+                    f"the trainers built different {what}",
+                    where="model.name",
+                    remedy="draw random numbers from torch's own generator only, and use one version of it",
+                )
+        holders = [*members.alive("trainer"), *members.alive("embedding")]
+        require_same_plan(self._state.placement.plan, holders)
+        starts = [str(member.facts.get("start_digest", "")) for member in members.alive()]
+        require_same_start([self._state.origin.digest, *starts], self._job.start.checkpoint)
+        if any(fact["needs_center"] for fact in facts) and not members.alive("sync"):
+            raise ClusterError(
+                f"{self._job.sync.algorithm} needs a center and the job has no sync node",
+                where="sync.nodes",
+                remedy="set sync.nodes to 1 or more",
+            )
+        infos = [
+            {"name": m.info.name, "role": m.info.role, "index": m.info.index, "token": m.info.token,
+             "endpoint": m.info.endpoint}
+            for m in members.alive()
+        ]  # fmt: skip
+        self._note_fresh()
+        self._model = ModelFacts.of(facts[0], self._job.sync.algorithm)
+        self._state.start_members()
+        group = self._state.group.form(m.info.index for m in members.alive("trainer")).to_body()
+        meeting = {"members": infos, "group": group}
+        answers = await self._server.call_all(members.alive(), "meet", meeting, ASK_SECONDS)
+        if len(answers) < len(infos) and self._state.stop is None:
+            absent = [info["name"] for info in infos if info["name"] not in answers]
+            raise ClusterError(f"{', '.join(map(str, absent))} did not meet the others")
+
+    def _note_fresh(self) -> None:
+        """What the checkpoint that the job starts from did not have, as an event."""
+        if not self._job.start.checkpoint:
+            return
+        facts = [member.facts for member in self._state.members.alive()]
+        for what, key in (("dense parameters", "fresh_parameters"), ("tables", "fresh_tables")):
+            names = list(dict.fromkeys(str(name) for fact in facts for name in fact.get(key, ())))
+            if names:
+                some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+                text = f"{what} that {self._job.start.checkpoint} has not, with first values: {some}"
+                self._server.event("coordinator", text)
+
+    async def _train(self) -> None:
+        members = self._state.members
+        self._own_cpu_at_start = time.process_time()
+        self._cpu_at_start = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
+        begin: dict[str, Any] = {
+            "examples": self._state.ledger.examples_so_far,
+            "progressive": to_runs(self._state.input.progressive),
+        }
+        await self._server.call_all(members.alive("trainer"), "begin", begin, ASK_SECONDS)
+        others = [member for member in members.alive() if member.info.role != "trainer"]
+        await self._server.call_all(others, "begin", {}, ASK_SECONDS)
+        self._state.enter(Phase.TRAINING)
+        log.info("training starts")
+        sampling = asyncio.ensure_future(DivergenceSampler(self._server).run(self._model.dense_elements))
+        keeper = self._keeper = CheckpointManager(self._server, self._model, self._validation_spans)
+        keeping = self._server.spawn(keeper.run())
+        profiling = self._server.spawn(self._profile())
+        try:
+            await self._server.wait_for(lambda: self._state.ledger.complete or bool(self._ended_early))
+        finally:
+            for task in (sampling, keeping):
+                task.cancel()
+            # It knows by itself that training is over, and takes down what it measured.
+            await asyncio.gather(sampling, keeping, profiling, return_exceptions=True)
+            self._outcome.divergence_curve = self._state.divergence.points
+        if not self._state.ledger.complete and self._state.stop is None:
+            self._outcome.ended_early = self._ended_early
+        in_vain = self._state.ledger.complete and not self._state.ledger.examples_so_far
+        if in_vain and (stop := self._state.bad_batches.nothing_else()) is not None:
+            self._server.request_stop(stop)
+        log.info("training ends; complete: %s", self._state.ledger.complete)
+
+    async def _profile(self) -> None:
+        seconds = self._server.settings.profile_seconds
+        if seconds is not None:
+            self._profiler = Profiler(self._server, seconds)
+            await self._profiler.run()
+            self._outcome.profile = self._profiler.profile()
+            if self._outcome.profile is None and self._profiler.ended:
+                self._outcome.notes.append("no trainer answered in time, so that nothing was measured")
+
+    @property
+    def _ended_early(self) -> str:
+        """Why training should end before its input, in words; empty if it should not."""
+        profiled = self._profiler.ended if self._profiler is not None else ""
+        return profiled or (self._keeper.ended_early if self._keeper is not None else "")
+
+    async def _wind_up(self) -> None:
+        stop = self._outcome.stop
+        if stop is not None:
+            await self._close_keeper()
+        await self._hold(hurry=stop is not None)
+        try:
+            if not self._state.ledger.examples_so_far:
+                self._outcome.notes.append("no checkpoint was written, since nothing was trained")
+                return
+            closing = JobFinalizer(self._server, self._outcome, self._model, hurry=stop is not None)
+            if stop is None:
+                await closing.measure_divergence()
+            await closing.finalize_trainers(closing_round=stop is None)
+            if self._profiler is not None:
+                self._outcome.notes.append("no checkpoint was written, since this is a profile")
+                return
+            if stop is not None and stop.lost_shard:
+                self._outcome.notes.append("no checkpoint could be written, since rows are lost")
+            elif stop is not None and stop.diverged and self._keeper is not None and self._keeper.written:
+                self._outcome.notes.append("the checkpoint stays that was written while training")
+            else:
+                self._state.enter(Phase.CHECKPOINT)
+                await closing.checkpoint()
+            if stop is None and self._keeper is not None:
+                self._state.enter(Phase.VALIDATING)
+                await self._keeper.finish()
+            if stop is None and self._eval_spans and self._state.stop is None:
+                self._state.enter(Phase.EVALUATING)
+                await Evaluation(self._server, self._outcome, self._model, self._eval_spans).run()
+                await self._score_best()
+        except ShadowSyncError as error:
+            if stop is None:
+                self._outcome.stop = Stop("failed", str(error), error.exit_code)
+            self._outcome.notes.append(str(error))
+        finally:
+            await self._close_keeper()
+            if self._outcome.stop is None:
+                self._outcome.stop = self._state.stop
+
+    async def _close_keeper(self) -> None:
+        keeper = self._keeper
+        if keeper is None:
+            return
+        await keeper.cancel()
+        validation = keeper.validation if keeper.validation.points or keeper.validation.failed else None
+        self._outcome.kept = Kept(keeper.written, keeper.failed, validation, keeper.best_is_last)
+
+    async def _score_best(self) -> None:
+        """The best checkpoint on the held-out files, where it is another than the last one."""
+        keeper = self._keeper
+        if keeper is None or keeper.validation.best is None or keeper.best_is_last:
+            return
+        self._state.enter(Phase.EVALUATING_BEST)
+        try:
+            score = await self._server.unless_stopped(score_checkpoint(keeper.best_folder, self._eval_spans))
+        except ShadowSyncError as error:
+            # The job itself is well, and its last model is scored.
+            self._outcome.notes.append(
+                f"the best checkpoint could not be scored on the held-out files: {error}"
+            )
+            return
+        if score is not None and score.sums.examples:
+            model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
+            self._outcome.best_score = Score(model, [score.sums])
+
+    async def _hold(self, *, hurry: bool) -> None:
+        """Deliveries end, then training, so that every delivery is trained, returned, or in flight."""
+        members, outcome = self._state.members, self._outcome
+        self._state.enter(Phase.STOPPING if hurry else Phase.CLOSING)
+        short = HURRY_SECONDS if hurry else HOLD_SECONDS
+        outcome.readers = await self._server.call_all(members.alive("reader"), "hold", {}, short)
+        sequences = {name: answer["sequences"] for name, answer in outcome.readers.items()}
+        body = {"sequences": sequences, "hurry": hurry}
+        # A trainer that stands still is waited for until it answers, or is declared dead, and its batches are
+        # somebody else's; so there is nothing that only it counts. An interrupt cannot wait so long.
+        run, sync = self._job.run, self._job.sync
+        patience = run.node_timeout_seconds + sync.timeout_seconds + HOLD_SECONDS
+        patience = HURRIED_TRAINER_SECONDS if hurry else patience
+        outcome.trainers = await self._server.call_all(members.alive("trainer"), "hold", body, patience)
+        outcome.progressive = take_progressive(outcome.trainers)
+        doubtful = {"batches": [list(batch) for batch in self._server.store.returned_and_left_out()]}
+        outcome.shards = await self._server.call_all(members.alive("embedding"), "hold", doubtful, short)
+        for name, answer in outcome.shards.items():
+            self._server.store.shard(name, int(answer["applied_batches"]), int(answer["repeated_pushes"]))
+        self._count_cpu()
+
+    def _count_cpu(self) -> None:
+        """CPU seconds of training by node: of those that died, up to their last heartbeat."""
+        if not hasattr(self, "_cpu_at_start"):
+            return
+        for member in self._state.members.everyone():
+            name = member.info.name
+            used = float(member.metrics.get("cpu_seconds", 0.0)) - self._cpu_at_start.get(name, 0.0)
+            self._outcome.cpu_seconds[name] = max(0.0, used)
+        self._outcome.cpu_seconds["coordinator"] = time.process_time() - self._own_cpu_at_start

@@ -1,0 +1,92 @@
+"""Scoring the held-out files with the model that came out of the job, on its own trainers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+
+from ...pipeline.data.span_body import span_to_body
+from ...pipeline.data.spans import Span
+from ...pipeline.errors import ClusterError
+from ...pipeline.quality import QualitySums
+from ...pipeline.wire.tasks import race
+from ...sync_algos.model_origin import ModelOrigin
+from .membership import Member
+from .model_words import ModelFacts
+from .outcome import ASK_SECONDS, Outcome, Score
+from .server import CoordinatorServer
+
+EVAL_SECONDS = 24 * 3600.0
+
+
+class Evaluation:
+    """One pass over the held-out spans with the single model, or one for each replica."""
+
+    def __init__(
+        self, server: CoordinatorServer, outcome: Outcome, model: ModelFacts, spans: list[Span]
+    ) -> None:
+        self._server = server
+        self._state = server.state
+        self._outcome = outcome
+        self._model = model
+        self._spans = spans
+        self._pass = 0
+
+    async def run(self) -> None:
+        """Puts the score into the outcome; raises ClusterError if the model cannot be had."""
+        trainers = self._state.members.alive("trainer")
+        if self._model.single:
+            same = set(self._model.agreeing(t.info.name for t in trainers))
+            passes = [await self._score(self._model.origin, [t for t in trainers if t.info.name in same])]
+        else:
+            passes = [await self._score(ModelOrigin.REPLICAS, [trainer]) for trainer in trainers]
+        scored = [sums for sums in passes if sums is not None]
+        if scored:
+            self._outcome.score = Score(self._model.scored(len(scored)), scored)
+
+    async def _score(self, model: str, trainers: list[Member]) -> QualitySums | None:
+        """One pass; repeated without them when trainers die in it. None if none is left."""
+        while trainers and self._state.stop is None:
+            self._pass += 1
+            body: dict[str, Any] = {"pass": self._pass, "model": model}
+            ready = await self._server.call_all(trainers, "prepare_eval", body, ASK_SECONDS)
+            if not all(answer["ready"] for answer in ready.values()):
+                raise ClusterError(f"{self._model.words} could not be had for the evaluation")
+            if len(ready) < len(trainers):
+                trainers = [trainer for trainer in trainers if trainer.info.name in ready]
+                continue
+            whole = await self._deliver(trainers)
+            if self._state.stop is not None:
+                # What was scored by now is a part of the files, which is no score of them.
+                return None
+            results = await self._server.call_all(trainers, "eval_result", body, ASK_SECONDS)
+            if whole and len(results) == len(trainers):
+                total = QualitySums()
+                for answer in results.values():
+                    total.merge(QualitySums.from_array(np.frombuffer(answer["sums"], dtype=np.float64)))
+                return total
+            left = [trainer for trainer in trainers if trainer.alive]
+            if len(left) == len(trainers):
+                raise ClusterError("the held-out files could not be scored; the readers' logs say why")
+            trainers = left
+        return None
+
+    async def _deliver(self, trainers: list[Member]) -> bool:
+        """Lets the readers send the pass to these trainers; ends early when one of them dies. Gives whether
+        all of it was delivered and scored."""
+        readers = self._state.members.alive("reader")
+        tokens = [trainer.info.token for trainer in trainers]
+        asks = [
+            self._server.call(
+                reader,
+                "evaluate",
+                {"pass": self._pass, "tokens": tokens, "spans": [span_to_body(s) for s in spans]},
+                EVAL_SECONDS,
+            )
+            for reader, spans in ((r, self._spans[at :: len(readers)]) for at, r in enumerate(readers))
+        ]
+        died = self._server.wait_for(lambda: not all(t.alive for t in trainers))
+        answers = await race(asyncio.gather(*asks), died)
+        return answers is not None and all(answer is not None for answer in answers)

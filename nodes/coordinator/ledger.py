@@ -1,0 +1,255 @@
+"""The ledger as a state machine without I/O: which spans are out, which batches are trained (contract 7).
+
+Words as in the design: `trained` are acknowledgements, `distinct` the ids among them, `replayed` further
+acknowledgements of an id, `returned` deliveries that came back from a dead trainer, `left_out` deliveries of
+batches whose loss or gradients were not finite, which changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
+from ...pipeline.data.spans import Span, span_order
+from ...pipeline.types import BatchId
+from .ledger_totals import LedgerTotals
+from .open_span import OpenSpan
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """One acknowledgement, as the store keeps it."""
+
+    id: BatchId
+    examples: int
+    trainer: str
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A batch that was left out, as the store keeps it."""
+
+    id: BatchId
+    examples: int
+    trainer: str
+    why: str
+
+
+class LedgerState:
+    """Spans out, batches in. Owned by the coordinator's loop.
+
+    Args:
+        spans: the plan of the training part; `epochs` passes over it, in an order drawn for each from `seed`
+            if `shuffled`.
+        restored: what the run that this one goes on with had trained. It is not handed out again, and not
+            part of `totals`.
+
+    Attributes:
+        totals: of this run alone.
+    """
+
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        *,
+        epochs: int,
+        seed: int,
+        shuffled: bool,
+        restored: SavedLedger | None = None,
+    ) -> None:
+        self._spans = list(spans)
+        self.restored = restored if restored is not None else SavedLedger(seed)
+        self.restored_batches, self.restored_examples = self.restored.batches, self.restored.examples
+        self.restored_left_out_examples = self.restored.left_out_examples
+        self._order = self._grants(epochs, seed, shuffled)
+        self._next = next(self._order, None)
+        self._open: dict[tuple[int, int], OpenSpan] = {}
+        self._incomplete = 0
+        self._seed = seed
+        self.totals = LedgerTotals()
+        self.trained_batches_of: dict[str, int] = {}
+        self.trained_examples_of: dict[str, int] = {}
+        self.left_out_examples_of: dict[str, int] = {}
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The plan of one epoch."""
+        return tuple(self._spans)
+
+    def path_of(self, number: int) -> str:
+        """The file of a span; empty for a number that no span has."""
+        return next((span.path for span in self._spans if span.number == number), "")
+
+    @property
+    def complete(self) -> bool:
+        """Whether every span of every epoch was read and all of its batches are trained or left out."""
+        return self._next is None and self._incomplete == 0
+
+    def grant(self, reader: str) -> tuple[int, Span] | None:
+        """The next span for a reader, as (epoch, span); None when all are handed out."""
+        if self._next is None:
+            return None
+        epoch, span = self._next
+        self._next = next(self._order, None)
+        key = epoch, span.number
+        restored = self.restored
+        self._open[key] = OpenSpan(reader, restored.partial.get(key, {}), restored.left_out.get(key, {}))
+        self._incomplete += 1
+        return epoch, span
+
+    def skip_of(self, epoch: int, number: int) -> list[int]:
+        """Of a span that was handed out: the batches that a reader must not send, ascending."""
+        return self._require(epoch, number).skipped
+
+    def span_read(self, epoch: int, number: int, *, batches: int, examples: int, bad_rows: int) -> None:
+        """A reader has cut a whole span; raises ValueError for one that it does not have."""
+        span = self._require(epoch, number)
+        if span.batches is not None:
+            raise ValueError(f"span {number} of epoch {epoch} was read before")
+        if span.last >= batches:
+            raise ValueError(
+                f"batch {span.last} of span {number} of epoch {epoch} was trained, and it has {batches}"
+            )
+        span.batches, span.examples, span.bad_rows = batches, examples, bad_rows
+        self.totals.parsed_examples += examples - span.skipped_examples
+        self.totals.bad_rows += bad_rows
+        if span.complete:
+            self._incomplete -= 1
+
+    def acknowledge(self, trainer: str, batch: BatchId, examples: int) -> Acknowledged:
+        """A trainer has trained a batch, and all shards have its push. Raises ValueError for a stranger."""
+        span = self._span_of(batch, examples)
+        repeated = batch.number in span.done
+        self.totals.trained_examples += examples
+        self.totals.trained_batches += 1
+        self.trained_batches_of[trainer] = self.trained_batches_of.get(trainer, 0) + 1
+        self.trained_examples_of[trainer] = self.trained_examples_of.get(trainer, 0) + examples
+        if repeated:
+            self.totals.replayed_examples += examples
+        else:
+            was_complete = span.complete
+            if (before := span.left_out.pop(batch.number, None)) is not None:
+                self.totals.untrained_examples -= before
+                self.totals.untrained_batches -= 1
+            span.done[batch.number] = examples
+            span.done_examples += examples
+            self.totals.distinct_examples += examples
+            self.totals.distinct_batches += 1
+            if span.complete and not was_complete:
+                self._incomplete -= 1
+        return Acknowledged(batch, examples, trainer, repeated)
+
+    def leave_out(self, trainer: str, batch: BatchId, examples: int, why: str) -> LeftOut:
+        """A trainer has left out a batch: it changed nothing there, and no shard has heard of it. Once it is
+        trained all the same, by a trainer to which it was finite, it counts as trained. Raises ValueError for
+        a stranger."""
+        span = self._span_of(batch, examples)
+        totals = self.totals
+        totals.left_out_examples += examples
+        totals.left_out_batches += 1
+        self.left_out_examples_of[trainer] = self.left_out_examples_of.get(trainer, 0) + examples
+        if batch.number not in span.done and batch.number not in span.left_out:
+            was_complete = span.complete
+            span.left_out[batch.number] = examples
+            totals.untrained_examples += examples
+            totals.untrained_batches += 1
+            if span.complete and not was_complete:
+                self._incomplete -= 1
+        return LeftOut(batch, examples, trainer, why)
+
+    def return_batches(self, batches: Iterable[tuple[BatchId, int]]) -> list[BatchId]:
+        """The verdict on what a dead trainer had not confirmed to a reader: what is to be trained again.
+
+        Batches whose acknowledgement is here stay trained, or left out; the others' deliveries are
+        `returned`.
+        """
+        again = []
+        for batch, examples in batches:
+            span = self._require(batch.epoch, batch.span)
+            if batch.number not in span.done and batch.number not in span.left_out:
+                again.append(batch)
+                self.totals.returned_examples += examples
+                self.totals.returned_batches += 1
+        return again
+
+    def missing_batches(self) -> int | None:
+        """Batches that are not settled, of all spans of all epochs; None while some are still to be read."""
+        if self._next is not None:
+            return None
+        missing = 0
+        for span in self._open.values():
+            if span.batches is None:
+                return None
+            missing += span.batches - span.settled
+        return missing
+
+    def misread_spans(self) -> list[str]:
+        """Complete spans whose batches do not hold the examples that their reader counted; in words."""
+        return [
+            f"span {number} of epoch {epoch}: {span.settled_examples} of {span.examples} examples"
+            for (epoch, number), span in self._open.items()
+            if span.complete and span.settled_examples != span.examples
+        ]
+
+    def trained_in(self, numbers: Container[int]) -> int:
+        """Distinct examples that are trained in these spans of the first epoch, those of the resumed run
+        included."""
+        parts = [
+            *((key, span.trained_examples) for key, span in self._open.items()),
+            *((key, span.examples) for key, span in self.restored.complete.items()),
+            # Of spans that were not handed out again.
+            *((k, sum(done.values())) for k, done in self.restored.partial.items() if k not in self._open),
+        ]
+        return sum(examples for (epoch, number), examples in parts if epoch == 0 and number in numbers)
+
+    @property
+    def examples_so_far(self) -> int:
+        """Distinct examples that the model has seen, those of the resumed run included."""
+        return self.restored_examples + self.totals.distinct_examples
+
+    def has(self, batch: BatchId) -> bool:
+        """Whether a batch is trained, by this run or by the one that it resumes."""
+        span = self._open.get((batch.epoch, batch.span))
+        done = span is not None and batch.number in span.done
+        return done or self.restored.has(batch.epoch, batch.span, batch.number)
+
+    def saved(self) -> SavedLedger:
+        """All that is settled as of now, for a checkpoint; a copy, O(spans + batches of unfinished spans)."""
+        complete = dict(self.restored.complete)
+        partial = {key: dict(numbers) for key, numbers in self.restored.partial.items()}
+        left_out = {key: dict(numbers) for key, numbers in self.restored.left_out.items()}
+        for key, span in self._open.items():
+            if span.left_out:
+                left_out[key] = {**span.restored_left_out, **span.left_out}
+            if span.complete:
+                partial.pop(key, None)
+                complete[key] = SavedSpan(span.batches or 0, span.trained_examples, span.bad_rows)
+            elif span.done:
+                partial[key] = {**span.restored, **span.done}
+        return SavedLedger(self._seed, complete, partial, left_out)
+
+    def _span_of(self, batch: BatchId, examples: int) -> OpenSpan:
+        """The span of a batch that a trainer tells of; raises ValueError if it cannot have it."""
+        if batch.seed != self._seed:
+            raise ValueError(f"batch {tuple(batch)} is of seed {batch.seed}; this job's is {self._seed}")
+        span = self._require(batch.epoch, batch.span)
+        if examples <= 0 or (span.batches is not None and batch.number >= span.batches):
+            raise ValueError(f"batch {tuple(batch)} with {examples} examples is none of its span")
+        if batch.number in span.restored or batch.number in span.restored_left_out:
+            did = "trained" if batch.number in span.restored else "left out"
+            raise ValueError(f"batch {tuple(batch)} was {did} by the run that this one resumes")
+        return span
+
+    def _require(self, epoch: int, number: int) -> OpenSpan:
+        try:
+            return self._open[epoch, number]
+        except KeyError:
+            raise ValueError(f"span {number} of epoch {epoch} was not handed out") from None
+
+    def _grants(self, epochs: int, seed: int, shuffled: bool) -> Iterator[tuple[int, Span]]:
+        for epoch in range(epochs):
+            for place in span_order(len(self._spans), epoch, seed, shuffled):
+                if (epoch, self._spans[place].number) not in self.restored.complete:
+                    yield epoch, self._spans[place]

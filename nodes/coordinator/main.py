@@ -1,0 +1,177 @@
+"""The coordinator's process: plans the spans, leads the job, writes the report. Imports no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+from ...pipeline.checkpoint.manifest import sweep
+from ...pipeline.config.job import Job
+from ...pipeline.data.span import Span
+from ...pipeline.errors import DataError, ExitCode, JobFileError
+from ...pipeline.input.input_plan import plan_input
+from ...pipeline.performance.render import write_profile
+from ...pipeline.report.model import Report
+from ...pipeline.report.resume_hint import resume_hint
+from ...pipeline.report.run_folder import create_run_folder, point_latest
+from ...pipeline.report.write import write_report
+from ..runtime.process_hooks import ProcessHooks
+from ..runtime.settings import NodeSettings
+from .controller import JobController
+from .input_size import InputSize
+from .ledger import LedgerState
+from .ledger_store import LedgerStore
+from .monitoring import Watching
+from .outcome import Outcome
+from .placement import Placement
+from .report import build_report, with_exits
+from .requests import RequestHandler
+from .resume import RestoredRun
+from .server import CoordinatorServer
+from .state import InputFacts, JobState
+
+log = logging.getLogger(__name__)
+
+LEDGER_FILE = "ledger.sqlite"
+
+
+def make_run_folder(settings: NodeSettings) -> Path:
+    """The run's folder with the resolved job file in it; `latest` points to it."""
+    root = Path(settings.job.run.directory)
+    folder = settings.folder or create_run_folder(root, settings.job.run.name)
+    (folder / "job.json").write_text(settings.job.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    point_latest(folder.parent, folder)
+    return folder
+
+
+def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: RestoredRun | None) -> LedgerState:
+    """The ledger of the job; raises JobFileError for a run that goes on with nothing left to train."""
+    job = settings.job
+    ledger = LedgerState(
+        spans,
+        epochs=job.data.epochs,
+        seed=job.run.seed,
+        shuffled=job.data.spans_shuffled,
+        restored=restored.ledger if restored is not None else None,
+    )
+    if restored is not None and ledger.complete:
+        raise JobFileError(
+            f"{restored.manifest.run} has trained all of its input, {ledger.restored_examples:,} examples",
+            remedy="raise data.epochs to train on, for example --set data.epochs="
+            f"{job.data.epochs + 1}; or start a new run from it, by start.checkpoint",
+        )
+    return ledger
+
+
+def _require_torch_for_validation(job: Job) -> None:
+    """Checkpoints are scored beside the coordinator, in a process that needs torch; it itself does not."""
+    if job.validation.wanted and find_spec("torch") is None:
+        raise JobFileError(
+            "[validation] is set, and the coordinator's machine has no torch to score checkpoints with",
+            remedy="install it there, take the image for every role, or leave [validation] out",
+        )
+
+
+async def run_coordinator(
+    settings: NodeSettings, process: ProcessHooks | None = None
+) -> tuple[ExitCode, str, Report | None]:
+    """The whole life of the coordinator: the exit code, one line for the user, and the report.
+
+    `process` is what it takes from the process around it; by default it has that for itself.
+    """
+    process = process or ProcessHooks()
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    job = settings.job
+    _require_torch_for_validation(job)
+    plan = await asyncio.to_thread(plan_input, job)
+    if job.validation.wanted and not plan.validation:
+        raise JobFileError(
+            "[validation] is set and the job has no data for it",
+            remedy="give data.validation_path, or a part of data.path by data.split.validation",
+        )
+    restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
+    ledger = make_ledger(settings, plan.train, restored)
+    size = await asyncio.to_thread(InputSize.of, plan.train, job.data.epochs, job.data.split)
+    kept = restored.plan if restored is not None else None
+    placement = await asyncio.to_thread(Placement.find, job, plan.train, kept)
+    folder = make_run_folder(settings)
+    placement.record().write(folder)
+    process.log_to(folder, "coordinator")
+    store = LedgerStore(folder / LEDGER_FILE)
+    state = JobState(
+        job,
+        folder,
+        ledger,
+        placement,
+        input_facts=InputFacts(size, plan.progressive, plan.id_classes),
+        origin=restored.origin() if restored is not None else None,
+    )
+    server = CoordinatorServer(settings, state, store, process)
+    watching = Watching(server)
+    try:
+        if restored is not None:
+            store.restored(restored.ledger)
+            server.event("coordinator", restored.event())
+        endpoint = server.listen()
+        watching.open()
+        server.start(RequestHandler(server).handle)
+        server.spawn(watching.run())
+        _announce(settings, endpoint, folder)
+        controller = JobController(server, plan.test, plan.validation)
+        outcome = await controller.run()
+        eval_files = list(dict.fromkeys(span.path for span in plan.test))
+        code, text, report = _conclude(state, store, outcome, eval_files, started_at)
+        ended = await controller.finish(code, text)
+        # What nodes wrote for a checkpoint that was given up: they write no more.
+        await asyncio.to_thread(sweep, folder)
+        if report is not None:
+            report = with_exits(report, ended)
+            await asyncio.to_thread(write_report, folder, report)
+        if outcome.profile is not None:
+            await asyncio.to_thread(write_profile, folder, *outcome.profile)
+        return code, text, report
+    finally:
+        await server.close()
+        await watching.close()
+        store.close()
+
+
+def _conclude(
+    state: JobState, store: LedgerStore, outcome: Outcome, eval_files: list[str], started_at: str
+) -> tuple[ExitCode, str, Report | None]:
+    stop = outcome.stop
+    if not state.members.started:
+        assert stop is not None
+        return stop.exit_code, stop.text, None
+    # A run that goes on may find that all that was left to read was trained before.
+    if stop is None and state.ledger.examples_so_far == 0:
+        error = DataError(
+            "no example could be read from the input",
+            where=", ".join(state.job.data.path),
+            remedy="give files with at least one good row",
+        )
+        return error.exit_code, str(error), None
+    report = build_report(state, store, outcome, eval_files, started_at)
+    text = "" if report.exit_code == ExitCode.OK else report.outcome
+    if stop is not None and stop.kind != "interrupted":
+        text += resume_hint(state.folder)
+    if not report.ledger.adds_up and stop is None:
+        text = "the ledger does not add up; report.md says where"
+    return ExitCode(report.exit_code), text, report
+
+
+def _announce(settings: NodeSettings, endpoint: str, folder: Path) -> None:
+    """Tells where to join: in the run's folder, and in the file that the supervisor watches."""
+    note = json.dumps({"endpoint": endpoint, "folder": str(folder)})
+    for path in (folder / "coordinator.json", settings.announce):
+        if path is not None:
+            partial = path.with_suffix(".partial")
+            partial.write_text(note, encoding="utf-8")
+            partial.replace(path)
+    if not settings.supervised:
+        print(f"join with: --join {endpoint}", flush=True)

@@ -1,0 +1,127 @@
+"""Who is in the job: a state machine without I/O. Events in (hello, ready, lost), members out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...pipeline.errors import ClusterError
+from ..runtime.role import MemberInfo
+
+
+@dataclass
+class Member:
+    """One node as the coordinator knows it."""
+
+    info: MemberInfo
+    ready: bool = False
+    alive: bool = True
+    facts: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    lost_because: str = ""
+
+    def get_ready(self, facts: dict[str, Any]) -> None:
+        """Takes the facts of its role; it can meet the others."""
+        self.ready, self.facts = True, facts
+
+    def die(self, why: str) -> None:
+        """It left or died."""
+        self.alive, self.lost_because = False, why
+
+    def beat(self, metrics: dict[str, Any]) -> None:
+        """Takes the counts of its heartbeat."""
+        self.metrics = metrics
+
+
+class Membership:
+    """The members by token, and the slots that are left.
+
+    Args:
+        expected: how many nodes of each role the job has.
+        digest: the job's; nodes with another are refused.
+    """
+
+    def __init__(self, expected: Mapping[str, int], digest: str) -> None:
+        self._expected = dict(expected)
+        self._digest = digest
+        self._members: dict[str, Member] = {}
+        self.started = False
+
+    def join(self, role: str, token: str, digest: str, endpoint: str) -> Member:
+        """A node says hello. Raises ClusterError if it cannot be in this job."""
+        if token in self._members:
+            member = self._members[token]
+            if not member.alive:
+                raise ClusterError(f"{member.info.name} was declared dead", remedy="start a new one")
+            return member
+        if role not in self._expected:
+            raise ClusterError(f"this job has no role {role!r}")
+        if digest != self._digest:
+            raise ClusterError(
+                "the node has another job than the coordinator",
+                remedy="start every node with the same job file and the same --set options",
+            )
+        taken = {member.info.index for member in self.alive(role)}
+        free = [index for index in range(self._expected[role]) if index not in taken]
+        if self.started:
+            raise ClusterError(
+                "the job is running, and nodes cannot join a running job yet", remedy="wait for the next job"
+            )
+        if not free:
+            raise ClusterError(
+                f"the job has all of its {self._expected[role]} {role} nodes",
+                remedy=f"start fewer, or raise the number of {role} nodes in the job file",
+            )
+        info = MemberInfo(f"{role}-{free[0]}", role, free[0], token, endpoint)
+        self._members[token] = member = Member(info)
+        return member
+
+    def start(self) -> None:
+        """The job starts: nobody joins any more."""
+        self.started = True
+
+    def ready(self, token: str, facts: dict[str, Any]) -> None:
+        """A node is ready to meet the others."""
+        self.require(token).get_ready(facts)
+
+    def lose(self, token: str, why: str) -> Member | None:
+        """A node left or died; None if that was known."""
+        member = self._members.get(token)
+        if member is None or not member.alive:
+            return None
+        member.die(why)
+        return member
+
+    def require(self, token: str) -> Member:
+        """The living member with this token; raises ClusterError for a stranger or a dead one."""
+        member = self._members.get(token)
+        if member is None:
+            raise ClusterError("not a member of this job", remedy="say hello first")
+        if not member.alive:
+            raise ClusterError(
+                f"{member.info.name} was declared dead ({member.lost_because})", remedy="start a new one"
+            )
+        return member
+
+    def find(self, token: str) -> Member | None:
+        """The member with this token, dead or alive."""
+        return self._members.get(token)
+
+    def alive(self, role: str | None = None) -> list[Member]:
+        """The living members, of one role or all, by role and index."""
+        found = [m for m in self._members.values() if m.alive and role in (None, m.info.role)]
+        return sorted(found, key=lambda member: (member.info.role, member.info.index))
+
+    def everyone(self, role: str | None = None) -> list[Member]:
+        """All members that there ever were, of one role or all."""
+        found = [member for member in self._members.values() if role in (None, member.info.role)]
+        return sorted(found, key=lambda member: (member.info.role, member.info.index))
+
+    def missing(self) -> dict[str, int]:
+        """How many nodes of each role are not ready."""
+        counts = {
+            role: count - sum(member.ready for member in self.alive(role))
+            for role, count in self._expected.items()
+        }
+        return {role: count for role, count in counts.items() if count > 0}

@@ -1,0 +1,148 @@
+"""What the coordinator runs for those who watch: the page, event files, metrics. Nothing where none is asked
+for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from ...pipeline.config.watch_section import LOOPBACK, parse_page_address
+from ...pipeline.jobfile.extras import missing_modules
+from ...pipeline.wire.endpoints import WILDCARDS, host_of
+from ...pipeline.wire.own_address import AUTO
+from ...watch.mirror import Mirror
+from ...watch.status import Status
+from ..runtime.metrics_port import metrics_address
+from .server import CoordinatorServer
+from .status import build_status
+
+if TYPE_CHECKING:
+    from ...watch.metrics_server import MetricsServer
+    from ...watch.page_server import PageServer
+    from ...watch.scalars import Scalars
+
+PERIOD_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Watching:
+    """One status a second to all that show it. Belongs to the coordinator's loop.
+
+    Each part is imported only where it is asked for.
+    """
+
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+        self._state = server.state
+        self._mirror = Mirror()
+        self._page: PageServer | None = None
+        self._scalars: Scalars | None = None
+        self._metrics: MetricsServer | None = None
+        self._counts: dict[str, Any] = {}
+        self._failed = False
+
+    def open(self) -> None:
+        """Starts what the job asks for; raises ClusterError for a port that cannot be had, ResourceError for
+        a folder that cannot be written."""
+        state, settings = self._state, self._server.settings
+        watch = state.job.watch
+        if watch.web and not missing_modules("web"):
+            from ...watch.page_server import PageServer
+
+            host, port = parse_page_address(watch.web)
+            self._page = PageServer(host, port, _names(host, settings.advertise))
+            self._page.start()
+            state.show_page(self._page.url)
+        if watch.tensorboard and not missing_modules("tensorboard"):
+            from ...watch.scalars import Scalars
+
+            self._scalars = Scalars(state.folder)
+        address = metrics_address(settings)
+        if address is not None and not missing_modules("metrics"):
+            from ...watch.metrics_server import HeartbeatCollector, MetricsServer
+
+            collector = HeartbeatCollector(state.folder.name, "coordinator", "coordinator", self._counts_now)
+            self._metrics = MetricsServer(collector, self._health, *address)
+
+    async def run(self) -> None:
+        """Publishes until cancelled; what cannot be shown is logged, and training goes on."""
+        if self._metrics is not None:
+            await self._metrics.start()
+        while self._page is not None or self._scalars is not None or self._metrics is not None:
+            self.publish()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    def publish(self, *, ended: bool = False) -> None:
+        """The status as it is now, where it can be made."""
+        try:
+            self._publish(ended)
+        except Exception as error:
+            # Whatever it is: a job is worth more than what is shown of it.
+            if not self._failed:
+                self._failed = True
+                log.exception("the job cannot be shown")
+                self._server.event("coordinator", f"cannot be shown ({type(error).__name__}: {error})")
+
+    def _publish(self, ended: bool) -> None:
+        status = build_status(self._state, *self._mirror.cursors())
+        if ended:
+            idle = [edge.model_copy(update={"up": 0.0, "down": 0.0}) for edge in status.edges]
+            last = {"ended": True, "outcome": self._state.outcome, "edges": idle}
+            status = status.model_copy(update=last)
+        self._mirror.take(status)
+        self._counts = _flat(status)
+        if self._scalars is not None:
+            self._scalars.publish(status)
+        if self._page is not None:
+            self._page.publish(status)
+
+    async def close(self) -> None:
+        """The last status, and the end."""
+        if self._page is not None or self._scalars is not None:
+            self.publish(ended=True)
+        if self._scalars is not None:
+            self._scalars.close()
+        if self._page is not None:
+            await asyncio.to_thread(self._page.close)
+        if self._metrics is not None:
+            await self._metrics.close()
+        self._page = self._scalars = self._metrics = None
+
+    def _health(self) -> tuple[bool, str]:
+        health = self._server.health()
+        return health.healthy, health.text
+
+    def _counts_now(self) -> dict[str, Any]:
+        return self._counts
+
+
+def _names(host: str, advertise: str) -> tuple[str, ...]:
+    """What a browser may call this server; the first is shown to people."""
+    if host not in WILDCARDS:
+        return () if host == LOOPBACK else (host,)
+    own = socket.gethostname()
+    told = host_of(advertise)
+    return tuple(dict.fromkeys(name for name in (told, own) if name and name != AUTO))
+
+
+def _flat(status: Status) -> dict[str, Any]:
+    """The figures of the whole job by name, and this process's own."""
+    me = status.nodes[0]
+    living = sum(node.alive for node in status.nodes)
+    flat = {
+        "cpu_seconds": me.cpu_seconds,
+        "memory_bytes": me.memory_bytes,
+        "peak_memory_bytes": me.peak_memory_bytes,
+        "seconds": status.seconds,
+        "ended": int(status.ended),
+        "total": status.progress.total,
+        "validation": status.validation[-1].value if status.validation else None,
+        "divergence": status.sync.divergence,
+        "gap_mean": status.sync.gap_mean,
+        "living": living,
+        "dead": len(status.nodes) - living,
+    }
+    return status.ledger.model_dump() | status.quality.model_dump() | flat

@@ -1,0 +1,185 @@
+"""The coordinator's side of a performance profile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ...pipeline.performance.document import Profile, TraceNote
+from ...pipeline.performance.measured import Measured
+from ...pipeline.performance.trace_events import NodeTrace, trace_events
+from ...pipeline.wire.segment import running_kernel
+from ..runtime.node_profile import measures
+from ..runtime.sampler import Sampler
+from ..runtime.tracing import TRACER
+from .node_clocks import NodeClocks
+from .node_measures import measured_between
+
+if TYPE_CHECKING:
+    from .membership import Member
+    from .server import CoordinatorServer
+
+SELF: Final = "coordinator"
+TRACE_SECONDS: Final = 1.0
+PERIOD_SECONDS: Final = 1.0
+ASK_SECONDS: Final = 5.0
+# First steps are slow: kernels are chosen, memory is taken, pages are touched for the first time.
+WARM_UP_SHARE: Final = 0.15
+MOST_WARM_UP_SECONDS: Final = 3.0
+
+Answers = dict[str, dict[str, Any]]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Taken:
+    """Replies of all nodes at the start and at the end, and their traces."""
+
+    first: Answers = field(default_factory=dict)
+    last: Answers = field(default_factory=dict)
+    traces: list[NodeTrace] = field(default_factory=list)
+
+
+class Profiler:
+    """Measures a training job for a while, and ends it. Runs on the coordinator's loop.
+
+    Attributes:
+        ended: why training should end, in words; empty until then.
+
+    Args:
+        seconds: how long from the first to the last measurement; the trace is taken after it.
+    """
+
+    def __init__(self, server: CoordinatorServer, seconds: float) -> None:
+        self._server = server
+        self._state = server.state
+        self._seconds = seconds
+        self._taken = Taken()
+        self._clocks = NodeClocks(running_kernel())
+        self._sampler = Sampler()
+        self._input_ended = False
+        self.ended = ""
+
+    async def run(self) -> None:
+        """Run to the end of the profile, or of training if that comes first."""
+        trainers = [member.info.name for member in self._state.members.alive("trainer")]
+        await self._server.wait_for(lambda: self._over or self._all_train(trainers))
+        warm_up = min(MOST_WARM_UP_SECONDS, WARM_UP_SHARE * self._seconds)
+        await self._server.wait_for(lambda: self._over, warm_up)
+        if self._over:
+            return
+        self._sampler.start()
+        try:
+            await self._measure()
+        finally:
+            self._sampler.stop()
+        self.ended = f"profiled for {self._seconds:g} s"
+        await self._server.notify()
+
+    async def _measure(self) -> None:
+        self._taken.first = self._taken.last = await self._ask_measures()
+        end = time.monotonic() + self._seconds
+        while (left := end - time.monotonic()) > 0 and not self._over:
+            await self._server.wait_for(lambda: self._over, min(PERIOD_SECONDS, left))
+            # What is measured after the end of the input would be of nodes that have nothing to do.
+            if not self._over:
+                answers = await self._ask_measures()
+                # Who did not answer in time this once counts by its answers before and after.
+                self._taken.first = answers | self._taken.first
+                self._taken.last = self._taken.last | answers
+        self._input_ended = self._over
+        if not self._over:
+            await self._trace(TRACE_SECONDS)
+        await self._ask_measures(last=True)
+
+    def profile(self) -> tuple[Profile, list[dict[str, Any]]] | None:
+        """Build the profile with the events of its trace; None if nothing was measured.
+
+        That is, training ended first, or no trainer answered twice.
+        """
+        job = self._state.job
+        nodes = measured_between(self._taken.first, self._taken.last)
+        trainers = [node for node in nodes if node.role == "trainer"]
+        if not trainers or not any(node.count("trained_examples") for node in trainers):
+            return None
+        synced = job.sync.algorithm != "none"
+        measured = Measured(
+            run=self._state.folder.name,
+            seconds=max(node.seconds for node in trainers),
+            workers=job.trainer.workers,
+            worker_kind=job.trainer.worker_kind,
+            batch=job.trainer.batch,
+            prepared=bool(job.data.prepared),
+            sync=f"{job.sync.algorithm}, {job.sync.mode}" if synced else "none",
+            nodes=nodes,
+        )
+        events = trace_events(self._taken.traces)
+        note = TraceNote(
+            seconds=TRACE_SECONDS,
+            events=len(events),
+            clock_error_seconds=self._clocks.error_seconds,
+        )
+        return Profile.of(measured, self._notes(measured), note if self._taken.traces else None), events
+
+    def _notes(self, measured: Measured) -> list[str]:
+        notes = []
+        told = {node.name for node in measured.nodes}
+        if silent := sorted({member.info.name for member in self._state.members.alive()} - told):
+            notes.append(
+                f"{', '.join(silent)} did not answer twice within {ASK_SECONDS:g} s and are not in this"
+                " profile: measure for longer, or see what else runs there."
+            )
+        if self._input_ended and measured.seconds < 0.7 * self._seconds:
+            notes.append(
+                f"The input ended after {measured.seconds:.1f} s of {self._seconds:g}: give the job more, or"
+                " raise `data.epochs`."
+            )
+        if any(not node.threads for node in measured.nodes):
+            notes.append("Some systems do not report waits for a core: there they count as compute.")
+        notes.append("This run was a profile: it ended early, and wrote and scored no checkpoint at its end.")
+        return notes
+
+    @property
+    def _over(self) -> bool:
+        return self._state.ledger.complete or self._state.stop is not None
+
+    def _all_train(self, trainers: list[str]) -> bool:
+        living = {member.info.name for member in self._state.members.alive("trainer")}
+        return all(self._state.ledger.trained_batches_of.get(name) for name in trainers if name in living)
+
+    async def _ask_measures(self, *, last: bool = False) -> Answers:
+        members = self._state.members.alive()
+        answers = await asyncio.gather(*(self._ask_measure(member, last=last) for member in members))
+        found = {
+            member.info.name: answer | {"role": member.info.role}
+            for member, answer in zip(members, answers, strict=True)
+            if answer is not None
+        }
+        return found | {SELF: self._own_measures()}
+
+    async def _ask_measure(self, member: Member, *, last: bool) -> dict[str, Any] | None:
+        asked = time.monotonic()
+        answer = await self._server.call(member, "measure", {"last": last}, ASK_SECONDS)
+        if answer is not None:
+            self._clocks.told(member.info.name, answer, asked, time.monotonic())
+        return answer
+
+    def _own_measures(self) -> dict[str, Any]:
+        return {"role": SELF} | measures({"cpu_seconds": time.process_time()}, self._sampler)
+
+    async def _trace(self, seconds: float) -> None:
+        TRACER.start()
+        members = {member.info.name: member for member in self._state.members.alive()}
+        answers = await self._server.call_all(members.values(), "trace", {"seconds": seconds}, seconds + 5.0)
+        traces = [NodeTrace(SELF, SELF, TRACER.stop(), 0.0)]
+        for name, answer in answers.items():
+            offset = self._clocks.offset_seconds(name)
+            role = members[name].info.role
+            traces.append(NodeTrace(name, role, answer, offset))
+            for process in answer["processes"]:
+                traces.append(NodeTrace(f"{name} {process['process']}", role, process, offset))
+        self._taken.traces = traces

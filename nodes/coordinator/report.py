@@ -1,0 +1,220 @@
+"""Building the report of a run from what the coordinator gathered."""
+
+from __future__ import annotations
+
+from ...pipeline.checkpoint.best import BEST
+from ...pipeline.data.generator.manifest import teacher_ne
+from ...pipeline.data.prepared.manifest import source_files
+from ...pipeline.errors import ExitCode
+from ...pipeline.quality import gain_ratio
+from ...pipeline.report.hardware import describe_hardware, versions
+from ...pipeline.report.model import (
+    Checkpoints,
+    Curves,
+    Evaluation,
+    Event,
+    Node,
+    Replicas,
+    Report,
+    Staleness,
+    Throughput,
+    Train,
+    Validation,
+)
+from ...pipeline.report.placement import LoadedNode, Placement
+from .audit import examples_of, ledger_of, total
+from .ledger_store import LedgerStore
+from .outcome import Answers, Kept, Outcome, Score
+from .progressive import progressive_report
+from .state import JobState
+from .sync_report import sync_report
+
+
+def build_report(
+    state: JobState, store: LedgerStore, outcome: Outcome, eval_files: list[str], started_at: str
+) -> Report:
+    """Build the report; its `exit_code` is the run's."""
+    job = state.job
+    examples = examples_of(state, store, outcome)
+    ledger = ledger_of(state, store, outcome, examples)
+    trainer_counts = _trainer_counts(state, outcome)
+    died = any(not member.alive for member in state.members.everyone())
+    if outcome.stop is not None:
+        code = outcome.stop.exit_code
+        words = "interrupted" if outcome.stop.kind == "interrupted" else f"stopped: {outcome.stop.text}"
+    elif died:
+        code, words = ExitCode.FINISHED_WITH_DEATHS, "finished although a node died"
+        words = f"finished early: {outcome.ended_early}; a node died" if outcome.ended_early else words
+    elif outcome.ended_early:
+        code, words = ExitCode.OK, f"finished early: {outcome.ended_early}"
+    else:
+        code, words = ExitCode.OK, "finished"
+    if not ledger.adds_up and outcome.stop is None:
+        code = ExitCode.LEDGER
+    return Report(
+        run=state.folder.name,
+        pictures=job.report.pictures,
+        outcome=words,
+        exit_code=int(code),
+        started_at=started_at,
+        wall_seconds=state.seconds(),
+        seed=job.run.seed,
+        job_digest=job.digest,
+        model_saved=outcome.model_saved,
+        examples=examples,
+        throughput=_throughput(state, outcome),
+        train=Train(
+            ne_progressive=state.tally.ne_progressive,
+            progressive=progressive_report(
+                outcome.progressive, state.ledger.trained_in(state.input.progressive)
+            )
+            if state.input.progressive
+            else None,
+        ),
+        eval=_evaluation(outcome.score, eval_files),
+        eval_best=_evaluation(outcome.best_score, eval_files),
+        validation=_validation(outcome.kept),
+        checkpoints=_checkpoints(outcome.kept),
+        bad_batches=state.bad_batches.told(),
+        resumed_from=state.origin.run or None,
+        restored_examples=state.ledger.restored_examples,
+        sync=sync_report(state, outcome, trainer_counts),
+        elp=job.trainer.batch * job.trainer.workers * job.trainer.count,
+        precision={
+            member.info.name: str(member.facts["precision"])
+            for member in state.members.everyone()
+            if member.info.role == "trainer" and "precision" in member.facts
+        },
+        staleness=_staleness(outcome),
+        replicas=Replicas(divergence=outcome.divergence),
+        ledger=ledger,
+        events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]
+        + [Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes],
+        nodes=_nodes(state, outcome),
+        placement=_placement(state, outcome),
+        hardware=describe_hardware(),
+        versions=versions(),
+        curves=Curves(
+            ne=state.tally.ne_curve(),
+            throughput=state.tally.throughput_curves(),
+            sync_gap=state.tally.gap_curves(),
+            divergence=outcome.divergence_curve,
+            validation=[(float(examples), value) for examples, value in state.validation_points],
+        ),
+    )
+
+
+def with_exits(report: Report, ended: set[str]) -> Report:
+    """Copy the report, with the nodes in `ended` noted as ended well."""
+    nodes = [
+        node.model_copy(update={"exit": "0"}) if node.name in ended and node.exit is None else node
+        for node in report.nodes
+    ]
+    return report.model_copy(update={"nodes": nodes})
+
+
+def _throughput(state: JobState, outcome: Outcome) -> Throughput:
+    trained = state.ledger.totals.trained_examples
+    cpu = sum(outcome.cpu_seconds.values())
+    return Throughput(
+        examples_per_second=state.tally.examples_per_second(),
+        per_trainer=state.tally.per_trainer(),
+        cpu_seconds_per_million=cpu / trained * 1e6 if trained and cpu else None,
+    )
+
+
+def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None:
+    """The sums of one model, or the mean over replicas; None if nothing was scored."""
+    found = [sums for sums in score.sums if sums.examples] if score is not None else []
+    if score is None or not found:
+        return None
+    teacher = teacher_ne(source_files(eval_files))
+    ne = _mean([sums.ne for sums in found])
+    return Evaluation(
+        model=score.model,
+        ne=ne,
+        auc=_mean([sums.auc for sums in found]),
+        auc_error=_mean([sums.auc_error for sums in found]),
+        logloss=sum(sums.logloss for sums in found) / len(found),
+        calibration=_mean([sums.calibration for sums in found]),
+        examples=found[0].examples,
+        teacher_ne=teacher,
+        gain_ratio=gain_ratio(ne, teacher),
+    )
+
+
+def _validation(kept: Kept | None) -> Validation | None:
+    state = kept.validation if kept is not None else None
+    if kept is None or state is None:
+        return None
+    best = state.best
+    return Validation(
+        metric=state.settings.metric,
+        count=len(state.points),
+        failed=state.failed,
+        best=None if best is None else best.value,
+        best_examples=None if best is None else best.examples,
+        folder=None if best is None else BEST,
+        best_is_last=kept.best_is_last,
+    )
+
+
+def _checkpoints(kept: Kept | None) -> Checkpoints | None:
+    if kept is None or not kept.checkpoints + kept.failed_checkpoints:
+        return None
+    return Checkpoints(written=kept.checkpoints, failed=kept.failed_checkpoints)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _trainer_counts(state: JobState, outcome: Outcome) -> Answers:
+    """Counts by trainer; those of the last heartbeat if it no longer answered."""
+    return {
+        member.info.name: outcome.trainers.get(member.info.name, member.metrics)
+        if member.alive
+        else member.metrics
+        for member in state.members.everyone("trainer")
+    }
+
+
+def _staleness(outcome: Outcome) -> Staleness:
+    pushes = total(outcome.shards, "staleness_count")
+    if not pushes:
+        return Staleness(embedding_mean=None, embedding_max=None)
+    return Staleness(
+        embedding_mean=total(outcome.shards, "staleness_sum") / pushes,
+        embedding_max=max(int(answer["staleness_max"]) for answer in outcome.shards.values()),
+    )
+
+
+def _placement(state: JobState, outcome: Outcome) -> Placement:
+    """Each embedding node's rows and load, up to its last heartbeat if it no longer answered."""
+    nodes = []
+    for member in state.members.everyone("embedding"):
+        told = outcome.shards.get(member.info.name, member.metrics)
+        loaded = LoadedNode(
+            **state.placement.node(member.info.index).model_dump(),
+            looked_up_rows=told.get("looked_up_rows"),
+            cpu_seconds=outcome.cpu_seconds.get(member.info.name),
+        )
+        nodes.append(loaded)
+    return Placement(how=state.placement.how, nodes=nodes)
+
+
+def _nodes(state: JobState, outcome: Outcome) -> list[Node]:
+    nodes = []
+    for member in state.members.everyone():
+        metrics = member.metrics
+        nodes.append(
+            Node(
+                name=member.info.name,
+                role=member.info.role,
+                cpu_seconds=outcome.cpu_seconds.get(member.info.name),
+                peak_memory_bytes=metrics.get("peak_memory_bytes"),
+                exit=None if member.alive else member.lost_because,
+            )
+        )
+    return nodes

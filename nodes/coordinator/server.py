@@ -1,0 +1,314 @@
+"""The coordinator's server: one address for everyone, the sessions, heartbeats, deaths.
+
+Imports no torch. Training goes on without it, up to the readers' retention.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+import zmq
+import zmq.asyncio
+
+from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
+from ...pipeline.wire.aio import send_now
+from ...pipeline.wire.conversation import Conversation, Gone, Refused
+from ...pipeline.wire.endpoints import advertised
+from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.messages import Ask, Failure, Pulse
+from ...pipeline.wire.own_address import AUTO, own_address
+from ...pipeline.wire.schema import Message
+from ...pipeline.wire.sockets import bind, prepare
+from ..runtime.health import Health, health_path, serve_health
+from ..runtime.health_words import coordinator_health
+from ..runtime.members import GroupView
+from ..runtime.process_hooks import ProcessHooks
+from ..runtime.settings import NodeSettings
+from ..runtime.tracing import TRACER
+from .ledger_store import LedgerStore
+from .lost_batches import lost_batches
+from .membership import Member
+from .state import JobState, Phase
+from .stop import Stop
+from .talks import SessionRegistry
+
+log = logging.getLogger(__name__)
+
+FAREWELL_SECONDS = 1.0
+NOTICE_SECONDS = 60.0
+
+T = TypeVar("T")
+RequestHandler = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class CoordinatorServer:
+    """The socket of a job's coordinator, and its sessions with nodes and watchers.
+
+    It says what happens to the job's state, and `conductor` what happens when. All of it runs on one
+    asyncio loop.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        state: JobState,
+        store: LedgerStore,
+        process: ProcessHooks | None = None,
+    ) -> None:
+        self.settings = settings
+        self._process = process or ProcessHooks()
+        self.state = state
+        self.store = store
+        self.sessions = SessionRegistry()
+        self._stopped = asyncio.Event()
+        self._changed = asyncio.Condition()
+        # Why a node did not do what it was asked last, by its name.
+        self._refusals: dict[str, ShadowSyncError] = {}
+        self._handle: RequestHandler | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._context = self._process.zmq_context()
+        # From `listen` on.
+        self._socket: zmq.asyncio.Socket | None = None
+
+    @property
+    def refusals(self) -> Mapping[str, ShadowSyncError]:
+        """Why a node did not do what it was asked last, by its name."""
+        return self._refusals
+
+    def listen(self) -> str:
+        """Binds, and gives the endpoint that nodes join at; raises ClusterError."""
+        self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
+        prepare(socket)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        bound = bind(socket, self.settings.listen_at())
+        told = own_address() if self.settings.advertise == AUTO else self.settings.advertise
+        return advertised(bound, self.settings.bind, told)
+
+    def start(self, handle: RequestHandler) -> None:
+        """Begins to receive, to watch heartbeats, and to heed signals; `handle` answers requests."""
+        self._handle = handle
+        loop = asyncio.get_running_loop()
+        self.spawn(self._receive())
+        self.spawn(self._watch())
+        if (path := health_path(supervised=False)) is not None:
+            self.spawn(serve_health(path, self.health))
+        interrupted = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
+        self._process.on_interrupt(loop, lambda: self.request_stop(interrupted))
+        if self.settings.supervised:
+            self._process.on_orphaned(loop, lambda: self.request_stop(interrupted))
+
+    def health(self) -> Health:
+        """What the socket of `nodes.health` answers."""
+        state = self.state
+        expected = state.job.expected
+        there = {role: len(state.members.alive(role)) for role in expected}
+        return coordinator_health(state.phase.value, state.tally.examples, expected, there)
+
+    async def close(self) -> None:
+        """Tells who watches that the job has ended; ends the tasks and the socket."""
+        watchers = self.sessions.watchers(time.monotonic())
+        end = {"outcome": self.state.outcome}
+        told = [session.ask("ended", end, timeout_seconds=FAREWELL_SECONDS) for session in watchers]
+        await asyncio.gather(*told, return_exceptions=True)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
+        self._context.term()
+
+    def request_stop(self, stop: Stop) -> None:
+        """The job stops; the first reason counts."""
+        if self.state.request_stop(stop):
+            log.info("stopping: %s", stop.text)
+            self._stopped.set()
+
+    def event(self, node: str, what: str) -> None:
+        """Notes what happened to a node, in the log and in the ledger's file."""
+        log.warning("%s: %s", node, what)
+        seconds = self.state.add_event(node, what)
+        self.store.event(seconds, node, what)
+
+    async def call(
+        self, member: Member, verb: str, body: dict[str, Any], seconds: float
+    ) -> dict[str, Any] | None:
+        """Asks one node; None if it is gone or refused, which is logged."""
+        session = self.sessions.of(member.info.token.encode())
+        if session is None or not member.alive:
+            return None
+        self._refusals.pop(member.info.name, None)
+        try:
+            return await session.ask(verb, body, timeout_seconds=seconds)
+        except (Gone, Refused) as error:
+            log.warning("%s did not do %r: %s", member.info.name, verb, error)
+            if isinstance(error, Refused):
+                self._refusals[member.info.name] = error
+            return None
+
+    async def call_or_raise(
+        self, member: Member, verb: str, body: dict[str, Any], seconds: float
+    ) -> dict[str, Any]:
+        """Asks one node that must answer; raises ClusterError, with its reason, if it is gone or refuses."""
+        session = self.sessions.of(member.info.token.encode())
+        if session is None or not member.alive:
+            raise ClusterError(f"{member.info.name} is gone")
+        try:
+            return await session.ask(verb, body, timeout_seconds=seconds)
+        except (Gone, Refused) as error:
+            unmet = ClusterError(f"{member.info.name}: {error}")
+            unmet.exit_code = error.exit_code if isinstance(error, Refused) else unmet.exit_code
+            raise unmet from error
+
+    async def call_all(
+        self, members: Iterable[Member], verb: str, body: dict[str, Any], seconds: float
+    ) -> dict[str, dict[str, Any]]:
+        """Asks several at once; the answers by name, without those that did not answer."""
+        asked = list(members)
+        answers = await asyncio.gather(*(self.call(member, verb, body, seconds) for member in asked))
+        return {m.info.name: a for m, a in zip(asked, answers, strict=True) if a is not None}
+
+    async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Waits for a condition, a stop, or the timeout; whether the condition holds."""
+
+        async def wait() -> None:
+            async with self._changed:
+                await self._changed.wait_for(condition)
+
+        waiters = {asyncio.ensure_future(wait()), asyncio.ensure_future(self._stopped.wait())}
+        try:
+            await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+        return condition()
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The coroutine's result; None if the job was stopped, which cancels it."""
+        task = asyncio.ensure_future(work)
+        stopped: asyncio.Future[Any] = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return None if task.cancelled() else task.result()
+
+    async def notify(self) -> None:
+        """Wakes whoever waits for a change of members or ledger."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    def mark_dead(self, token: str, why: str) -> None:
+        """A node died: its session ends, and the others are told, so that its batches go back."""
+        death = self.state.mark_dead(token, why)
+        if self.state.over or death is not None:
+            self.sessions.end(token.encode(), why)
+        if death is None:
+            return
+        info = death.member.info
+        self.event(info.name, why)
+        if death.stop is not None:
+            self.request_stop(death.stop)
+        body = {"token": token, "role": info.role, "name": info.name}
+        for other in self.state.members.alive():
+            self.spawn(self.call(other, "gone", body, NOTICE_SECONDS))
+        self.broadcast_group(death.group)
+        self.spawn(self.notify())
+
+    async def _receive(self) -> None:
+        while True:
+            assert self._socket is not None
+            parts = await self._socket.recv_multipart(copy=False)
+            identity = parts[0].bytes
+            try:
+                message = decode([part.buffer for part in parts[1:]])
+            except ProtocolError as error:
+                log.error("refused a message from %r: %s", identity, error)
+                self._send(identity, Failure(request=0, what=str(error)))
+                continue
+            token = identity.decode("ascii", "replace")
+            self.sessions.hear(identity, time.monotonic())
+            if isinstance(message, Pulse):
+                self._pulse(identity, token, message)
+                continue
+            session = self.sessions.of(identity)
+            if session is None:
+                if not isinstance(message, Ask):
+                    continue
+                session = self._new_session(identity, token)
+                self.sessions.begin(identity, session)
+            session.receive(message)
+
+    def _new_session(self, identity: bytes, token: str) -> Conversation:
+        async def handle(verb: str, body: dict[str, Any]) -> dict[str, Any]:
+            assert self._handle is not None
+            began = time.monotonic()
+            try:
+                return await self._handle(token, verb, body)
+            finally:
+                if TRACER.on:
+                    TRACER.note(verb, began, time.monotonic() - began)
+
+        return Conversation(
+            token, lambda message: self._send(identity, message), handle, repeatable=("status",)
+        )
+
+    def _send(self, identity: bytes, message: Message) -> None:
+        assert self._socket is not None
+        send_now(self._socket, [identity, *encode(message)])
+
+    def _pulse(self, identity: bytes, token: str, message: Pulse) -> None:
+        member = self.state.members.find(token)
+        dead = member is not None and not member.alive
+        body = {"declared_dead": member.lost_because} if member and dead else {}
+        self._send(identity, Pulse(body=body | {"examples": self.state.ledger.examples_so_far}))
+        if member is not None and member.alive:
+            self.state.heartbeat(member, message.body)
+
+    async def _watch(self) -> None:
+        state = self.state
+        limit = state.job.run.node_timeout_seconds
+        while True:
+            await asyncio.sleep(min(0.5, limit / 4))
+            now = time.monotonic()
+            for member in state.members.alive():
+                heard = self.sessions.heard_at(member.info.token)
+                if member.ready and heard is not None and now - heard > limit:
+                    self.mark_dead(member.info.token, f"was silent for {limit:g} s")
+            self.sessions.forget_silent(now, lambda token: state.members.find(token) is not None)
+            self._require_no_lost_batches()
+
+    def _require_no_lost_batches(self) -> None:
+        state = self.state
+        if state.phase is not Phase.TRAINING:
+            return
+        if lost := lost_batches(state.ledger, state.members.alive("reader")):
+            text = f"batches delivered and neither trained nor on their way: {lost}; report.md has the books"
+            self.request_stop(Stop("failed", text, ExitCode.LEDGER))
+
+    def broadcast_group(self, view: GroupView | None) -> None:
+        """A new generation, to all trainers: those that are not in it should know that too."""
+        if view is not None and self.state.members.started:
+            for trainer in self.state.members.alive("trainer"):
+                self.spawn(self.call(trainer, "group", view.to_body(), NOTICE_SECONDS))
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Runs a coroutine beside the others; an exception of it stops the job."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the coordinator failed", exc_info=error)
+            text = f"the coordinator failed: {type(error).__name__}: {error}"
+            self.request_stop(Stop("failed", text, getattr(error, "exit_code", ExitCode.INTERNAL)))

@@ -1,0 +1,188 @@
+"""What follows training: the last rounds, how far the replicas are apart, the checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...pipeline.checkpoint.files import FileEntry
+from ...pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
+from ...sync_algos.model_origin import ModelOrigin
+from ..runtime.to_the_end import to_the_end
+from .checkpoint import PART_SECONDS
+from .checkpoint_manifest import Books, manifest_of
+from .divergence import CHUNK_ELEMENTS, Divergence
+from .membership import Member
+from .model_words import ModelFacts
+from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Outcome
+from .server import CoordinatorServer
+from .unwritten import no_checkpoint
+
+
+class JobFinalizer:
+    """The last phases of a job, on the coordinator's loop; what comes of them goes into `outcome`.
+
+    In a `hurry` (an interrupt has ten seconds) nobody is waited for that did not answer when it was held.
+    """
+
+    def __init__(
+        self, server: CoordinatorServer, outcome: Outcome, model: ModelFacts, *, hurry: bool = False
+    ) -> None:
+        self._hurry = hurry
+        self._server = server
+        self._state = server.state
+        self._job = server.state.job
+        self._outcome = outcome
+        self._model = model
+
+    async def finalize_trainers(self, *, closing_round: bool) -> None:
+        """Each trainer's closing round, if asked for, and the model that comes out where it takes all of
+        them; then the counts of synchronization. Rounds with a center are run one after the other, those
+        of a group together."""
+        trainers = self._present("trainer", self._outcome.trainers)
+        if self._model.needs_peers:
+            await self._finalize_together(trainers, closing_round=closing_round)
+        elif closing_round:
+            for trainer in trainers:
+                answer = await self._server.call(
+                    trainer, "settle", {"closing_round": True}, self._bound_seconds
+                )
+                if answer is not None:
+                    self._note_finalized({trainer.info.name: answer})
+        await self._count_syncs()
+
+    async def _finalize_together(self, trainers: list[Member], *, closing_round: bool) -> None:
+        """All at once, and again without those that die in it."""
+        body = {"closing_round": closing_round}
+        while trainers:
+            view = self._state.group.form(trainer.info.index for trainer in trainers)
+            await self._server.call_all(trainers, "group", view.to_body(), self._ask_seconds)
+            answers = await self._server.call_all(trainers, "settle", body, self._bound_seconds)
+            self._note_finalized(answers)
+            left = [trainer for trainer in trainers if trainer.alive]
+            if len(left) == len(trainers):
+                return
+            trainers = left
+
+    @property
+    def _bound_seconds(self) -> float:
+        return HURRY_SECONDS if self._hurry else 3 * self._job.sync.timeout_seconds + 5.0
+
+    @property
+    def _ask_seconds(self) -> float:
+        return HURRY_SECONDS if self._hurry else ASK_SECONDS
+
+    @property
+    def _part_seconds(self) -> float:
+        """For a node's part of the checkpoint, which may be large."""
+        return HURRY_SECONDS if self._hurry else PART_SECONDS
+
+    def _present(self, role: str, held: Mapping[str, Any]) -> list[Member]:
+        """The living nodes of a role; in a hurry those that answered when they were held."""
+        return [m for m in self._state.members.alive(role) if not self._hurry or m.info.name in held]
+
+    def _note_finalized(self, answers: dict[str, dict[str, Any]]) -> None:
+        for name, counts in answers.items():
+            self._outcome.trainers.setdefault(name, {}).update(counts)
+            self._model.finalized(name, counts)
+
+    async def _count_syncs(self) -> None:
+        syncs = self._state.members.alive("sync")
+        self._outcome.syncs = await self._server.call_all(
+            syncs, "hold", {}, min(HOLD_SECONDS, self._ask_seconds)
+        )
+        for name, answer in self._outcome.syncs.items():
+            if orphaned := int(answer.get("orphaned_slices", 0)):
+                # Contract 9: nobody knows whether the trainer had the answer before it died.
+                self._outcome.notes.append(
+                    f"{name} moved its slice at most {orphaned} times for exchanges that died with a trainer"
+                )
+
+    async def measure_divergence(self) -> None:
+        """How far the replicas are apart, all elements of them."""
+        trainers = self._state.members.alive("trainer")
+        if len(trainers) < 2:
+            return
+        sums = Divergence(len(trainers))
+        for start in range(0, self._model.dense_elements, CHUNK_ELEMENTS):
+            body = {"start": start, "stop": min(start + CHUNK_ELEMENTS, self._model.dense_elements)}
+            answers = await self._server.call_all(trainers, "replica_chunk", body, ASK_SECONDS)
+            if len(answers) < len(trainers):
+                return
+            sums.add([np.frombuffer(answer["values"], dtype=np.float32) for answer in answers.values()])
+        self._outcome.divergence = sums.value()
+
+    async def checkpoint(self) -> None:
+        """Every node writes its files; the manifest comes last. Raises ClusterError if one cannot, and the
+        checkpoint before stays; of this one nothing is left, so that a full disk has room for the report."""
+        trainers = self._present("trainer", self._outcome.trainers)
+        if not trainers:
+            self._outcome.notes.append("no checkpoint could be written, since no trainer is left")
+            return
+        try:
+            # Nodes may have another working directory.
+            directory = await to_the_end(lambda: begin(self._state.folder).resolve())
+            saver, manifest = await self._write(directory, trainers)
+            await to_the_end(commit, directory, manifest)
+        except BaseException:
+            await to_the_end(sweep, self._state.folder)
+            raise
+        self._outcome.model_saved = manifest.model
+        self._note_disagreement(saver, trainers)
+
+    async def _write(self, directory: Path, trainers: list[Member]) -> tuple[Member, CheckpointManifest]:
+        """All files but the manifest, with the trainer whose model it is."""
+        # Before the shards write: each of them then has all of these batches, in a hurry perhaps more.
+        books = Books.of(self._state)
+        body = {"directory": str(directory), "dense": False, "model": self._model.origin}
+        saver, written = await self._save_model(trainers, body)
+        shards = self._state.members.alive("embedding")
+        syncs = self._present("sync", self._outcome.syncs)
+        others = [*(trainer for trainer in trainers if trainer is not saver), *shards, *syncs]
+        answers = await self._server.call_all(others, "checkpoint", body, self._part_seconds)
+        missing = [shard.info.name for shard in shards if shard.info.name not in answers]
+        if missing:
+            raise no_checkpoint(missing, "its part", self._server.refusals)
+        files = [FileEntry(**f) for part in (written, *answers.values()) for f in part["files"]]
+        files += await asyncio.to_thread(books.ledger.write, directory)
+        return saver, manifest_of(self._state, files, self._model.saved(saver.info.name), books)
+
+    async def _save_model(
+        self, trainers: list[Member], body: dict[str, Any]
+    ) -> tuple[Member, dict[str, Any]]:
+        """Has one trainer write the model that comes out: the first that can. Where none can, the single
+        model is lost, and a replica is saved, and said to be one. Raises ClusterError if nobody answers."""
+        names = self._model.by_promise(trainer.info.name for trainer in trainers)
+        ordered = sorted(trainers, key=lambda trainer: names.index(trainer.info.name))
+        for origin in dict.fromkeys((self._model.origin, ModelOrigin.REPLICAS)):
+            for trainer in ordered:
+                dense = body | {"dense": True, "model": origin}
+                answer = await self._server.call(trainer, "checkpoint", dense, self._part_seconds)
+                if answer is not None and answer["ready"]:
+                    self._model.saved_by = saver = trainer.info.name
+                    if origin != self._model.origin:
+                        lost = self._model.words
+                        self._outcome.notes.append(f"{lost} is lost; the model is {saver}'s replica")
+                        self._model.origin = origin
+                    return trainer, answer
+                if (
+                    origin == ModelOrigin.CENTER
+                    and trainer.alive
+                    and trainer.info.name not in self._server.refusals
+                ):
+                    # One that could not read it in time speaks for all; one that refuses, for itself.
+                    break
+        raise no_checkpoint(names, "the model", self._server.refusals)
+
+    def _note_disagreement(self, saver: Member, trainers: list[Member]) -> None:
+        if self._model.single and self._model.digests:
+            names = [trainer.info.name for trainer in trainers]
+            others = [name for name in names if name not in self._model.agreeing(names)]
+            if others:
+                self._outcome.notes.append(
+                    f"{', '.join(others)} ended with another model than {saver.info.name}, whose model it is"
+                )

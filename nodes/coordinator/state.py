@@ -1,0 +1,281 @@
+"""The state of a job as its coordinator knows it: data and transitions, without I/O."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ...pipeline.config.job import Job
+from ...pipeline.data.id_classes import IdClass
+from ...pipeline.errors import ExitCode
+from ...pipeline.types import BatchId
+from ..runtime.members import GroupView, SyncGroup
+from .bad_batches import BadBatches
+from .input_size import InputSize
+from .ledger import Acknowledged, LedgerState
+from .membership import Member, Membership
+from .placement import Placement
+from .progress import Tally
+from .rates import Rates
+from .stop import Stop
+
+FIRST_PERIOD_SECONDS: Final = 1.0
+MAX_POINTS: Final = 512
+
+
+class Phase(enum.Enum):
+    """What a job is doing; the values are what people are shown."""
+
+    GATHERING = "waiting for nodes"
+    STARTING = "starting"
+    TRAINING = "training"
+    CLOSING = "closing"
+    STOPPING = "stopping"
+    CHECKPOINT = "writing the checkpoint"
+    VALIDATING = "validating"
+    EVALUATING = "evaluating"
+    EVALUATING_BEST = "evaluating the best checkpoint"
+    DONE = "done"
+
+
+# A job may be over after each of them; it may be stopped from its start to the end of training.
+NEXT_PHASES: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.GATHERING: frozenset({Phase.STARTING, Phase.DONE}),
+    Phase.STARTING: frozenset({Phase.TRAINING, Phase.STOPPING, Phase.DONE}),
+    Phase.TRAINING: frozenset({Phase.CLOSING, Phase.STOPPING, Phase.DONE}),
+    Phase.CLOSING: frozenset({Phase.CHECKPOINT, Phase.DONE}),
+    Phase.STOPPING: frozenset({Phase.CHECKPOINT, Phase.DONE}),
+    Phase.CHECKPOINT: frozenset({Phase.VALIDATING, Phase.DONE}),
+    Phase.VALIDATING: frozenset({Phase.EVALUATING, Phase.DONE}),
+    Phase.EVALUATING: frozenset({Phase.EVALUATING_BEST, Phase.DONE}),
+    Phase.EVALUATING_BEST: frozenset({Phase.DONE}),
+    Phase.DONE: frozenset(),
+}
+
+
+class PhaseError(RuntimeError):
+    """A phase was to follow one that it cannot follow: a defect of the coordinator."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a run that goes on was read from; all empty for one that begins anew.
+
+    Attributes:
+        run: the name of the run before.
+        digest: of the checkpoint.
+        applied_before: by shard, the batches that it had applied and the saved ledger has not.
+    """
+
+    run: str = ""
+    digest: str = ""
+    applied_before: Mapping[str, frozenset[BatchId]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InputFacts:
+    """What the coordinator knows of the job's input.
+
+    Attributes:
+        progressive: numbers of the spans whose batches are scored before their step.
+        id_classes: by table, what its ids are read as.
+    """
+
+    size: InputSize
+    progressive: frozenset[int] = frozenset()
+    id_classes: Mapping[str, IdClass] = field(default_factory=dict)
+
+
+@dataclass
+class DivergenceCurve:
+    """Points (seconds, divergence), thinned to every second one whenever there are MAX_POINTS."""
+
+    points: list[tuple[float, float]] = field(default_factory=list)
+    period_seconds: float = FIRST_PERIOD_SECONDS
+
+    def add(self, seconds: float, value: float) -> None:
+        """One more point."""
+        self.points.append((seconds, value))
+        if len(self.points) >= MAX_POINTS:
+            self.points, self.period_seconds = self.points[::2], self.period_seconds * 2
+
+
+@dataclass(frozen=True)
+class Death:
+    """What follows from the death of a node.
+
+    Attributes:
+        stop: why the job stops, if it does.
+        group: the trainers' group without it, if it was in one.
+    """
+
+    member: Member
+    stop: Stop | None
+    group: GroupView | None
+
+
+@dataclass(frozen=True)
+class TrainedBatch:
+    """What a trainer says of a batch that it trained, `age_seconds` ago."""
+
+    id: BatchId
+    examples: int
+    loss_sum: float
+    positives: float
+    weight: float
+    age_seconds: float
+
+
+class JobState:
+    """Everything that the coordinator knows of its job. Owned by the coordinator's loop.
+
+    Others read the attributes and call the methods; a test holds that nobody else assigns an attribute.
+
+    Args:
+        input_facts: by default nothing is known of the input.
+        origin: by default the run begins anew.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        ledger: LedgerState,
+        placement: Placement,
+        *,
+        input_facts: InputFacts | None = None,
+        origin: Origin | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job = job
+        self.folder = folder
+        self.ledger = ledger
+        self.placement = placement
+        self.input = input_facts or InputFacts(InputSize.unknown())
+        self.origin = origin or Origin()
+        self.members = Membership(job.expected, job.digest)
+        self.group = SyncGroup()
+        self.tally = Tally()
+        self.bad_batches = BadBatches(job.trainer.max_bad_batches)
+        self.rates = Rates()
+        self.divergence = DivergenceCurve()
+        # (examples trained, metric of `[validation]`), in the order in which they were scored.
+        self.validation_points: list[tuple[int, float]] = []
+        # (seconds, node, what).
+        self.events: list[tuple[float, str, str]] = []
+        # Host and process by token, for those who watch.
+        self.places: dict[str, tuple[str, int]] = {}
+        self.page = ""
+        self.outcome = "ended"
+        self.phase = Phase.GATHERING
+        self.stop: Stop | None = None
+        self.lost_dense_updates = 0
+        self._synced_iterations: dict[str, int] = {}
+        self._clock = clock
+        self._started_at = clock()
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return self._clock() - self._started_at
+
+    @property
+    def over(self) -> bool:
+        """Whether nodes are told to end, so that none is missed that does."""
+        return self.phase is Phase.DONE
+
+    def enter(self, phase: Phase) -> None:
+        """The next phase begins; raises PhaseError for one that cannot follow."""
+        if phase not in NEXT_PHASES[self.phase]:
+            raise PhaseError(f"{phase.name} cannot follow {self.phase.name}")
+        self.phase = phase
+
+    def finish(self, outcome: str) -> None:
+        """The job is over; `outcome` is what those who watch are told."""
+        self.enter(Phase.DONE)
+        self.outcome = outcome
+
+    def request_stop(self, stop: Stop) -> bool:
+        """The job is to stop; gives whether this is the first reason, which is the one that counts."""
+        if self.stop is not None:
+            return False
+        self.stop = stop
+        return True
+
+    def add_event(self, node: str, what: str) -> float:
+        """Notes what happened to a node; gives when."""
+        seconds = self.seconds()
+        self.events.append((seconds, node, what))
+        return seconds
+
+    def show_page(self, url: str) -> None:
+        """The page of the job is served there."""
+        self.page = url
+
+    def start_members(self) -> None:
+        """All nodes meet: nobody joins from here on, and the job has a report. Begins STARTING."""
+        self.enter(Phase.STARTING)
+        self.members.start()
+
+    def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
+        """A node joins; raises ClusterError if it cannot be in this job."""
+        member = self.members.join(role, token, digest, endpoint)
+        self.places[token] = host, pid
+        return member
+
+    def heartbeat(self, member: Member, metrics: dict[str, Any]) -> None:
+        """The counts of a living node; `metrics` is kept, not copied."""
+        member.beat(metrics)
+        now, name = self.seconds(), member.info.name
+        self.rates.beat(name, now, metrics)
+        if member.info.role == "trainer":
+            self.tally.pulse(name, now, metrics)
+
+    def acknowledge(
+        self, member: Member, batches: Iterable[TrainedBatch], synced_iterations: int
+    ) -> list[Acknowledged]:
+        """Notes batches that a trainer trained; gives their rows for the ledger's file."""
+        name, now, rows = member.info.name, self.seconds(), []
+        for batch in batches:
+            rows.append(self.ledger.acknowledge(name, batch.id, batch.examples))
+            sums = batch.loss_sum, batch.positives, batch.weight
+            self.tally.trained(name, now - batch.age_seconds, batch.examples, *sums)
+        self._synced_iterations[member.info.token] = synced_iterations
+        return rows
+
+    def validated(self, points: Iterable[tuple[int, float]]) -> None:
+        """The scores so far: (examples trained, metric)."""
+        self.validation_points = list(points)
+
+    def mark_dead(self, token: str, why: str) -> Death | None:
+        """Counts a node as dead, and what it alone knew as lost; None if it was, or the job is over."""
+        member = None if self.over else self.members.lose(token, why)
+        if member is None:
+            return None
+        name = member.info.name
+        if member.info.role != "trainer":
+            return Death(member, self._verdict(member), None)
+        updates = self.ledger.trained_batches_of.get(name, 0)
+        self.lost_dense_updates += max(0, updates - self._synced_iterations.get(token, 0))
+        return Death(member, self._verdict(member), self.group.lose(member.info.index))
+
+    def _verdict(self, member: Member) -> Stop | None:
+        """Why the job cannot go on without this node, if it cannot."""
+        name, role = member.info.name, member.info.role
+        if not self.members.started:
+            text = f"{name} died before the job started ({member.lost_because})"
+        elif role == "embedding":
+            rows = member.facts.get("rows", 0)
+            text = f"{name} died and its {rows:,} rows with it"
+            return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
+        elif role == "reader":
+            text = f"{name} died; what it had not delivered is untrained"
+        elif role == "trainer" and not self.members.alive("trainer"):
+            text = "the last trainer died"
+        else:
+            return None
+        return Stop("death", text, ExitCode.STOPPED_BY_DEATH)

@@ -1,0 +1,95 @@
+"""Having a checkpoint scored by a process of its own, off the training path."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...pipeline.data.span_body import span_to_body
+from ...pipeline.data.spans import Span
+from ...pipeline.errors import ClusterError
+from ...pipeline.quality import QualitySums
+from ..runtime.entry_points import SCORING, python
+from ..supervisor.child import words_of
+from ..supervisor.starter import ONE_THREAD
+
+# Lower than training's, and yet it gets a share where training takes the whole machine.
+NICE = 5
+ANSWER_LIMIT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class CheckpointScore:
+    """The sums of a checkpoint's scores; `model` says which model it is of, after how many examples."""
+
+    model: str
+    examples_trained: int
+    bad_rows: int
+    sums: QualitySums
+
+
+async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> CheckpointScore:
+    """Scores every example of the spans with the model in a checkpoint's folder.
+
+    The process is spawned, has one thread of computation and a lower priority, and ends with this one. If
+    this coroutine is cancelled, it is killed first. Raises ClusterError if it cannot tell, with its reason.
+    """
+    process = await _start()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    question = {
+        "checkpoint": str(checkpoint),
+        "spans": [span_to_body(span) for span in spans],
+        "nice": NICE,
+    }
+    try:
+        process.stdin.write(json.dumps(question).encode() + b"\n")
+        answer, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        process.stdin.close()
+    if code != 0:
+        last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise ClusterError(
+            f"the process that scores ended with {words_of(code)}" + (f": {last}" if last else "")
+        )
+    return _score_of(answer)
+
+
+async def _start() -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *python(SCORING),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            env=os.environ | ONE_THREAD,
+            limit=ANSWER_LIMIT_BYTES,
+        )
+    except OSError as error:
+        raise ClusterError(f"no process to score with can be started ({error})") from error
+
+
+def _score_of(answer: bytes) -> CheckpointScore:
+    """The last line that was printed: a user's own model may print, too."""
+    try:
+        told = json.loads(answer.strip().rpartition(b"\n")[2])
+        return CheckpointScore(
+            model=str(told["model"]),
+            examples_trained=int(told["examples_trained"]),
+            bad_rows=int(told["bad_rows"]),
+            sums=QualitySums.from_array(np.array(told["sums"], dtype=np.float64)),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClusterError(f"the process that scores answered {answer[-80:]!r}") from error

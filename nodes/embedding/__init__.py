@@ -1,0 +1,1 @@
+"""Embedding nodes: serve lookups and pushes of a shard."""

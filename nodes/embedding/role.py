@@ -1,0 +1,147 @@
+"""The embedding role: one shard of all the tables, with the memory of what it applied."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...pipeline.checkpoint.files import FileEntry
+from ...pipeline.checkpoint.manifest import open_checkpoint
+from ...pipeline.checkpoint.saved_ledger import SavedLedger
+from ...pipeline.config.job import Job
+from ...pipeline.embedding.storage.applied import AppliedBatches
+from ...pipeline.embedding.storage.saved_tables import SavedTables
+from ...pipeline.embedding.storage.store import ShardStore
+from ...pipeline.errors import ResourceError
+from ...pipeline.memory import available_memory_bytes
+from ...pipeline.types import BatchId
+from ..runtime.role import NodeContext, unknown_verb
+from ..runtime.serving_role import ServingRole
+from .server import ShardService
+from .shard_part import ShardPart
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What the service thread hands over for a checkpoint: files that it wrote, or a copy to write."""
+
+    part: ShardPart | None
+    files: list[FileEntry]
+    applied: int
+    pause_seconds: float
+
+
+class EmbeddingRole(ServingRole[ShardService]):
+    """The control side of an embedding node; its service thread owns the rows."""
+
+    name: ClassVar[str] = "embedding"
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job = job
+
+    async def prepare(self, node: NodeContext) -> dict[str, Any]:
+        """Allocates and fills the shard, after checking that it fits into memory, and restores what the job
+        starts from."""
+        store, applied, absent, digest = await asyncio.to_thread(self._make, node)
+        codecs = self._job.codecs.embedding()
+        threads = self._job.embedding.threads
+        shares = self._job.network.shares_memory
+        self._service = ShardService(self.bound, store, node.fail, codecs, applied, threads, shares=shares)
+        self._service.start()
+        widths = ", ".join(str(dim) for dim in sorted(set(store.dims)))
+        log.info("holds %d rows of %s floats", store.rows, widths)
+        return {
+            "rows": store.rows,
+            "plan_digest": store.plan.digest,
+            "pieces": [[piece.table, piece.start, piece.stop] for piece in store.plan.pieces_of(store.node)],
+            "fresh_tables": absent,
+            "start_digest": digest,
+            "checkpoint_bytes": ShardPart.of(store, applied).bytes,
+            "restored_batches": len(applied),
+        }
+
+    def _make(self, node: NodeContext) -> tuple[ShardStore, AppliedBatches, list[str], str]:
+        """The shard, what is known to be applied to it, the tables that have their first values although
+        the job starts from a checkpoint, and which checkpoint that is; "" without one."""
+        plan, index = node.plan, node.index
+        store = ShardStore(
+            plan,
+            index,
+            seed=self._job.run.seed,
+            memory_fraction=self._job.embedding.memory_fraction,
+        )
+        start = self._job.start
+        if not start.checkpoint:
+            return store, AppliedBatches(), [], ""
+        folder, manifest = open_checkpoint(Path(start.checkpoint), which=start.which)
+        saved = SavedTables(folder, manifest)
+        absent = store.restore(saved)
+        if absent:
+            log.warning("not in the checkpoint, so with first values: %s", ", ".join(absent))
+        if not start.resume:
+            return store, AppliedBatches(), absent, manifest.digest
+        if saved.placement_digest == plan.placement_digest:
+            return store, saved.applied(index), absent, manifest.digest
+        # Rows of several nodes that had not applied the same batches: what all of them had is in the ledger.
+        ranges = SavedLedger.read(folder, manifest.files).applied_ranges()
+        return store, AppliedBatches.from_array(ranges), absent, manifest.digest
+
+    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """meet, begin, gone, hold, checkpoint."""
+        if verb in ("meet", "begin"):
+            return {}
+        if verb == "gone":
+            service, token = self.service, str(body["token"])
+            service.call(lambda: service.lose(token))
+            return {}
+        if verb == "hold":
+            applied = self.service.applied
+            asked = [BatchId.from_wire(batch) for batch in body.get("batches", ())]
+            return self.metrics() | {"applied_of": [list(batch) for batch in asked if batch in applied]}
+        if verb == "checkpoint":
+            return await self._checkpoint(Path(str(body["directory"])), running=bool(body.get("running")))
+        raise unknown_verb(self.name, verb)
+
+    async def _checkpoint(self, directory: Path, *, running: bool) -> dict[str, Any]:
+        """Writes rows and the batches applied to them, of one moment. While training goes on they are copied
+        on the service thread, which pushes and lookups wait for, and written on another. Raises ResourceError
+        then if the memory for a copy is not there: nobody that trains waits for a disk (contract 1)."""
+        service = self.service
+        # On the service thread, so that no push changes the rows meanwhile.
+        taken = await service.run(lambda: self._take(service, directory, running=running))
+        files = taken.files
+        if taken.part is not None:
+            files = await asyncio.to_thread(taken.part.write, directory)
+        log.info("wrote %d files; pushes waited for %.3f s", len(files), taken.pause_seconds)
+        return {
+            "files": [dataclasses.asdict(entry) for entry in files],
+            "applied_batches": taken.applied,
+            "pause_seconds": taken.pause_seconds,
+        }
+
+    def _take(self, service: ShardService, directory: Path, *, running: bool) -> _Taken:
+        began = time.monotonic()
+        part = ShardPart.of(service.store, service.applied)
+        if running:
+            self._require_memory(part)
+        copy = part.copied() if running else None
+        files = part.write(directory) if copy is None else []
+        return _Taken(copy, files, len(service.applied), time.monotonic() - began)
+
+    def _require_memory(self, part: ShardPart) -> None:
+        available, fraction = available_memory_bytes(), self._job.embedding.memory_fraction
+        if part.copy_bytes > available * fraction:
+            raise ResourceError(
+                f"a copy of the rows for a checkpoint takes {part.copy_bytes:,} bytes, and {fraction:g} of"
+                f" the {available:,} bytes of free memory are {int(available * fraction):,}",
+                where="embedding.memory_fraction",
+                remedy="use more embedding nodes or more memory, or no checkpoints while training goes on",
+            )

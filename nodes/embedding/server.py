@@ -1,0 +1,195 @@
+"""The embedding node's service thread: with its lanes, if it has any, the only one to use the node's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...pipeline.codecs.registry import LinkCodecs
+from ...pipeline.embedding.storage.applied import AppliedBatches
+from ...pipeline.embedding.storage.shard_work_part import ShardWork
+from ...pipeline.embedding.storage.store import ShardStore
+from ...pipeline.types import Float32Array
+from ...pipeline.wire.buffers import BufferPool
+from ...pipeline.wire.messages import Attach, Lookup, Push, Pushed, Vectors
+from ...pipeline.wire.row_codec import RowCoding
+from ...pipeline.wire.schema import Message
+from ...pipeline.wire.sockets import Listener
+from ..runtime.kept_memory import keep_freed_memory
+from ..runtime.listening_service import ListeningService
+from .lanes import ShardLanes
+from .worker_segments import WorkerSegments
+
+# Of answers that nobody uses any more: a few large ones of each of a few workers.
+IDLE_ANSWER_BYTES = 256 << 20
+
+
+class ShardService(ListeningService):
+    """Answers lookups and applies pushes, each row's in the order in which they come.
+
+    A push that was applied before (contract 7: it has the id of its batch) is answered again and changes
+    nothing. With several threads this one keeps the socket and the books, and lanes do the rest; a command
+    finds them at rest.
+
+    Args:
+        applied: the batches that are known to be applied to the rows of `store`; none without it.
+        threads: how many read and write the rows; with 1 it is this one.
+        shares: whether vectors and gradients may go through memory that workers of this machine offer.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        store: ShardStore,
+        failed: Callable[[BaseException], None],
+        codecs: LinkCodecs | None = None,
+        applied: AppliedBatches | None = None,
+        threads: int = 1,
+        *,
+        shares: bool = True,
+    ) -> None:
+        super().__init__("shard", listener, failed)
+        self.store = store
+        self.applied = applied or AppliedBatches()
+        self._restored = len(self.applied)
+        self._coding = RowCoding(codecs or LinkCodecs(), store.floats_of)
+        self._vectors_coded = codecs is not None and codecs.down.lossy
+        self._segments = WorkerSegments(allowed=shares)
+        self._pool = BufferPool(IDLE_ANSWER_BYTES)
+        self._lanes = ShardLanes(threads, self.waker.wake, failed) if threads > 1 else None
+        self._pushes = 0
+        self._lookups = 0
+        self._looked_up_rows = 0
+        self._staleness_sum = 0
+        self._staleness_max = 0
+
+    def metrics(self) -> dict[str, Any]:
+        """Counts so far; any thread may read them."""
+        counts = super().metrics()
+        if self._lanes is not None:
+            counts["busy_seconds"] = max(counts["busy_seconds"], self._lanes.busy_seconds)
+        return counts | {
+            "shared_bytes": self._segments.bytes,
+            "shared_segments": len(self._segments),
+            "applied_batches": len(self.applied),
+            "restored_batches": self._restored,
+            "repeated_pushes": self.applied.repeats,
+            "lookups": self._lookups,
+            "looked_up_rows": self._looked_up_rows,
+            "staleness_sum": self._staleness_sum,
+            "staleness_max": self._staleness_max,
+            "staleness_count": self._pushes,
+        }
+
+    def body(self) -> None:
+        """See `ListeningService.body`; this thread is one for torch too."""
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        if self._lanes is None:
+            super().body()
+            return
+        self._lanes.start()
+        try:
+            super().body()
+        finally:
+            self._lanes.close()
+
+    def takes_more(self) -> bool:
+        """See `ListeningService.takes_more`."""
+        return self._lanes is None or not self._lanes.full
+
+    def settle(self) -> None:
+        """See `ListeningService.settle`."""
+        if self._lanes is not None:
+            self._lanes.settle(lambda: self.stopping)
+
+    def served(self) -> None:
+        """See `ListeningService.served`."""
+        if self._lanes is not None:
+            self._lanes.collect()
+
+    def handle(self, identity: bytes, message: Message) -> None:
+        """See the class."""
+        message = self._coding.incoming(message)
+        if isinstance(message, Lookup):
+            self._look_up(identity, message)
+        elif isinstance(message, Push):
+            self._push(identity, message)
+        elif isinstance(message, Attach):
+            self.listener.send(identity, self._segments.attach(identity, message))
+        else:
+            raise ValueError(f"an embedding node takes no {message.KIND}")
+
+    def _do(self, work: ShardWork, done: Callable[[], None]) -> None:
+        if self._lanes is not None:
+            self._lanes.put(work, done)
+            return
+        work.run(0, 1)
+        work.finish()
+        done()
+
+    def _look_up(self, identity: bytes, message: Lookup) -> None:
+        floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
+        target = None if self._vectors_coded else self._segments.target(identity, message, floats)
+        buffer = self._pool.take(floats) if target is None else target
+        work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)
+        version = self._pushes
+
+        def answer() -> None:
+            if target is not None:
+                self._segments.bytes += target.nbytes
+                self.listener.send(identity, Vectors(message.request, version, shared=True))
+            elif not self._send(identity, message, Vectors(message.request, version, buffer)):
+                return
+            self._lookups += 1
+            self._looked_up_rows += work.rows
+
+        self._do(work, answer)
+
+    def _send(self, identity: bytes, message: Lookup, vectors: Vectors) -> bool:
+        """The vectors over the socket, ; false if they are more than may be sent."""
+        try:
+            self.listener.send(identity, self._coding.outgoing(vectors))
+        except ValueError as error:
+            # Lanes end later than `handle`, which would refuse it.
+            self.refuse(identity, message, error)
+            return False
+        return True
+
+    def lose(self, token: str) -> None:
+        """A process is gone; to be called on this thread. What its workers shared is let go of."""
+        self._segments.drop(token)
+
+    def _push(self, identity: bytes, message: Push) -> None:
+        repeated = message.id in self.applied
+        answer = Pushed(request=message.request, repeated=repeated)
+        if repeated:
+            self.applied.add(message.id)
+            self.listener.send(identity, answer)
+            return
+        work = self.store.push_work(
+            message.rows,
+            self._gradients(identity, message),
+            message.counts,
+            message.lr_scale,
+            message.bag_lengths,
+            message.id,
+        )
+        # From here on it is applied for whoever comes later: they find the rows after the lanes have.
+        self.applied.add(message.id)
+        staleness = max(0, self._pushes - message.version)
+        self._staleness_sum += staleness
+        self._staleness_max = max(self._staleness_max, staleness)
+        self._pushes += 1
+        self._do(work, lambda: self._tell(identity, answer))
+
+    def _gradients(self, identity: bytes, message: Push) -> Float32Array:
+        if not message.segment:
+            return message.gradients
+        floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
+        return self._segments.gradients(identity, message, floats)
+
+    def _tell(self, identity: bytes, answer: Pushed) -> None:
+        self.listener.send(identity, answer)

@@ -1,0 +1,1 @@
+"""Reader nodes: parse the input and deliver batches."""

@@ -1,0 +1,144 @@
+"""The reader's parsing thread: from spans to batches, as far ahead as its queue is long."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ...pipeline.config.job import Job
+from ...pipeline.data.bad_rows import BadRows
+from ...pipeline.data.batch import Batch
+from ...pipeline.data.span import Span
+from ...pipeline.input.job_input import JobInput
+from ..runtime.kept_memory import keep_freed_memory
+from ..runtime.threads import Service
+from ..runtime.tracing import Activity
+
+AHEAD_BATCHES = 8
+WAIT_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpan:
+    """Work for the parser: one span, for training (`pass_number` 0) or for an evaluation pass. Batches whose
+    numbers are in `skip` are cut and not sent: the run that this one resumes has trained them."""
+
+    pass_number: int
+    epoch: int
+    span: Span
+    skip: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTotals:
+    """What a whole span held; it follows the span's last batch. `skipped_examples` of the `examples` were
+    not sent."""
+
+    work: ReadSpan
+    batches: int
+    examples: int
+    bad_rows: int
+    skipped_examples: int = 0
+
+
+Fed = tuple[int, Batch] | SpanTotals
+
+
+class Feed(Service):
+    """Parses spans in the order in which they are given; `out` is bounded, so it never runs far ahead.
+
+    `give` may be called by any thread; `out` is read by the sender thread.
+    """
+
+    def __init__(self, job: Job, fed: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+        super().__init__("feed", failed)
+        self.out: queue.Queue[Fed] = queue.Queue(AHEAD_BATCHES)
+        self._job = job
+        self._fed = fed
+        self._work: queue.Queue[ReadSpan] = queue.Queue()
+        self._input = JobInput(job)
+        self._train_bad_rows = BadRows(job.data.max_bad_rows)
+        self._dropping = False
+        self.parsing = Activity("parse", cpu=True)
+        self.waiting = Activity("wait for credit")
+
+    @property
+    def bad_rows(self) -> BadRows:
+        """The malformed rows of training so far."""
+        return self._train_bad_rows
+
+    def metrics(self) -> dict[str, float]:
+        """Seconds so far of parsing, of its CPU, and of waiting until trainers have credit for what is
+        parsed; any thread may read them."""
+        return {
+            "parse_seconds": self.parsing.seconds,
+            "parse_cpu_seconds": self.parsing.cpu_seconds,
+            "wait_for_credit_seconds": self.waiting.seconds,
+        }
+
+    def give(self, work: ReadSpan) -> None:
+        """Queues a span."""
+        self._work.put(work)
+
+    def drop_training(self) -> None:
+        """From now on training spans are left where they are: the job stops."""
+        self._dropping = True
+
+    def body(self) -> None:
+        """Takes spans until told to stop."""
+        # A batch is memory of its own, and a chunk of a file's columns several MB.
+        keep_freed_memory()
+        while not self.stopping:
+            try:
+                work = self._work.get(timeout=WAIT_SECONDS)
+            except queue.Empty:
+                continue
+            self._read(work)
+
+    def _read(self, work: ReadSpan) -> None:
+        data = self._job.data
+        training = work.pass_number == 0
+        bad_rows = self._train_bad_rows if training else BadRows(data.max_bad_rows)
+        bad_before = bad_rows.count
+        batches = examples = skipped_examples = 0
+        batches_of_span = self._input.batches(
+            work.span,
+            epoch=work.epoch,
+            seed=self._job.run.seed,
+            batch=self._job.trainer.batch,
+            shuffle_window=data.shuffle_window if training else 0,
+            bad_rows=bad_rows,
+        )
+        for batch in self._timed(batches_of_span):
+            if self.stopping or (training and self._dropping):
+                return
+            batches += 1
+            examples += len(batch)
+            if batch.id.number in work.skip:
+                skipped_examples += len(batch)
+                continue
+            self._put((work.pass_number, batch))
+        self._put(SpanTotals(work, batches, examples, bad_rows.count - bad_before, skipped_examples))
+
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        while True:
+            with self.parsing:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def _put(self, item: Fed) -> None:
+        while not self.stopping:
+            try:
+                with self.waiting:
+                    self.out.put(item, timeout=WAIT_SECONDS)
+            except queue.Full:
+                if self._dropping and isinstance(item, tuple) and item[0] == 0:
+                    return
+                continue
+            # With more in it the sender was woken for the first of them, and takes all that it has room for.
+            if self.out.qsize() <= 1:
+                self._fed()
+            return

@@ -1,0 +1,193 @@
+"""The reader role: takes spans, parses them, and delivers batches to trainers that have credit.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import zmq
+
+from ...pipeline.config.job import Job
+from ...pipeline.data.span_body import span_from_body
+from ...pipeline.types import BatchId
+from ...pipeline.wire.sockets import Listener
+from ...pipeline.wire.tasks import TaskSet
+from ..runtime.role import NodeContext, Role, unknown_verb
+from .deliveries import TRAINING
+from .parser import Feed, ReadSpan, SpanTotals
+from .sender import Sender
+
+ASK_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class ReaderRole(Role):
+    """The whole of a reader but the parsing, which is a thread's; the sender is a task of this loop."""
+
+    name: ClassVar[str] = "reader"
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._listener: Listener | None = None
+        self._sender: Sender | None = None
+        self._feed: Feed | None = None
+        self._node: NodeContext | None = None
+        self._loop = asyncio.get_running_loop()
+        self._tasks = TaskSet(self._failed)
+        self._returning: list[asyncio.Task[None]] = []
+        self._eval_spans_left: dict[int, int] = {}
+        self._eval_totals: dict[int, list[int]] = {}
+        self._eval_parsed: dict[int, asyncio.Event] = {}
+        self._span_read = asyncio.Event()
+        self._parsed_examples = 0
+
+    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
+        """Binds the socket that workers connect to."""
+        self._listener = Listener(context, address)
+        return self._listener.endpoint
+
+    async def prepare(self, node: NodeContext) -> dict[str, Any]:
+        """Starts the parser and the sender; nothing is read before `begin`."""
+        assert self._listener is not None
+        self._node = node
+        self._feed = Feed(self._job, self._wake_sender, node.fail)
+        retain = self._job.data.retain_bytes
+        self._sender = Sender(self._listener, self._feed.out, retain, self._on_totals)
+        self._tasks.start(self._sender.serve())
+        self._tasks.start(self._sender.look_for_overdue())
+        self._feed.start()
+        return {}
+
+    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """meet, begin, gone, hold, evaluate."""
+        if verb == "meet":
+            return {}
+        if verb == "begin":
+            self._tasks.start(self._take_spans())
+            return {}
+        if verb == "gone":
+            self._returning.append(self._tasks.start(self._return_batches(str(body["token"]))))
+            return {}
+        if verb == "hold":
+            return await self._hold()
+        if verb == "evaluate":
+            return await self._evaluate(body)
+        raise unknown_verb(self.name, verb)
+
+    def metrics(self) -> dict[str, Any]:
+        """Counts so far."""
+        bad_rows = self._feed.bad_rows.count if self._feed else 0
+        sent = self._sender.metrics() if self._sender else {}
+        feed = self._feed.metrics() if self._feed else {}
+        return sent | feed | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
+
+    async def close(self) -> None:
+        """Ends the parser and the sender."""
+        if self._feed is not None:
+            self._feed.stop()
+        await self._tasks.close()
+        if self._feed is not None:
+            await asyncio.to_thread(self._feed.join, 3.0)
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _take_spans(self) -> None:
+        assert self._node is not None
+        assert self._feed is not None
+        while True:
+            self._span_read.clear()
+            grant = await self._node.coordinator.ask("next_span", {}, timeout_seconds=ASK_SECONDS)
+            if not grant.get("span"):
+                return
+            span, skip = span_from_body(grant["span"]), frozenset(map(int, grant.get("skip", ())))
+            self._feed.give(ReadSpan(TRAINING, int(grant["epoch"]), span, skip))
+            await self._span_read.wait()
+
+    def _on_totals(self, totals: SpanTotals) -> None:
+        number = totals.work.pass_number
+        if number == TRAINING:
+            self._parsed_examples += totals.examples - totals.skipped_examples
+            self._span_read.set()
+            self._tasks.start(self._tell_span_read(totals))
+        elif number in self._eval_totals:
+            self._eval_totals[number][0] += totals.examples
+            self._eval_totals[number][1] += totals.bad_rows
+            self._eval_spans_left[number] -= 1
+            if not self._eval_spans_left[number]:
+                self._eval_parsed[number].set()
+
+    async def _tell_span_read(self, totals: SpanTotals) -> None:
+        assert self._node is not None
+        assert self._feed is not None
+        body = {
+            "epoch": totals.work.epoch,
+            "span": totals.work.span.number,
+            "batches": totals.batches,
+            "examples": totals.examples,
+            "bad_rows": totals.bad_rows,
+        }
+        if totals.bad_rows:
+            for row in self._feed.bad_rows.first:
+                log.warning("bad row: %s", row)
+        await self._node.coordinator.ask("span_read", body, timeout_seconds=ASK_SECONDS)
+
+    async def _return_batches(self, token: str) -> None:
+        assert self._node is not None
+        sender = self._sender
+        assert sender is not None
+        lost = sender.state.lose(token)
+        sender.wake()
+        body = {"token": token, "batches": [[list(batch), examples] for batch, examples in lost]}
+        answer = await self._node.coordinator.ask("returned", body, timeout_seconds=ASK_SECONDS)
+        again = [BatchId.from_wire(batch) for batch in answer["again"]]
+        sender.state.settle(token, again)
+        sender.wake()
+
+    async def _hold(self) -> dict[str, Any]:
+        assert self._feed is not None
+        sender = self._sender
+        assert sender is not None
+        self._feed.drop_training()
+        # A dead trainer's batches are on the books before the books are closed.
+        await asyncio.gather(*self._returning, return_exceptions=True)
+        sequences = sender.state.hold()
+        return self.metrics() | {"sequences": sequences}
+
+    async def _evaluate(self, body: dict[str, Any]) -> dict[str, Any]:
+        assert self._feed is not None
+        sender = self._sender
+        assert sender is not None
+        number = int(body["pass"])
+        tokens = [str(token) for token in body["tokens"]]
+        spans = [span_from_body(span) for span in body["spans"]]
+        self._eval_totals[number] = [0, 0]
+        self._eval_spans_left[number] = len(spans)
+        self._eval_parsed[number] = asyncio.Event()
+        sender.state.open_pass(number, tokens)
+        for span in spans:
+            self._feed.give(ReadSpan(number, 0, span))
+        if spans:
+            await self._eval_parsed[number].wait()
+        await sender.finished(number)
+        examples, bad_rows = self._eval_totals[number]
+        return {"examples": examples, "bad_rows": bad_rows}
+
+    def _wake_sender(self) -> None:
+        """On the parser's thread."""
+        # The loop of a reader that ends is gone before its parser.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _failed(self, error: BaseException) -> None:
+        if self._node is not None:
+            self._node.fail(error)

@@ -1,0 +1,104 @@
+"""The reader's sender: owns the ROUTER that workers connect to, and the deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...pipeline.wire.messages import Credit
+from ...pipeline.wire.schema import Message
+from ...pipeline.wire.sockets import Listener
+from ..runtime.loops import ListeningLoop
+from .deliveries import DeliveryState
+from .parser import AHEAD_BATCHES, Fed, SpanTotals
+
+REFILL_BATCHES = AHEAD_BATCHES // 2
+OVERDUE_SECONDS = 0.2
+
+
+class Sender(ListeningLoop):
+    """Hands batches to the workers that have credit; a coroutine of the reader's loop, as all that it calls.
+
+    What changes `state` from outside calls `wake` after it.
+
+    Args:
+        listener: the bound socket; closed when `serve` ends.
+        source: the parser's queue. An `asyncio.Queue` would cost the parser two switches between threads a
+            batch.
+        totals: called with the totals of each span, after its last batch was taken.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        source: queue.Queue[Fed],
+        retain_bytes: int,
+        totals: Callable[[SpanTotals], None],
+    ) -> None:
+        super().__init__(listener)
+        self.state = DeliveryState(retain_bytes)
+        self._source = source
+        self._totals = totals
+        self._watched: dict[int, asyncio.Event] = {}
+
+    async def look_for_overdue(self) -> None:
+        """Has what is overdue sent again, also where nothing comes that wakes `serve`."""
+        while True:
+            await asyncio.sleep(OVERDUE_SECONDS)
+            self.wake()
+
+    async def finished(self, pass_number: int) -> None:
+        """Returns once nothing of an evaluation pass is outstanding any more."""
+        done = self._watched.setdefault(pass_number, asyncio.Event())
+        self.wake()
+        await done.wait()
+
+    def metrics(self) -> dict[str, Any]:
+        """Counts so far; any thread may read them."""
+        return super().metrics() | {
+            "read_examples": self.state.read_examples,
+            "read_batches": self.state.read_batches,
+            "resent_batches": self.state.resent_batches,
+            "kept_bytes": self.state.kept_bytes,
+            "queued_batches": self.state.queued,
+        }
+
+    def handle(self, identity: bytes, message: Message) -> None:
+        """A worker's credit."""
+        if not isinstance(message, Credit):
+            raise ValueError(f"a reader takes no {message.KIND}")
+        self.state.credit(identity, message)
+
+    def served(self) -> None:
+        """Sends what there is credit for."""
+        self._take_batches()
+        now = time.monotonic()
+        for identity, delivery in self.state.overdue(now):
+            self.listener.send(identity, delivery)
+        while deliveries := self.state.deliveries(now):
+            for identity, delivery in deliveries:
+                self.listener.send(identity, delivery)
+            # Sending made room, and the parser wakes nobody while its queue holds something.
+            self._take_batches()
+        self._finish_passes()
+
+    def _take_batches(self) -> None:
+        # Many at once: each time the parser is let go on costs two switches between threads.
+        if not self.state.hungry(REFILL_BATCHES):
+            return
+        while self.state.hungry(AHEAD_BATCHES):
+            try:
+                fed = self._source.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(fed, SpanTotals):
+                self._totals(fed)
+            else:
+                self.state.offer(*fed)
+
+    def _finish_passes(self) -> None:
+        for number in [number for number in self._watched if not self.state.outstanding(number)]:
+            self._watched.pop(number).set()

@@ -1,0 +1,1 @@
+"""A trainer's replica: parameters, gradients, devices."""

@@ -1,0 +1,1 @@
+"""What every node's process shares: life cycle, roles, threads, health, tracing."""

@@ -1,0 +1,106 @@
+"""Whether a node lives and works: it answers at a Unix socket, and its control loop does so itself.
+
+The environment variable SHADOWSYNC_HEALTH names the socket's path; images set it. A process that is stopped,
+or whose loop is stuck, does not answer; nothing that it has left behind can speak for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...pipeline.errors import ClusterError
+
+VARIABLE = "SHADOWSYNC_HEALTH"
+MAX_ANSWER_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a node says of itself: whether it is well, in one line why, and figures."""
+
+    healthy: bool
+    text: str
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def health_path(*, supervised: bool) -> Path | None:
+    """Where this process answers. Of the processes of `shadowsync run` only the coordinator asks for it with
+    `supervised` false: they share an environment, and it speaks for them."""
+    path = os.environ.get(VARIABLE, "")
+    return Path(path) if path and not supervised else None
+
+
+async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
+    """Answers each connection with one line of JSON until it is cancelled, then removes the socket.
+
+    Raises:
+        ClusterError: another process answers there, or the path cannot be used.
+    """
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del reader
+        with contextlib.suppress(ConnectionError):
+            writer.write(json.dumps(asdict(describe())).encode() + b"\n")
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    if await asyncio.to_thread(_answered, path):
+        raise ClusterError(
+            "another node answers there", where=str(path), remedy=f"give each node a {VARIABLE} of its own"
+        )
+    try:
+        server = await asyncio.start_unix_server(answer, path)
+    except OSError as error:
+        raise ClusterError(
+            f"no socket can be made there ({error.strerror or error})",
+            where=str(path),
+            remedy=f"name a short path in a folder that can be written to in {VARIABLE}, or leave it unset",
+        ) from error
+    try:
+        await server.serve_forever()
+    finally:
+        server.close()
+        # Not in a thread: this loop is ending.
+        path.unlink(missing_ok=True)  # noqa: ASYNC240
+
+
+def ask_health(path: Path, timeout_seconds: float) -> Health:
+    """What the node at `path` says; not healthy if nobody says anything in time. Blocks its thread."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(timeout_seconds)
+        received = b""
+        try:
+            link.connect(str(path))
+            while not received.endswith(b"\n") and len(received) < MAX_ANSWER_BYTES:
+                if not (part := link.recv(4096)):
+                    break
+                received += part
+        except TimeoutError:
+            return Health(
+                False, f"{path}: the node has not answered for {timeout_seconds:g} s; it stands still"
+            )
+        except OSError as error:
+            return Health(False, f"{path}: no node answers ({error.strerror or error})")
+    try:
+        answer = json.loads(received)
+        return Health(bool(answer["healthy"]), str(answer["text"]), dict(answer["figures"]))
+    except (ValueError, KeyError, TypeError):
+        return Health(False, f"{path}: what answers there is no node")
+
+
+def _answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        try:
+            link.connect(str(path))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,79 @@
+"""What answers at a `Listener`, whoever drives it: handling, refusals, counts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+from ...pipeline.wire.messages import Failure
+from ...pipeline.wire.schema import Message
+from ...pipeline.wire.sockets import Listener
+from .tracing import TRACER
+
+log = logging.getLogger(__name__)
+
+
+class MessageHandler(ABC):
+    """Handles messages in the order in which they come, on the one thread that drives it.
+
+    What `handle` refuses with a ValueError is counted, logged with its sender, and answered with `Failure`.
+
+    Args:
+        listener: the bound socket.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self._busy_seconds = 0.0
+        self._handled_seconds = 0.0
+        self._handled = 0
+
+    @abstractmethod
+    def handle(self, identity: bytes, message: Message) -> None:
+        """One message; raises ValueError for what cannot be done."""
+
+    def takes_more(self) -> bool:
+        """Whether messages are to be taken; if not, whoever changes that wakes who drives this."""
+        return True
+
+    def served(self) -> None:  # noqa: B027 (most handlers have nothing to do then)
+        """Called after what had come was handled, and after every other wake."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Counts so far; any thread may read them. `handled_seconds` were spent on the `handled_messages`;
+        in `busy_seconds`, those among them, this did not wait for messages."""
+        return {
+            "sent_bytes": self.listener.sent_bytes,
+            "received_bytes": self.listener.received_bytes,
+            "busy_seconds": self._busy_seconds,
+            "handled_seconds": self._handled_seconds,
+            "handled_messages": self._handled,
+        }
+
+    def refuse(self, identity: bytes, message: Message, error: ValueError) -> None:
+        """Counts, logs and answers a message that cannot be done, where that is seen after `handle`."""
+        self.listener.refused_messages += 1
+        # As text: who keeps the record would keep with the error all that was made for the message.
+        what = str(error)
+        log.error("refused a %s from %r: %s", message.KIND, identity, what)
+        self.listener.send(identity, Failure(request=getattr(message, "request", 0), what=what))
+
+    def _take(self, woken_at: float) -> None:
+        """Handles what has come, up to what a `Listener` serves at once."""
+        self.listener.serve(self._handle_or_refuse, self.takes_more)
+        self.served()
+        self._busy_seconds += time.monotonic() - woken_at
+
+    def _handle_or_refuse(self, identity: bytes, message: Message) -> None:
+        began = time.monotonic()
+        try:
+            self.handle(identity, message)
+        except ValueError as error:
+            self.refuse(identity, message, error)
+        seconds = time.monotonic() - began
+        self._handled += 1
+        self._handled_seconds += seconds
+        if TRACER.on:
+            TRACER.note(message.KIND, began, seconds)

@@ -1,0 +1,317 @@
+"""The life of every node but the coordinator: join, get ready, do what is asked, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zmq
+import zmq.asyncio
+
+from ...pipeline.embedding.placement.plan import TablePlan
+from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
+from ...pipeline.jobfile.extras import missing_modules
+from ...pipeline.wire.aio import send_now
+from ...pipeline.wire.conversation import Conversation, Gone, Refused
+from ...pipeline.wire.endpoints import advertised
+from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.messages import Failure, Pulse
+from ...pipeline.wire.schema import Message
+from ...pipeline.wire.sockets import prepare
+from ...pipeline.wire.tasks import TaskSet, race
+from .health import Health, health_path, serve_health
+from .health_words import node_health
+from .metrics_port import metrics_address
+from .node_profile import NodeProfile
+from .process_hooks import ProcessHooks
+from .role import NodeContext, Role
+from .settings import NodeSettings
+from .told_host import told_host
+
+if TYPE_CHECKING:
+    from ...watch.metrics_server import MetricsServer
+
+ORPHAN_SECONDS = 9.0
+
+log = logging.getLogger(__name__)
+
+
+def process_metrics() -> dict[str, Any]:
+    """CPU seconds and memory of this process, all threads."""
+    return {"cpu_seconds": time.process_time()} | _memory_bytes()
+
+
+def _memory_bytes() -> dict[str, int]:
+    """The most so far and, where the system tells it, what is resident now."""
+    if sys.platform == "linux":
+        # `ru_maxrss` survives exec: a small process that a large one started would show the large one's.
+        with open("/proc/self/status", encoding="ascii") as file:
+            told = dict(line.split(":", 1) for line in file)
+        names = (("peak_memory_bytes", "VmHWM"), ("memory_bytes", "VmRSS"))
+        return {name: int(told[key].split()[0]) * 1024 for name, key in names}
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+
+
+class Node:
+    """One role of a job. `run` is its whole life, on the control thread.
+
+    Args:
+        process: what it takes from the process around it; by default it has that for itself.
+    """
+
+    def __init__(self, role: Role, settings: NodeSettings, process: ProcessHooks | None = None) -> None:
+        self.role = role
+        self.settings = settings
+        self._process = process or ProcessHooks()
+        self.exit_code = ExitCode.OK
+        self.exit_text = ""
+        self._told_end = (ExitCode.OK, "")
+        self._finished = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._context = self._process.zmq_context()
+        self._heard_at = self._loop.time()
+        self._joined = False
+        self._ready = False
+        self._counts: dict[str, Any] = {}
+        self._metrics_server: MetricsServer | None = None
+        self._profile = NodeProfile(role, self._metrics)
+        self._tasks = TaskSet(self._fail)
+
+    async def run(self) -> ExitCode:
+        """Joins, works until told to finish, and gives the exit code; `exit_text` says why if it isn't 0."""
+        async_context = zmq.asyncio.Context(self._context)
+        self._socket = async_context.socket(zmq.DEALER)
+        prepare(self._socket)
+        self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
+        try:
+            self._connect()
+            self._talk = Conversation(
+                "the coordinator",
+                self._send,
+                self._handle,
+                repeatable=self.role.repeatable,
+                answered=self._after_answer,
+            )
+            self._install_signals()
+            self._tasks.start(self._receive())
+            if (path := health_path(supervised=self.settings.supervised)) is not None:
+                self._tasks.start(serve_health(path, self._health))
+            await race(self._work(), self._finished.wait())
+            await self._finished.wait()
+        except ShadowSyncError as error:
+            self._end(error.exit_code, str(error))
+            await self._tell_failure(error)
+        finally:
+            await self._close()
+        return self.exit_code
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the node for an error of one of its threads; any thread may call it."""
+        self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._finished.is_set():
+            if not isinstance(error, ShadowSyncError):
+                log.error("a thread failed", exc_info=error)
+            self._tasks.start(self._fail_and_end(error))
+
+    async def _fail_and_end(self, error: BaseException) -> None:
+        code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
+        try:
+            await self._tell_failure(error)
+        finally:
+            self._end(code, describe(error))
+
+    def _connect(self) -> None:
+        try:
+            self._socket.connect(self.settings.join)
+        except zmq.ZMQError as error:
+            raise ClusterError(
+                f"is no address to join ({zmq.strerror(error.errno or 0)})",
+                where=self.settings.join or "--join",
+                remedy="write tcp://HOST:PORT, as the coordinator printed it",
+            ) from error
+
+    async def _work(self) -> None:
+        settings, job = self.settings, self.settings.job
+        endpoint = self.role.listen(self._context, settings.listen_at())
+        hello = {
+            "role": self.role.name,
+            "token": settings.token,
+            "digest": job.digest,
+            "endpoint": advertised(endpoint, settings.bind, await told_host(settings)) if endpoint else "",
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+        }
+        try:
+            welcome = await self._talk.ask("hello", hello, timeout_seconds=job.run.start_timeout_seconds)
+        except Gone as error:
+            raise ClusterError(
+                f"no coordinator answered within {job.run.start_timeout_seconds:g} s",
+                where=settings.join,
+                remedy="start the coordinator first and give the address that it prints",
+            ) from error
+        except Refused as error:
+            raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
+        self._joined = True
+        name = str(welcome["name"])
+        self._process.log_to(str(welcome["folder"]), name)
+        log.info("joined as %s", name)
+        context = NodeContext(
+            job=job,
+            name=name,
+            index=int(welcome["index"]),
+            token=settings.token,
+            folder=str(welcome["folder"]),
+            zmq_context=self._context,
+            coordinator=self._talk,
+            plan=TablePlan.from_body(job.tables, job.embedding.nodes, welcome.get("plan")),
+            fail=self.fail,
+        )
+        facts = await self.role.prepare(context)
+        await self._serve_metrics(name, Path(str(welcome["folder"])).name)
+        self._tasks.start(self._pulse())
+        self._ready = True
+        try:
+            await self._talk.ask("ready", facts, timeout_seconds=job.run.start_timeout_seconds)
+        except (Gone, Refused) as error:
+            raise ClusterError(str(error)) from error
+
+    async def _receive(self) -> None:
+        while True:
+            parts = await self._socket.recv_multipart(copy=False)
+            try:
+                message = decode([part.buffer for part in parts])
+            except ProtocolError as error:
+                if self._joined:
+                    log.error("refused a message from the coordinator: %s", error)
+                else:
+                    self._end(error.exit_code, f"{self.settings.join}: {error}")
+                continue
+            self._heard_at = self._loop.time()
+            if isinstance(message, Failure):
+                if self._joined:
+                    log.error("the coordinator refused a message: %s", message.what)
+                else:
+                    self._end(ExitCode.CLUSTER, f"{self.settings.join}: refused: {message.what}")
+            elif not isinstance(message, Pulse):
+                self._talk.receive(message)
+            elif why := message.body.get("declared_dead"):
+                # It was stopped, or cut off, for too long; others do its work now.
+                self._end(ExitCode.STOPPED_BY_DEATH, f"this node was declared dead: it {why}")
+            else:
+                self.role.progress(int(message.body.get("examples", 0)))
+
+    async def _pulse(self) -> None:
+        limit = 2 * self.settings.job.run.node_timeout_seconds
+        while True:
+            self._counts = self._metrics()
+            self._send(Pulse(body=self._counts))
+            await asyncio.sleep(self._process.pulse_seconds)
+            if self._loop.time() - self._heard_at > limit:
+                self._end(
+                    ExitCode.STOPPED_BY_DEATH,
+                    f"{self.settings.join}: the coordinator was silent for {limit:g} s",
+                )
+
+    def _metrics(self) -> dict[str, Any]:
+        own, others = process_metrics(), self.role.process_metrics()
+        return {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
+
+    async def _serve_metrics(self, name: str, run: str) -> None:
+        address = metrics_address(self.settings)
+        if address is not None and not missing_modules("metrics"):
+            from ...watch.metrics_server import HeartbeatCollector, MetricsServer
+
+            collector = HeartbeatCollector(run, self.role.name, name, lambda: self._counts)
+            self._metrics_server = MetricsServer(collector, self._health_line, *address)
+            await self._metrics_server.start()
+
+    def _health_line(self) -> tuple[bool, str]:
+        health = self._health()
+        return health.healthy, health.text
+
+    def _health(self) -> Health:
+        return node_health(
+            self.role.name,
+            joined=self._joined,
+            ready=self._ready,
+            silence_seconds=self._loop.time() - self._heard_at,
+            limit_seconds=self.settings.job.run.node_timeout_seconds,
+        )
+
+    async def _handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        if verb == "measure":
+            return self._profile.measure(last=bool(body.get("last")))
+        if verb == "trace":
+            return await self._profile.trace(float(body["seconds"]))
+        if verb != "finish":
+            return await self.role.handle(verb, body)
+        self._told_end = ExitCode(int(body.get("exit_code", 0))), str(body.get("why", ""))
+        return self._metrics()
+
+    def _after_answer(self, verb: str) -> None:
+        # The answer is in the socket, which lingers when it is closed until that has left.
+        if verb == "finish":
+            self._end(*self._told_end)
+
+    def _send(self, message: Message) -> None:
+        send_now(self._socket, encode(message))
+
+    async def _tell_failure(self, error: BaseException) -> None:
+        code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
+        if self._joined:
+            with contextlib.suppress(Gone, Refused):
+                body = {"what": describe(error), "exit_code": int(code)}
+                await self._talk.ask("failed", body, timeout_seconds=2.0)
+
+    def _install_signals(self) -> None:
+        self._process.on_interrupt(self._loop, self._on_signal)
+        if self.settings.supervised:
+            self._process.on_orphaned(self._loop, self._end_as_orphan)
+
+    def _on_signal(self) -> None:
+        if not self._joined:
+            self._end(ExitCode.INTERRUPTED, "interrupted before the job started")
+        else:
+            self._tasks.start(self._ask_interrupt())
+
+    async def _ask_interrupt(self) -> None:
+        with contextlib.suppress(Gone, Refused):
+            await self._talk.ask("interrupt", {}, timeout_seconds=5.0)
+
+    def _end_as_orphan(self) -> None:
+        # The coordinator notices it too, and needs its nodes for a checkpoint.
+        patience = ORPHAN_SECONDS if self._joined else 0.0
+        self._loop.call_later(patience, self._end, ExitCode.STOPPED_BY_DEATH, "the supervisor died")
+
+    def _end(self, code: ExitCode, text: str) -> None:
+        if not self._finished.is_set():
+            self.exit_code, self.exit_text = code, text
+            self._finished.set()
+
+    async def _close(self) -> None:
+        self._profile.close()
+        try:
+            if self._metrics_server is not None:
+                await self._metrics_server.close()
+            await self.role.close()
+        finally:
+            self._talk.close("this node is ending") if hasattr(self, "_talk") else None
+            await self._tasks.close()
+            self._socket.close()
+            self._context.term()
+
+
+def describe(error: BaseException) -> str:
+    """One line for an error: its own if it is one of ours, else its type and text."""
+    return str(error) if isinstance(error, ShadowSyncError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,44 @@
+"""What a node takes from the process around it, so that several nodes can live in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+
+from .logs import log_to_folder
+from .process import watch_supervisor
+
+PULSE_SECONDS = 0.5
+
+
+class ProcessHooks:
+    """The hooks of a node that has a process of its own; a subclass shares one between nodes.
+
+    All methods but `zmq_context` are called on the node's loop.
+
+    Attributes:
+        pulse_seconds: from one heartbeat to the next.
+    """
+
+    pulse_seconds = PULSE_SECONDS
+
+    def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
+        """Give the context of all of the node's sockets; the node terminates it at its end."""
+        return zmq.Context(io_threads=1)
+
+    def on_interrupt(self, loop: asyncio.AbstractEventLoop, interrupted: Callable[[], None]) -> None:
+        """Call `interrupted` on the loop whenever somebody asks the node to stop."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, interrupted)
+
+    def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
+        """Call `orphaned` on the loop when the supervisor dies; only of a supervised node."""
+        watch_supervisor(loop, orphaned)
+
+    def log_to(self, folder: str | Path, name: str) -> None:
+        """Log what the node does to FOLDER/logs/NAME.jsonl from now on."""
+        log_to_folder(folder, name)

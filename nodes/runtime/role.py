@@ -1,0 +1,104 @@
+"""What each role adds to a node: what it listens on, what it does when asked, what it measures."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import zmq
+
+from ...pipeline.config.job import Job
+from ...pipeline.embedding.placement.plan import TablePlan
+from ...pipeline.wire.conversation import Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One node of the job, as the others are told of it."""
+
+    name: str
+    role: str
+    index: int
+    token: str
+    endpoint: str
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> MemberInfo:
+        """From the body of a message."""
+        return cls(
+            name=str(body["name"]),
+            role=str(body["role"]),
+            index=int(body["index"]),
+            token=str(body["token"]),
+            endpoint=str(body["endpoint"]),
+        )
+
+
+@dataclass
+class NodeContext:
+    """What a role is given of its node. Any thread may call `fail`, the control thread the rest."""
+
+    job: Job
+    name: str
+    index: int
+    token: str
+    folder: str
+    zmq_context: zmq.Context[zmq.Socket[bytes]]
+    coordinator: Conversation
+    plan: TablePlan
+    fail: Callable[[BaseException], None]
+
+
+class Role(ABC):
+    """One role of a node. All methods are called on the control thread, whose asyncio loop never blocks."""
+
+    name: ClassVar[str]
+    repeatable: ClassVar[frozenset[str]] = frozenset()
+    """What only reads, so that its answers, which may be large, are not remembered: asked again it is done
+    again."""
+
+    @abstractmethod
+    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
+        """Binds the role's socket and gives the bound endpoint; empty if it only connects."""
+
+    @abstractmethod
+    async def prepare(self, node: NodeContext) -> dict[str, Any]:
+        """Makes the node ready to meet the others; gives facts for the coordinator."""
+
+    @abstractmethod
+    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Does what the coordinator asks; gives the answer's body."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, Any]:
+        """What the node measured so far, for the heartbeat: plain numbers, texts and lists."""
+
+    def progress(self, examples: int) -> None:  # noqa: B027
+        """How many examples all trainers together have trained, as the coordinator knows it; told with every
+        heartbeat. Most roles need nothing of it."""
+
+    def process_metrics(self) -> dict[str, float]:
+        """CPU seconds and memory of processes that belong to the node beside its own, to be added to that."""
+        return {}
+
+    def process_threads(self) -> dict[str, list[float]]:
+        """What the threads of such processes used, as `thread_figures` has it of the node's own."""
+        return {}
+
+    async def trace_processes(self, seconds: float) -> list[dict[str, Any]]:  # noqa: ARG002
+        """What the threads of such processes do in the next `seconds`: see `Tracer.stop`, and `process`, the
+        name of each."""
+        return []
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stops threads and closes sockets; called once, also after failures."""
+
+
+def unknown_verb(role: str, verb: str) -> Exception:
+    """The error for a question that a role does not know."""
+    from ...pipeline.errors import ProtocolError
+
+    return ProtocolError(f"a {role} does not know {verb!r}")

@@ -1,0 +1,1 @@
+"""Synchronization of a replica, in the background or at a fixed rate."""

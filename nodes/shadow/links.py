@@ -1,0 +1,140 @@
+"""What one thread's loop holds open: to the sync nodes, and to the other trainers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import zmq
+
+from ...sync_algos.base import Algorithm, Group
+from ...sync_algos.grouping import Grouping, everyone
+from ..allreduce.link import PeerLink
+from ..allreduce.sockets import PeerSocket
+from ..replica.replica import Shared
+from ..runtime.members import GroupView
+from ..runtime.role import MemberInfo
+from ..runtime.traffic import summed
+from .center_client import CenterLink
+
+
+class Links:
+    """A trainer's peers over ZeroMQ; implements `Peers` of `sync_algos`. All of it belongs to one loop."""
+
+    def __init__(self, index: int, center: CenterLink | None, peers: PeerLink | None) -> None:
+        self._index = index
+        self._center = center
+        self.peers = peers
+
+    @property
+    def center(self) -> CenterLink:
+        """The center; raises TypeError if the algorithm did not declare that it needs one."""
+        if self._center is None:
+            raise TypeError("this algorithm has no center: declare needs_center = True")
+        return self._center
+
+    @property
+    def index(self) -> int:
+        """This trainer's place among all trainers."""
+        return self._index
+
+    async def meet(self, grouping: Grouping = everyone) -> Group:
+        """See `Peers.meet`; raises TypeError if the algorithm did not declare that it needs peers."""
+        if self.peers is None:
+            raise TypeError("this algorithm has no peers: declare needs_peers = True")
+        return await self.peers.meet(grouping)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Over all links; any thread may read it."""
+        return sum(link.sent_bytes for link in (self._center, self.peers) if link is not None)
+
+    @property
+    def received_bytes(self) -> int:
+        """Over all links; any thread may read it."""
+        return sum(link.received_bytes for link in (self._center, self.peers) if link is not None)
+
+    def metrics(self) -> dict[str, int]:
+        """What codecs saved and need, see `CenterLink.metrics`; any thread may read it."""
+        return summed(link.metrics() for link in (self._center, self.peers) if link is not None)
+
+    def lose(self, token: str) -> None:
+        """A sync node is gone."""
+        if self._center is not None:
+            self._center.lose(token)
+
+    async def close(self) -> None:
+        """Closes all of them."""
+        await asyncio.gather(*(link.close() for link in (self._center, self.peers) if link is not None))
+
+
+@dataclass(frozen=True)
+class PeerCalls:
+    """What the link to the other trainers tells the node; called on the link's thread.
+
+    Attributes:
+        late: (generation, index) of a trainer that does not keep up.
+        excluded: this trainer is not in the group and wants to be.
+        wanted: another trainer waits for a round that this one has not met for.
+    """
+
+    late: Callable[[int, int], None]
+    excluded: Callable[[], None]
+    wanted: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """What a thread needs to open its own links."""
+
+    context: zmq.Context[zmq.Socket[bytes]]
+    algorithm: Algorithm
+    syncs: Sequence[MemberInfo]
+    trainers: Sequence[MemberInfo]
+    index: int
+    token: str
+
+    def open_center(self, shared: Shared, thread: str) -> CenterLink | None:
+        """A link to the sync nodes for the running loop of the calling thread; None if none is needed."""
+        if not self.algorithm.needs_center:
+            return None
+        sync = shared.job.sync
+        return CenterLink(
+            self.context,
+            self.syncs,
+            shared.replica.numel,
+            f"{self.token}/{thread}",
+            chunk_bytes=sync.chunk_bytes,
+            timeout_seconds=sync.timeout_seconds,
+            codecs=shared.job.codecs.center(),
+        )
+
+    def open(
+        self, shared: Shared, thread: str, socket: PeerSocket | None, view: GroupView, calls: PeerCalls
+    ) -> Links:
+        """All that the algorithm needs, for the running loop of the calling thread, which takes over
+        `socket`; only one thread of a trainer may have the peers."""
+        center = self.open_center(shared, thread)
+        if socket is None:
+            return Links(self.index, center, None)
+        job = shared.job
+        peers = PeerLink(
+            socket,
+            self.context,
+            self.trainers,
+            self.index,
+            self.token,
+            numel=shared.replica.numel,
+            seed=job.run.seed,
+            chunk_bytes=job.sync.chunk_bytes,
+            timeout_seconds=job.sync.timeout_seconds,
+            eager=job.sync.mode == "fixed",
+            algorithm=self.algorithm,
+            codecs=job.codecs.peers(),
+            on_late=calls.late,
+            on_excluded=calls.excluded,
+            on_wanted=calls.wanted,
+        )
+        peers.regroup(view.generation, view.members)
+        return Links(self.index, center, peers)

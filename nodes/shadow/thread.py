@@ -1,0 +1,198 @@
+"""The shadow thread: synchronizes a trainer's replica in the background (Zheng et al., Algorithm 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import torch
+
+from ...sync_algos.base import Algorithm
+from ..replica.replica import Shared
+from ..runtime.threads import Service
+from ..runtime.tracing import TRACER
+from .links import Links
+from .round_gate import RoundGate
+from .rounds import RoundCounter
+
+# Where rounds cannot be had, because a node is gone or this trainer is out of the group.
+RETRY_SECONDS = 0.05
+
+T = TypeVar("T")
+
+
+class Shadow(Service):
+    """One thread with its own asyncio loop and its own sockets to the sync nodes or the other trainers.
+
+    In shadow mode it starts a round as often as its duty cycle allows: after a round that cost
+    `t = max(CPU seconds of this thread, bytes / link rate)` the next one starts `max(t / duty, the answer's
+    time)` after it began, and training never waits for it. With a `gate` it runs the rounds at a fixed rate
+    that all workers wait for. Without either it only does what it is asked: the closing round, reading the
+    center.
+
+    Attributes:
+        one_round: held, on this thread's loop, while a round is under way.
+
+    Args:
+        open_links: makes the links, on this thread's loop.
+        gate: where workers wait, for algorithms with peers at a fixed rate.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        algorithm: Algorithm,
+        open_links: Callable[[], Links],
+        rounds: RoundCounter,
+        gate: RoundGate | None,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__("shadow", failed)
+        self._shared = shared
+        self._algorithm = algorithm
+        self._open_links = open_links
+        self._rounds = rounds
+        self._gate = gate
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opened: concurrent.futures.Future[Links] = concurrent.futures.Future()
+        self._running = False
+        self._wake: asyncio.Event | None = None
+        self.one_round = asyncio.Lock()
+
+    def body(self) -> None:
+        """Runs the loop until told to stop."""
+        torch.set_num_threads(1)
+        asyncio.run(self._main())
+
+    def stop(self) -> None:
+        """Ends the thread, also in the middle of a round."""
+        super().stop()
+        self.poke()
+
+    def begin(self) -> None:
+        """From now on rounds follow each other, in shadow mode or with a gate."""
+        self._running = self._shared.job.sync.mode == "shadow" or self._gate is not None
+        self.poke()
+
+    def pause(self) -> None:
+        """No further round is started. One with a center goes on to its end, one with other trainers ends."""
+        self._running = False
+        if self._gate is not None:
+            self._gate.open()
+        self.post(lambda links: links.peers.cancel() if links.peers is not None else None)
+        self.poke()
+
+    async def call(self, work: Callable[[Links], Coroutine[Any, Any, T]]) -> T:
+        """Runs a coroutine on this thread's loop, from the control thread's."""
+        links = await asyncio.wrap_future(self._opened)
+        assert self._loop is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(links), self._loop))
+
+    def post(self, work: Callable[[Links], None]) -> None:
+        """Runs a function on this thread's loop, if it has one yet; any thread may call it."""
+        if self._loop is not None and self._opened.done() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(work, self._opened.result())
+
+    def poke(self) -> None:
+        """Something changed: looks whether a round is due; any thread may call it."""
+        if self._loop is not None and self._wake is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    def bytes(self) -> tuple[int, int]:
+        """Bytes sent and received so far; any thread may read them."""
+        links = self._opened.result() if self._opened.done() else None
+        return (links.sent_bytes, links.received_bytes) if links is not None else (0, 0)
+
+    def link_metrics(self) -> dict[str, int]:
+        """See `Links.metrics`; any thread may read it."""
+        return self._opened.result().metrics() if self._opened.done() else {}
+
+    async def round(self) -> bool:
+        """One round now, on this thread's loop."""
+        async with self.one_round:
+            links = self._opened.result()
+            started, cpu = time.monotonic(), time.thread_time()
+            iterations = self._shared.total_iterations()
+            complete = await self._algorithm.round(self._shared.replica, links)
+            if TRACER.on:
+                TRACER.note("round", started, time.monotonic() - started)
+            if complete:
+                self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
+            else:
+                self._rounds.incomplete()
+            return complete
+
+    async def quiet(self) -> None:
+        """Returns when no round is under way."""
+        async with self.one_round:
+            return
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        links = self._open_links()
+        self._opened.set_result(links)
+        try:
+            while not self.stopping:
+                if not self._running:
+                    await self._wait(None)
+                elif self._gate is not None:
+                    await self._at_gate(self._gate, links)
+                else:
+                    pause = await self._until_stopped(self._timed_round(links))
+                    if pause is not None:
+                        await self._wait(pause)
+        finally:
+            await links.close()
+
+    async def _at_gate(self, gate: RoundGate, links: Links) -> None:
+        """Waits until a round is due, runs it, and lets the workers go on."""
+        wanted = links.peers is not None and links.peers.wanted
+        if not gate.enter(wanted=wanted):
+            # Whether a worker has starved is a matter of time, and nobody tells.
+            await self._wait(RETRY_SECONDS if wanted or gate.someone_waits else None)
+            return
+        try:
+            await self._until_stopped(self.round())
+        finally:
+            gate.leave()
+
+    async def _timed_round(self, links: Links) -> float:
+        """One round; gives how long to wait after it."""
+        sync = self._shared.job.sync
+        started, cpu, moved = time.monotonic(), time.thread_time(), links.sent_bytes + links.received_bytes
+        complete = await self.round()
+        elapsed = time.monotonic() - started
+        cost = time.thread_time() - cpu
+        if sync.link_bytes_per_second is not None:
+            moved = links.sent_bytes + links.received_bytes - moved
+            cost = max(cost, moved / sync.link_bytes_per_second)
+        pause = max(cost / sync.duty, elapsed) - elapsed
+        return pause if complete else max(pause, RETRY_SECONDS)
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The coroutine's result; None if the thread was told to stop, which cancels it."""
+        assert self._wake is not None
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            self._wake.clear()
+            waiter = asyncio.ensure_future(self._wake.wait())
+            await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            waiter.cancel()
+            if self.stopping and not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        return None if task.cancelled() else task.result()
+
+    async def _wait(self, seconds: float | None) -> None:
+        assert self._wake is not None
+        if seconds is not None and seconds <= 0:
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+        self._wake.clear()

@@ -1,0 +1,1 @@
+"""`shadowsync run`: starts, watches and ends the processes of a job."""

@@ -1,0 +1,80 @@
+"""One supervised process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import deque
+
+from ...pipeline.errors import ExitCode
+from .starter import Started
+
+KEPT_LINES = 40
+
+
+def words_of(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "still running"
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exit code {code}"
+
+
+class Child:
+    """A process in a session of its own, so that a terminal's Ctrl-C reaches the supervisor only.
+
+    Its standard input is a pipe that ends when the supervisor does; what it writes is kept, the last
+    KEPT_LINES of it.
+    """
+
+    def __init__(self, role: str, index: int, token: str, process: Started) -> None:
+        self.role, self.index, self.token = role, index, token
+        self.pid = process.pid
+        self._process = process
+        self.ended = asyncio.Event()
+        self.code: int | None = None
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._wait())]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What it ended with, as one of ours."""
+        if self.code is None or self.code < 0:
+            return ExitCode.STOPPED_BY_DEATH
+        try:
+            return ExitCode(self.code)
+        except ValueError:
+            return ExitCode.INTERNAL
+
+    def signal(self, number: int) -> None:
+        """Sends a signal, if it is still there."""
+        if not self.ended.is_set():
+            self._process.signal(number)
+
+    def last_line(self) -> str:
+        """The last line it wrote, without the program's name in front."""
+        last = next((line for line in reversed(self.lines) if line.strip()), "")
+        prefix = f"shadowsync {self.role}: "
+        return last.removeprefix(prefix)
+
+    async def close(self) -> None:
+        """Reaps what is left of it."""
+        self._process.close()
+        if not self.ended.is_set():
+            for task in self._tasks:
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self) -> None:
+        while line := await self._process.output.readline():
+            self.lines.append(line.decode("utf-8", "replace").rstrip())
+
+    async def _wait(self) -> None:
+        self.code = await self._process.wait()
+        # Its last words may still be in the pipe.
+        await asyncio.wait({self._tasks[0]}, timeout=1.0)
+        self.ended.set()

@@ -1,0 +1,252 @@
+"""The fork server of a job: processes that have imported what nodes need and fork themselves for each.
+
+`python -m shadowsync.nodes.supervisor.fork_server LIGHT TORCH`: two descriptors of sockets, of which the client has the
+other ends, see `fork_client`. The process behind the first never imports torch and forks coordinator,
+readers and relay; it forks the one behind the second, which imports torch and forks all others. So torch is
+imported once a job, and its pages are shared.
+
+Both end when their socket ends. Neither has a thread, another socket, or CUDA when it forks: else it refuses.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import logging
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ..runtime.entry_points import CLI, JOB_CHECK, RELAY
+from ..runtime.process_title import show_command_line
+from .fork_safety import why_not_fork
+
+MESSAGE_BYTES = 64 << 10
+# What is imported before the first fork, by both; then by the process without torch; then by the other one.
+COMMON = (
+    CLI,
+    "shadowsync.commands.node_commands",
+    "shadowsync.nodes.launch",
+    "shadowsync.nodes.runtime.node",
+)
+LIGHT = ("shadowsync.nodes.coordinator.main", "shadowsync.nodes.reader.role", RELAY)
+TORCH = (
+    "shadowsync.nodes.trainer.role",
+    "shadowsync.nodes.embedding.role",
+    "shadowsync.nodes.sync.role",
+    "shadowsync.sync_algos.registry",
+    "shadowsync.pipeline.models.registry",
+    JOB_CHECK,
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a forked process is to become.
+
+    Attributes:
+        arguments: of the interpreter: "-m", a module that has `main`, and its arguments; or a script and its.
+        environment: variables that differ from the server's.
+        folder: the working directory; empty for the server's.
+        streams: descriptors that become standard input, output and error.
+    """
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    streams: list[int]
+
+
+class ForkServer:
+    """One serving process: takes orders, forks, and tells how its children ended.
+
+    Args:
+        control: a socket of whole messages (SOCK_SEQPACKET); its end ends the server.
+        kill_at_end: whether its children are killed then; those that watch their standard input end by
+            themselves, once they have saved what they can.
+    """
+
+    def __init__(self, control: socket.socket, *, kill_at_end: bool = False) -> None:
+        self._control = control
+        self._kill_at_end = kill_at_end
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        # By descriptor of the process: its number, and the number of the request it came from.
+        self._children: dict[int, tuple[int, int]] = {}
+
+    def serve(self) -> Order | None:
+        """Serves until the other end closes; in a forked child gives what it is to become."""
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor != self._control.fileno():
+                    self._reap(descriptor)
+                    continue
+                message, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 3)
+                if not message:
+                    self._end_children()
+                    return None
+                order = self._fork(json.loads(message), streams)
+                if order is not None:
+                    return order
+
+    def _fork(self, request: dict[str, Any], streams: list[int]) -> Order | None:
+        number = int(request["request"])
+        refusal = why_not_fork({self._control.fileno()})
+        try:
+            pid = -1 if refusal else os.fork()
+        except OSError as error:
+            refusal, pid = str(error.strerror), -1
+        if pid == 0:
+            self._control.detach()
+            return Order(request["arguments"], request["environment"], request["folder"], streams)
+        for stream in streams:
+            os.close(stream)
+        if refusal:
+            self._tell({"request": number, "refused": refusal})
+            return None
+        process = os.pidfd_open(pid)
+        self._children[process] = pid, number
+        self._poll.register(process, select.POLLIN)
+        self._tell({"request": number, "pid": pid}, process)
+        return None
+
+    def _reap(self, process: int) -> None:
+        pid, number = self._children.pop(process)
+        self._poll.unregister(process)
+        os.close(process)
+        _, status = os.waitpid(pid, 0)
+        self._tell({"request": number, "code": os.waitstatus_to_exitcode(status)})
+
+    def _tell(self, message: dict[str, Any], *descriptors: int) -> None:
+        try:
+            socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            # The client is gone, which the next poll tells too.
+            return
+
+    def _end_children(self) -> None:
+        for pid, _ in self._children.values():
+            if self._kill_at_end:
+                # Not reaped yet, so the number is still its own.
+                os.kill(pid, signal.SIGKILL)
+
+
+def become(order: Order) -> NoReturn:
+    """In a forked child: is from here on what `python ARGUMENTS` would be, and ends with its exit code.
+
+    It leaves out the interpreter's taking down of what was imported, half a second of CPU.
+    """
+    code: int | str | None = 1
+    try:
+        _take_place(order)
+        code = _run(order.arguments)
+    except SystemExit as leaving:
+        code = leaving.code
+    except BaseException:  # noqa: BLE001 - as an interpreter does at the top
+        traceback.print_exc()
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code or 0)
+
+
+def _take_place(order: Order) -> None:
+    """Session, streams, environment, folder and random numbers as a new process has them."""
+    os.setsid()
+    for stream, place in zip(order.streams, (0, 1, 2), strict=True):
+        os.dup2(stream, place)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for name, place in (("stdout", 1), ("stderr", 2)):
+        old = getattr(sys, name)
+        # Lives as long as the process.
+        new = open(  # noqa: SIM115
+            place,
+            "w",
+            buffering=-1 if place == 1 else 1,
+            encoding=old.encoding,
+            errors=old.errors,
+            closefd=False,
+        )
+        setattr(sys, name, new)
+    sys.stdin = open(0, encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
+    os.environ.update(order.environment)
+    # The interpreter read this one when the server started.
+    sys.path[:0] = [path for path in order.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if order.folder:
+        os.chdir(order.folder)
+    # Each child has the server's state of these; torch's own is the same in every new process.
+    random.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+    show_command_line(order.arguments)
+
+
+def _run(arguments: list[str]) -> int | None:
+    if arguments[0] != "-m":
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+        return None
+    module = importlib.import_module(arguments[1])
+    sys.modules["__main__"] = module
+    sys.argv = [str(module.__file__), *arguments[2:]]
+    code: int | None = module.main()
+    return code
+
+
+def main() -> None:
+    """Imports, forks the second process, and serves."""
+    given = [word for word in sys.argv[1:] if not word.startswith("-")]
+    kill_at_end = "--kill-at-end" in sys.argv
+    light, torch = (socket.socket(fileno=int(word)) for word in given)
+    # Arrow brings an allocator that it does not use by default, and that starts a thread.
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    _import(COMMON)
+    if refusal := why_not_fork({light.fileno(), torch.fileno()}):
+        sys.exit(f"shadowsync: the fork server cannot fork: {refusal}")
+    other = os.fork()
+    if other == 0:
+        light.close()
+        _import(TORCH)
+        order = _serve(torch, kill_at_end=kill_at_end)
+    else:
+        torch.close()
+        _import(LIGHT)
+        order = _serve(light, kill_at_end=kill_at_end)
+        if order is None:
+            os.kill(other, signal.SIGKILL) if not kill_at_end else None
+            os.waitpid(other, 0)
+    if order is not None:
+        become(order)
+
+
+def _serve(control: socket.socket, *, kill_at_end: bool) -> Order | None:
+    gc.collect()
+    # What is there now is never looked at by a collection again, which would write to pages and copy them.
+    gc.freeze()
+    return ForkServer(control, kill_at_end=kill_at_end).serve()
+
+
+def _import(modules: tuple[str, ...]) -> None:
+    for module in modules:
+        importlib.import_module(module)
+
+
+if __name__ == "__main__":
+    main()

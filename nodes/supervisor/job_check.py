@@ -1,0 +1,62 @@
+"""The check of a job that needs torch: `python -m shadowsync.nodes.supervisor.job_check JOB.json`, and who asks it.
+
+The exit code is 0, or 2 with a last line of JSON that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+from ...pipeline.config.job import Job
+from ...pipeline.errors import ExitCode, JobFileError, ShadowSyncError
+from ...pipeline.jobfile.load_part import load_resolved
+from ..launch import check_sync
+from ..runtime.entry_points import JOB_CHECK
+from .child import Child, words_of
+from .starter import Starter
+
+
+def check_job(job: Job) -> None:
+    """Raises JobFileError for an algorithm, a model or a device that cannot be had."""
+    from ...pipeline.models.registry import build_model
+    from ..replica.device import find_device
+
+    check_sync(job)
+    build_model(job)
+    find_device(job.trainer.device)
+
+
+async def have_checked(starter: Starter, job_file: Path) -> None:
+    """Has a job checked by a process of its own, so that this one needs no torch; raises what it finds."""
+    child = Child("check", 0, "", await starter.start(["-m", JOB_CHECK, str(job_file)], torch=True))
+    try:
+        await child.ended.wait()
+    finally:
+        child.signal(signal.SIGKILL)
+        await child.close()
+    lines = list(child.lines)
+    found = json.loads(lines.pop()) if child.code == ExitCode.USAGE else None
+    for line in lines:
+        # A user's own model may print, and warn.
+        print(line, file=sys.stderr)
+    if found is not None:
+        raise JobFileError(found["what"], where=found["where"], remedy=found["remedy"])
+    if child.code != ExitCode.OK:
+        raise ShadowSyncError(f"the check of the job ended with {words_of(child.code)}")
+
+
+def main() -> int:
+    """The exit code."""
+    try:
+        check_job(load_resolved(sys.argv[1]))
+    except JobFileError as error:
+        print(json.dumps({"what": error.what, "where": error.where, "remedy": error.remedy}), flush=True)
+        return int(ExitCode.USAGE)
+    return int(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""A relay that makes a network slow: bytes pass in order, later, and no faster than a rate.
+
+Knows nothing of messages. One direction of one door (the listening end of one node) is one `Line`, shared
+by all connections through that door, as a network card is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from ...pipeline.wire.tasks import TaskSet
+
+# What one connection may have on its way in one direction. Past it the sender waits, as it would for a
+# receive window: at a delay of 200 ms that is 320 MB/s.
+MAX_ON_THE_WAY = 64 << 20
+WRITE_BUFFER = 1 << 20
+
+_END = b""
+
+log = logging.getLogger(__name__)
+
+
+class Line:
+    """One direction: `due` says when a piece that enters now is out again."""
+
+    def __init__(self, delay_seconds: float, bytes_per_second: float | None) -> None:
+        self._delay = delay_seconds
+        self._rate = bytes_per_second
+        self._free_at = 0.0
+        self.bytes = 0
+
+    def due(self, now: float, size: int) -> float:
+        """When the last byte of `size` has arrived: behind all that entered before, then the delay."""
+        self.bytes += size
+        if self._rate is None:
+            return now + self._delay
+        self._free_at = max(self._free_at, now) + size / self._rate
+        return self._free_at + self._delay
+
+
+class End(asyncio.Protocol):
+    """One end of a relayed connection; holds what came from it and is on its way to the other.
+
+    Runs on one asyncio loop. A connection's end travels the same way as its bytes, behind them.
+    """
+
+    def __init__(self, line: Line, loop: asyncio.AbstractEventLoop, living: set[End]) -> None:
+        self.other: End | None = None
+        self.transport: asyncio.Transport | None = None
+        self._line = line
+        self._loop = loop
+        self._living = living
+        self._queue: deque[tuple[float, bytes]] = deque()
+        self._on_the_way = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._full = False
+        self._lost = False
+        self._aborted = False
+        self._end_entered = False
+        self._end_delivered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """This end is open: what waits for it may pass."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        self.transport = transport
+        self._living.add(self)
+        if self._aborted:
+            transport.abort()
+        elif self.other is not None:
+            self.other.deliver()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes enter the line; past the bound no more are read."""
+        if self.other is None or self.other._lost:
+            return
+        self._queue.append((self._line.due(self._loop.time(), len(data)), data))
+        self._on_the_way += len(data)
+        if self._on_the_way > MAX_ON_THE_WAY and self.transport is not None:
+            self.transport.pause_reading()
+        self.deliver()
+
+    def eof_received(self) -> bool:
+        """No more comes from here; the other direction stays open."""
+        self._enter_end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """This end is gone, well or not: what was on its way to it is dropped."""
+        self._lost = True
+        self._living.discard(self)
+        if self.other is not None:
+            self.other._drop()
+        self._enter_end()
+
+    def pause_writing(self) -> None:
+        """This end takes no more now."""
+        self._full = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._full = False
+        if self.other is not None:
+            self.other.deliver()
+
+    def abort(self) -> None:
+        """Ends this end at once, or as soon as it is open."""
+        self._aborted = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    def deliver(self) -> None:
+        """Passes on what is due, and comes back for what is not."""
+        to = self.other
+        if to is None or to.transport is None or to._full or to._lost:
+            return
+        now = self._loop.time()
+        while self._queue and self._queue[0][0] <= now and not to._full:
+            _, data = self._queue.popleft()
+            if data == _END:
+                self._deliver_end(to)
+                return
+            self._on_the_way -= len(data)
+            to.transport.write(data)
+        if self._on_the_way <= MAX_ON_THE_WAY // 2 and self.transport is not None and not self._end_entered:
+            self.transport.resume_reading()
+        if self._queue and not to._full and self._timer is None:
+            self._timer = self._loop.call_at(self._queue[0][0], self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.deliver()
+
+    def _enter_end(self) -> None:
+        if not self._end_entered:
+            self._end_entered = True
+            self._queue.append((self._line.due(self._loop.time(), 0), _END))
+            self.deliver()
+        elif self._lost and self._end_delivered and self.other is not None and self.other.transport:
+            # The other end was left open for answers, which nobody takes now.
+            self.other.transport.close()
+
+    def _deliver_end(self, to: End) -> None:
+        self._end_delivered = True
+        assert to.transport is not None
+        if self._lost or to._end_delivered:
+            to.transport.close()
+            if self.transport is not None:
+                self.transport.close()
+        elif not to.transport.is_closing():
+            to.transport.write_eof()
+
+    def _drop(self) -> None:
+        self._queue.clear()
+        self._on_the_way = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Door:
+    """The listening end that stands for one node: each connection to it is carried on to that node."""
+
+    def __init__(self, target: str, delay_seconds: float, bytes_per_second: float | None) -> None:
+        self.target = target
+        self.inward = Line(delay_seconds, bytes_per_second)
+        self.outward = Line(delay_seconds, bytes_per_second)
+        self.connections = 0
+        self._server: asyncio.AbstractServer | None = None
+        self._ends: set[End] = set()
+        self._tasks = TaskSet(_log_failure)
+
+    async def open(self, listen: str) -> str:
+        """Listens at an endpoint and gives the one it got, which differs for port 0."""
+        loop = asyncio.get_running_loop()
+        if listen.startswith("ipc://"):
+            self._server = await loop.create_unix_server(self._accept, _unix_path(listen))
+            return listen
+        host, port = _host_and_port(listen)
+        server = self._server = await loop.create_server(self._accept, host, port)
+        return f"tcp://{host}:{server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Stops listening and ends every connection at once."""
+        if self._server is not None:
+            self._server.close()
+        for end in tuple(self._ends):
+            end.abort()
+        await self._tasks.close()
+
+    def _accept(self) -> End:
+        loop = asyncio.get_running_loop()
+        near, far = (End(line, loop, self._ends) for line in (self.inward, self.outward))
+        near.other, far.other = far, near
+        self.connections += 1
+        self._tasks.start(self._carry_on(near, far))
+        return near
+
+    async def _carry_on(self, near: End, far: End) -> None:
+        try:
+            await connect(lambda: far, self.target)
+        except OSError:
+            # As if the near end had found nobody listening.
+            near.abort()
+
+
+def _log_failure(error: BaseException) -> None:
+    log.error("a connection could not be carried on", exc_info=error)
+
+
+async def connect(make: Callable[[], asyncio.Protocol], endpoint: str) -> asyncio.BaseTransport:
+    """Opens a connection to `tcp://HOST:PORT` or `ipc://@NAME`; raises OSError."""
+    loop = asyncio.get_running_loop()
+    if endpoint.startswith("ipc://"):
+        return (await loop.create_unix_connection(make, _unix_path(endpoint)))[0]
+    return (await loop.create_connection(make, *_host_and_port(endpoint)))[0]
+
+
+def _unix_path(endpoint: str) -> str:
+    # ZeroMQ's "@" is the zero byte that makes a name abstract.
+    return "\0" + endpoint.removeprefix("ipc://@")
+
+
+def _host_and_port(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,171 @@
+"""A whole job from Python: `shadowsync.run`, in a script, in a thread or in a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from os import PathLike
+from typing import Any, TypeAlias
+
+from ...pipeline.config.job import Job
+from ...pipeline.errors import ExitCode, ShadowSyncError
+from ...pipeline.jobfile.load_part import job_of_tree, load_job
+from ...pipeline.report.model import Report
+from ...watch.live import Display, display
+from ..sync_count import with_sync_nodes
+from .starter import Starter, make_starter
+from .supervisor import Progress, Supervisor
+
+JobLike: TypeAlias = str | PathLike[str] | Mapping[str, Any] | Job
+Ended: TypeAlias = tuple[ExitCode, str, Report | None]
+
+
+class RunFailed(ShadowSyncError):
+    """A job did not end with exit code 0: it was stopped or interrupted, or finished although a node died.
+
+    Attributes:
+        report: what the run left, or None where there is no report.
+        exit_code: what `shadowsync run` would have ended with.
+    """
+
+    def __init__(self, text: str, report: Report | None, exit_code: ExitCode) -> None:
+        super().__init__(text or (report.outcome if report is not None else exit_code.name.lower()))
+        self.report = report
+        self.exit_code = exit_code
+
+
+def run(
+    job: JobLike, *, overrides: Iterable[str] = (), progress: Progress | None = None, quiet: bool = False
+) -> Report:
+    """Starts all roles of a job as processes of this machine, waits for the end, and gives its report.
+
+    Any thread may call, also one with a running event loop (a notebook), which then waits. On the main
+    thread, Ctrl-C interrupts the job as it does `shadowsync run`: once for a checkpoint and a report, twice
+    for the end at once; the handlers that were there before are put back afterwards.
+
+    Args:
+        job: the path of a job file; or the same as a dict of sections, whose relative paths are taken
+            against the working directory; or a Job.
+        overrides: "section.key=value" each, as `--set` takes them; none with a Job.
+        progress: called every few seconds, on another thread where the caller's has a running loop, with
+            what the coordinator's `status` answers. An exception of it interrupts the job, and is raised
+            when that has ended.
+        quiet: shows nothing; otherwise progress goes to standard error, as that of `shadowsync run` does.
+
+    Returns:
+        The report; `report.folder` is the run's folder, for `shadowsync.load`.
+
+    Raises:
+        JobFileError: the job cannot be used; nothing was started.
+        RunFailed: it ended with another exit code than 0; it has the report, if there is one.
+        ShadowSyncError: another of its errors, named after what was wrong.
+    """
+    # It begins to import while the job is read.
+    with closing(make_starter()) as starter:
+        resolved = _resolved(job, overrides)
+        caller = _Caller(progress, display(quiet=quiet), starter)
+        code, text, report = _supervise(resolved, caller)
+    if caller.error is not None:
+        raise caller.error
+    if code != ExitCode.OK or report is None:
+        raise RunFailed(text, report, code)
+    return report
+
+
+def _resolved(job: JobLike, overrides: Iterable[str]) -> Job:
+    if isinstance(job, Job):
+        if list(overrides):
+            raise TypeError("overrides change a job file or a dict; change a Job with model_copy")
+        return with_sync_nodes(job, may_import=True)
+    tree = job_of_tree(job, overrides) if isinstance(job, Mapping) else load_job(str(job), overrides)
+    return with_sync_nodes(tree, may_import=True)
+
+
+class _Caller:
+    """The caller's side of a run: gets its progress, and may interrupt it.
+
+    Attributes:
+        error: what the callback raised.
+    """
+
+    def __init__(self, progress: Progress | None, shown: Display, starter: Starter) -> None:
+        self._progress = progress
+        self._starter = starter
+        self._shown = shown
+        self._supervisor: Supervisor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Event()
+        self.error: BaseException | None = None
+
+    async def accompany(self, job: Job) -> Ended:
+        """Runs the job on this thread's loop."""
+        self._loop = asyncio.get_running_loop()
+        seconds = self._shown.period_seconds
+        self._supervisor = Supervisor(
+            job, self._tell, self._starter, progress_seconds=seconds, began=self._shown.begin
+        )
+        self._ready.set()
+        try:
+            code, text, report = await self._supervisor.run()
+        finally:
+            self._shown.close()
+        folder = self._supervisor.folder
+        if report is not None and folder is not None:
+            report = report.at(folder.absolute())
+        return code, text, report
+
+    def interrupt(self) -> None:
+        """From another thread: what Ctrl-C does to `shadowsync run`."""
+        if self._ready.wait(1.0) and self._loop is not None and self._supervisor is not None:
+            self._loop.call_soon_threadsafe(self._supervisor.interrupt)
+
+    def _tell(self, status: dict[str, Any]) -> None:
+        if self.error is not None:
+            return
+        try:
+            if self._progress is not None:
+                self._progress(status)
+        except BaseException as error:  # noqa: BLE001
+            # It belongs to the caller, who gets it when the processes have ended.
+            self.error = error
+            assert self._supervisor is not None
+            self._supervisor.interrupt()
+        # Last: an error of the display is logged, and belongs to nobody.
+        self._shown(status)
+
+
+def _supervise(job: Job, caller: _Caller) -> Ended:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with _handlers_put_back():
+            return asyncio.run(caller.accompany(job))
+    with ThreadPoolExecutor(1, "shadowsync-run") as pool:
+        ended = pool.submit(asyncio.run, caller.accompany(job))
+        while True:
+            try:
+                return ended.result()
+            except KeyboardInterrupt:
+                caller.interrupt()
+
+
+@contextmanager
+def _handlers_put_back() -> Iterator[None]:
+    """A loop that closes leaves the default handlers, not those that were there before it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers: dict[int, Callable[..., Any] | int | None] = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            # None is one that was not set from Python, and cannot be put back.
+            if handler is not None:
+                signal.signal(number, handler)

@@ -1,0 +1,295 @@
+"""`shadowsync run`: every role of a job as a process of this machine, watched until the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import zmq
+import zmq.asyncio
+
+from ...pipeline.config.job import Job
+from ...pipeline.errors import ClusterError, ExitCode
+from ...pipeline.report.model import Report
+from ...pipeline.report.resume_hint import resume_hint
+from ...pipeline.report.write import read_report, rewrite_texts
+from ...pipeline.wire.aio import send_now
+from ...pipeline.wire.conversation import Conversation, Gone, Refused
+from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.schema import Message
+from ...pipeline.wire.sockets import prepare
+from ..runtime.entry_points import CLI
+from ..runtime.metrics_port import metrics_ports
+from ..runtime.process import watch_supervisor
+from .child import Child, words_of
+from .job_check import have_checked
+from .slow_network import Emulation
+from .starter import Starter
+
+STOP_SECONDS = 9.0
+PROGRESS_SECONDS = 5.0
+
+Progress = Callable[[dict[str, Any]], None]
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Starts the coordinator, then the others; tells the coordinator who died; leaves nothing behind.
+
+    Runs on one asyncio loop, in the process of the command line, or of who calls `shadowsync.run`.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        progress: Progress,
+        starter: Starter,
+        *,
+        supervised: bool = False,
+        progress_seconds: float = PROGRESS_SECONDS,
+        began: Callable[[Path], None] | None = None,
+        profile_seconds: float | None = None,
+    ) -> None:
+        self._job = job
+        self._progress_seconds = progress_seconds
+        self._metrics_ports = metrics_ports(job)
+        self._progress = progress
+        self._began = began
+        self._supervised = supervised
+        self._profile_seconds = profile_seconds
+        self._emulation = Emulation(job)
+        self._children: list[Child] = []
+        self._scratch = Path(tempfile.mkdtemp(prefix="shadowsync-"))
+        # For the coordinator; the others read the copy that it puts into the run's folder.
+        self._job_file = self._scratch / "job.json"
+        self._announce = self._scratch / "coordinator.json"
+        self._starter = starter
+        self._interrupts = 0
+        self._interrupted = asyncio.Event()
+        self.folder: Path | None = None
+
+    async def run(self) -> tuple[ExitCode, str, Report | None]:
+        """The whole job: exit code, one line for the user if it isn't 0, and the report if there is one."""
+        loop = asyncio.get_running_loop()
+        # Elsewhere Python takes no signals; whoever runs this there calls `interrupt`.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.interrupt)
+        if self._supervised:
+            watch_supervisor(loop, self.interrupt)
+        tasks: list[asyncio.Task[Any]] = []
+        try:
+            self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
+            await self._check()
+            if self._interrupts:
+                return ExitCode.INTERRUPTED, "interrupted", None
+            await self._emulation.start(self._starter)
+            options = ["--announce", str(self._announce)]
+            if self._profile_seconds is not None:
+                options += ["--profile-seconds", str(self._profile_seconds)]
+            coordinator = await self._spawn("coordinator", 0, options)
+            if self._interrupts:
+                coordinator.signal(signal.SIGTERM)
+            endpoint = await self._endpoint(coordinator)
+            if endpoint is None:
+                return self._verdict(coordinator)
+            # Early, so that nothing is left of it when this process is killed.
+            self._clear_scratch()
+            self._tell_beginning()
+            for role, count in self._job.expected.items():
+                for index in range(count):
+                    await self._spawn(role, index, ["--join", endpoint])
+            tasks = [asyncio.create_task(self._accompany(endpoint, coordinator))]
+            tasks += [asyncio.create_task(self._watch_relay(coordinator))]
+            await coordinator.ended.wait()
+            await self._wait_for_others()
+            await self._emulation.stop()
+            return self._verdict(coordinator)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._end_all()
+            await self._emulation.stop()
+            self._clear_scratch()
+
+    async def _check(self) -> None:
+        """Ends early at an interrupt. Raises JobFileError for a job that cannot be run."""
+        check = asyncio.create_task(have_checked(self._starter, self._job_file))
+        interrupted = asyncio.create_task(self._interrupted.wait())
+        await asyncio.wait({check, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if check.done():
+            check.result()
+            return
+        check.cancel()
+        await asyncio.gather(check, return_exceptions=True)
+
+    def _tell_beginning(self) -> None:
+        if self._began is None or self.folder is None:
+            return
+        try:
+            self._began(self.folder)
+        except Exception:
+            # As with the progress: the job goes on.
+            log.exception("the plan of the tables cannot be shown")
+
+    def _clear_scratch(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    async def _spawn(self, role: str, index: int, extra: list[str]) -> Child:
+        token = self._emulation.token(role, index)
+        arguments = ["-m", CLI, role, str(self._job_file), "--supervised"]
+        arguments += ["--token", token, *self._emulation.options(role, index), *extra]
+        if port := self._metrics_ports[role, index]:
+            arguments += ["--metrics-port", str(port)]
+        torch = role not in ("coordinator", "reader")
+        child = Child(role, index, token, await self._starter.start(arguments, torch=torch))
+        self._children.append(child)
+        return child
+
+    async def _endpoint(self, coordinator: Child) -> str | None:
+        deadline = time.monotonic() + self._job.run.start_timeout_seconds
+        while not coordinator.ended.is_set():
+            if self._announce.exists():
+                note = json.loads(self._announce.read_text(encoding="utf-8"))
+                self.folder = Path(note["folder"])
+                self._job_file = self.folder / "job.json"
+                return str(note["endpoint"])
+            if time.monotonic() > deadline:
+                raise ClusterError("the coordinator did not start", remedy="raise run.start_timeout_seconds")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(coordinator.ended.wait(), 0.02)
+        return None
+
+    async def _accompany(self, endpoint: str, coordinator: Child) -> None:
+        """The supervisor's own link to the coordinator: tells it of deaths, asks for progress."""
+        context = zmq.asyncio.Context()
+        socket = context.socket(zmq.DEALER)
+        prepare(socket)
+        socket.setsockopt_string(zmq.IDENTITY, f"supervisor-{uuid4().hex}")
+        socket.connect(endpoint)
+
+        def send(message: Message) -> None:
+            send_now(socket, encode(message))
+
+        talk = Conversation("the coordinator", send, _refuse)
+        watchers = [
+            asyncio.create_task(self._tell_exit(talk, child))
+            for child in self._children
+            if child is not coordinator
+        ]
+        watchers += [asyncio.create_task(self._tell_progress(talk))]
+        try:
+            while True:
+                talk.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+            socket.close()
+            context.term()
+
+    async def _tell_exit(self, talk: Conversation, child: Child) -> None:
+        await child.ended.wait()
+        body = {
+            "token": child.token,
+            "role": child.role,
+            "how": words_of(child.code),
+            "code": child.exit_code,
+        }
+        with contextlib.suppress(Gone, Refused):
+            await talk.ask("exited", body, timeout_seconds=10.0)
+
+    async def _tell_progress(self, talk: Conversation) -> None:
+        told = False
+        while True:
+            await asyncio.sleep(self._progress_seconds)
+            try:
+                status = await talk.ask("status", {}, timeout_seconds=5.0)
+            except (Gone, Refused):
+                continue
+            try:
+                self._progress(status)
+            except Exception:
+                # Whatever it is: the job goes on, and the next status may be shown again.
+                if not told:
+                    log.exception("the progress cannot be shown")
+                told = True
+
+    async def _watch_relay(self, coordinator: Child) -> None:
+        """Without its relay the job cannot go on: it is interrupted, and `_verdict` says why."""
+        if self._emulation.relay is not None:
+            await self._emulation.relay.ended.wait()
+            coordinator.signal(signal.SIGTERM)
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does: the first time a checkpoint and a report, then the end at once. On the loop."""
+        self._interrupts += 1
+        self._interrupted.set()
+        coordinator = self._children[0] if self._children else None
+        if coordinator is None or coordinator.ended.is_set():
+            return
+        if self._interrupts == 1:
+            coordinator.signal(signal.SIGTERM)
+            asyncio.get_running_loop().call_later(STOP_SECONDS, coordinator.signal, signal.SIGKILL)
+        else:
+            coordinator.signal(signal.SIGKILL)
+
+    async def _wait_for_others(self) -> None:
+        waits = [asyncio.ensure_future(child.ended.wait()) for child in self._children]
+        # After a coordinator that died nobody tells the others to end.
+        patience = 4.0 if self._children[0].code == 0 or self.folder is not None else 0.5
+        await asyncio.wait(waits, timeout=0.5 if (self._children[0].code or 0) < 0 else patience)
+        for wait in waits:
+            wait.cancel()
+
+    async def _end_all(self) -> None:
+        for number, patience in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
+            living = [child for child in self._children if not child.ended.is_set()]
+            for child in living:
+                child.signal(signal.SIGCONT)
+                child.signal(number)
+            if living:
+                waits = [asyncio.ensure_future(child.ended.wait()) for child in living]
+                await asyncio.wait(waits, timeout=patience)
+                for wait in waits:
+                    wait.cancel()
+        for child in self._children:
+            await child.close()
+
+    def _verdict(self, coordinator: Child) -> tuple[ExitCode, str, Report | None]:
+        report = None
+        if self.folder is not None and (self.folder / "report.json").exists():
+            report = read_report(self.folder / "report.json")
+            if (network := self._emulation.note()) is not None:
+                report = report.model_copy(update={"network": network})
+                rewrite_texts(self.folder, report)
+        if (relay := self._emulation.verdict()) is not None:
+            return *relay, report
+        if coordinator.code is not None and coordinator.code < 0:
+            text, code = f"the coordinator died ({words_of(coordinator.code)})", ExitCode.STOPPED_BY_DEATH
+            if self._interrupts:
+                text, code = "interrupted", ExitCode.INTERRUPTED
+            if self.folder is not None:
+                text += resume_hint(self.folder) or (
+                    f"; no checkpoint was written; what was trained is noted in {self.folder}/ledger.sqlite"
+                )
+            return code, text, None
+        return coordinator.exit_code, coordinator.last_line(), report
+
+
+async def _refuse(verb: str, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001
+    raise ClusterError(f"a supervisor does not know {verb!r}")

@@ -1,0 +1,1 @@
+"""Sync nodes: hold the center."""

@@ -1,0 +1,86 @@
+"""What workers trained or left out, told to the coordinator until confirmed, then confirmed to the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import queue
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...pipeline.wire.conversation import Conversation
+from ..worker.trained import Trained
+
+LOOK_SECONDS = 0.05
+FLUSH_SECONDS = 0.2
+# Readers keep what is not confirmed: a few large batches are much of the memory that they have for it.
+FLUSH_RECORDS = 8
+ASK_SECONDS = 120.0
+RECORDS_AT_ONCE = 1024
+
+log = logging.getLogger(__name__)
+
+
+class TrainedOutbox:
+    """Gathers records from the workers' threads and tells them to the coordinator in batches.
+
+    The queue is bounded by the readers' credit: a delivery counts as done only once it is confirmed here,
+    and readers keep a bounded number of those.
+    """
+
+    def __init__(
+        self,
+        coordinator: Conversation,
+        confirmed: Callable[[Trained], None],
+        synced_iterations: Callable[[], int],
+    ) -> None:
+        self._coordinator = coordinator
+        self._confirmed = confirmed
+        self._synced_iterations = synced_iterations
+        self._records: queue.SimpleQueue[Trained] = queue.SimpleQueue()
+        self._told_at = -math.inf
+        self.confirmed_examples = 0
+        self.left_out_examples = 0
+
+    def put(self, record: Trained) -> None:
+        """Any thread may call."""
+        self._records.put(record)
+
+    async def run(self) -> None:
+        """Tells and confirms until cancelled; raises `Refused` if the coordinator no longer takes them."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            if not self.due(now):
+                continue
+            self._told_at = now
+            records = self._take()
+            body: dict[str, Any] = {
+                "batches": [
+                    [list(r.id), r.examples, r.loss_sum, r.positives, r.weight, now - r.finished_at]
+                    for r in records
+                    if not r.left_out
+                ],
+                "left_out": [[list(r.id), r.examples, r.left_out] for r in records if r.left_out],
+                "synced_iterations": self._synced_iterations(),
+            }
+            await self._coordinator.ask("trained", body, timeout_seconds=ASK_SECONDS)
+            for record in records:
+                if record.left_out:
+                    self.left_out_examples += record.examples
+                else:
+                    self.confirmed_examples += record.examples
+                self._confirmed(record)
+
+    def due(self, now: float) -> bool:
+        """Whether what waits should be told: one message for several costs hardly more than for one."""
+        waiting = self._records.qsize()
+        return waiting >= FLUSH_RECORDS or (waiting > 0 and now - self._told_at >= FLUSH_SECONDS)
+
+    def _take(self) -> list[Trained]:
+        records: list[Trained] = []
+        while len(records) < RECORDS_AT_ONCE and not self._records.empty():
+            records.append(self._records.get())
+        return records

@@ -1,0 +1,125 @@
+"""A trainer's files of a checkpoint: what it holds at one moment, and how that is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...pipeline.checkpoint.files import FileEntry, write_tensors
+from ...pipeline.checkpoint.reader import TensorReader
+from ...pipeline.errors import CheckpointError
+from ...pipeline.models.flat import FlatLayout
+from ...pipeline.types import Float32Array
+from ...sync_algos.base import Algorithm, AlgorithmState
+from ...sync_algos.model_origin import ModelOrigin
+from ..replica.replica import Shared
+
+
+@dataclass(frozen=True)
+class TrainerSnapshot:
+    """Copies in the host's memory, float32 [numel] but for the step count; nobody writes them.
+
+    Attributes:
+        state: the algorithm's, with the tensors of its `state_names`.
+        global_model: of an algorithm that has one.
+    """
+
+    replica: torch.Tensor
+    optimizer: dict[str, torch.Tensor]
+    iterations: tuple[int, ...]
+    state: AlgorithmState
+    global_model: torch.Tensor | None
+
+    @classmethod
+    def take(cls, shared: Shared, algorithm: Algorithm) -> TrainerSnapshot:
+        """What a trainer holds now. Workers may train meanwhile: each element is as it was at some moment of
+        the copy, as in any snapshot of a round. Call it where no round writes the algorithm's state."""
+        state = algorithm.state()
+        tensors = {name: value.clone() for name, value in state.tensors.items()}
+        own = algorithm.global_model().clone() if algorithm.model.value == ModelOrigin.GLOBAL else None
+        return cls(
+            replica=shared.replica.snapshot(shared.replica.whole),
+            optimizer={name: v.detach().to("cpu", copy=True) for name, v in shared.optimizer.state.items()},
+            iterations=tuple(int(count) for count in shared.iterations),
+            state=AlgorithmState(state.completed_rounds, tensors),
+            global_model=own,
+        )
+
+    def model(self, origin: str) -> torch.Tensor | None:
+        """The model that comes out, if one trainer alone can tell."""
+        models = {ModelOrigin.REPLICAS.value: self.replica, ModelOrigin.GLOBAL.value: self.global_model}
+        return models.get(origin)
+
+
+def write_trainer(directory: Path, index: int, snapshot: TrainerSnapshot) -> list[FileEntry]:
+    """Writes trainer `index`'s replica and optimizer state. Any thread may call; raises ResourceError."""
+    name = f"trainer-{index}"
+    moments = {f"optimizer.{key}": value.numpy() for key, value in snapshot.optimizer.items()}
+    tensors = {"replica": snapshot.replica.numpy(), **moments}
+    metadata = {"role": name, "iterations": ",".join(map(str, snapshot.iterations))}
+    return write_tensors(directory, name, tensors, metadata)
+
+
+def write_algorithm(directory: Path, state: AlgorithmState) -> list[FileEntry]:
+    """Writes the algorithm's state, if it has any. Any thread may call; raises ResourceError."""
+    if not state.tensors:
+        return []
+    own = {key: value.numpy() for key, value in state.tensors.items()}
+    metadata = {"role": "algorithm", "completed_rounds": str(state.completed_rounds)}
+    return write_tensors(directory, "algorithm", own, metadata)
+
+
+def write_dense(directory: Path, layout: FlatLayout, dense: torch.Tensor, origin: str) -> list[FileEntry]:
+    """Writes the model that comes out of the run, `dense` float32 [numel], by parameter name. `origin` is
+    part of the file's name, since a second one may be asked for while the first is still put together. Any
+    thread may call; raises ResourceError."""
+    named = {span.name: view.numpy() for span, view in layout.views(dense)}
+    return write_tensors(directory, f"dense-{origin}", named, {"role": "dense"})
+
+
+def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, numel: int) -> torch.Tensor:
+    """The single model out of the files of a checkpoint that is being written: the slices of the center put
+    together, or the mean of the replicas, float32 [numel]. So it is the model of exactly what is saved, and
+    no round has to be run for it. Raises CheckpointError for files that lack a part of it."""
+    files = list(entries)
+    parts = {ModelOrigin.CENTER.value: _center, ModelOrigin.MEAN.value: _mean}[origin](
+        directory, files, numel
+    )
+    if parts.shape != (numel,):
+        raise CheckpointError(
+            f"the files make a model of {len(parts)} elements, not {numel}", where=str(directory)
+        )
+    return torch.from_numpy(parts)
+
+
+def _center(directory: Path, files: list[FileEntry], numel: int) -> Float32Array:
+    whole, covered = np.empty(numel, np.float32), 0
+    for role in sorted({entry.role for entry in files if entry.role.startswith("sync-")}):
+        mine = [entry for entry in files if entry.role == role]
+        reader = TensorReader(directory, mine)
+        start = int(reader.metadata[mine[0].name]["start"])
+        values = reader.read("center")
+        whole[start : start + len(values)] = values
+        covered += len(values)
+    return whole if covered == numel else whole[:covered]
+
+
+def _mean(directory: Path, files: list[FileEntry], numel: int) -> Float32Array:
+    roles = sorted({entry.role for entry in files if entry.role.startswith("trainer-")})
+    if not roles:
+        raise CheckpointError("there is no replica to take the mean of", where=str(directory))
+    total = np.zeros(numel, np.float64)
+    for role in roles:
+        total += TensorReader(directory, [e for e in files if e.role == role]).read("replica")
+    return (total / len(roles)).astype(np.float32)
+
+
+def files_body(entries: Iterable[FileEntry]) -> list[dict[str, Any]]:
+    """Files as part of an answer to the coordinator."""
+    return [dataclasses.asdict(entry) for entry in entries]

@@ -1,0 +1,154 @@
+"""What a trainer starts from, if not from first weights: its part of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ...pipeline.checkpoint.manifest import CheckpointManifest, open_checkpoint
+from ...pipeline.checkpoint.reader import TensorReader
+from ...pipeline.config.job import Job
+from ...pipeline.errors import CheckpointError
+from ...sync_algos.base import AlgorithmState
+from ..replica.replica import Shared
+
+_OPTIMIZER = "optimizer."
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was taken over.
+
+    Attributes:
+        model: the model that the checkpoint holds, float32 [numel]: a center begins with it.
+        state: the algorithm's, if it goes on.
+        digest: which checkpoint it is.
+        taken, fresh: names of the dense parameters that were taken over, and of those that were not.
+    """
+
+    model: torch.Tensor
+    digest: str
+    state: AlgorithmState | None = None
+    taken: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = field(default=())
+
+
+def restore_trainer(shared: Shared, index: int) -> Restored | None:
+    """Puts what `job.start` names into a trainer's replica and optimizer, before anything is trained; None if
+    it starts from first weights. Any thread may call. Raises CheckpointError.
+
+    A run that goes on gives trainer `index` its own replica and optimizer state back. Where the checkpoint
+    has none of this index, or another algorithm, the replica starts as the model that came out, with the
+    optimizer state of one of the saved trainers. A run that starts from another one's checkpoint takes the
+    parameters alone.
+    """
+    job = shared.job
+    if not job.start.checkpoint:
+        return None
+    folder, manifest = open_checkpoint(Path(job.start.checkpoint), which=job.start.which)
+    saved = SavedTrainers(folder, manifest)
+    if not job.start.resume:
+        return _warm(shared, saved)
+    model, fresh = saved.dense(shared)
+    if fresh:
+        raise saved.error(f"it has no {', '.join(fresh[:3])} of this shape; it is of another model")
+    goes_on = saved.algorithm == job.sync.algorithm
+    replica = saved.replica(index) if goes_on else None
+    _copy(shared.replica.flat, model if replica is None else replica, "replica", saved)
+    for name, values in saved.optimizer(index).items():
+        if name not in shared.optimizer.state:
+            raise saved.error(f"its optimizer has {name!r}, that of trainer.optimizer has not")
+        _copy(shared.optimizer.state[name], values, name, saved)
+    state = saved.state() if goes_on else None
+    return Restored(model, saved.digest, state, taken=tuple(saved.parameters))
+
+
+def _warm(shared: Shared, saved: SavedTrainers) -> Restored:
+    job, flat = shared.job, shared.replica.flat
+    if job.start.dense == "none":
+        fresh = [span.name for span in shared.layout.spans]
+        return Restored(flat.cpu().clone(), saved.digest, fresh=tuple(fresh))
+    model, fresh = saved.dense(shared)
+    taken = tuple(span.name for span in shared.layout.spans if span.name not in fresh)
+    unused = sorted(set(saved.parameters) - set(taken))
+    if job.start.dense == "all" and (fresh or unused):
+        raise saved.error(f"another model: {', '.join((*fresh, *unused)[:3])} cannot be taken over")
+    # A bias fits wherever a layer has the same width; that alone is nothing in common.
+    weights = any(len(span.shape) > 1 for span in shared.layout.spans if span.name in taken)
+    if not weights and not saved.shares_tables(job):
+        raise saved.error("another model: no weights and no table of it are of this job")
+    flat.copy_(model)
+    return Restored(model, saved.digest, taken=taken, fresh=tuple(fresh))
+
+
+def _copy(target: torch.Tensor, values: torch.Tensor, name: str, saved: SavedTrainers) -> None:
+    if target.shape != values.shape:
+        raise saved.error(f"{name} is {list(values.shape)}, the job's is {list(target.shape)}")
+    target.copy_(values)
+
+
+class SavedTrainers:
+    """The dense part of a checkpoint: the model, the trainers' files, the algorithm's state."""
+
+    def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self._roles = {entry.role for entry in manifest.files}
+        self._model = self._reader("dense")
+        self.digest = manifest.digest
+        self.parameters = self._model.names
+        self.algorithm = str(manifest.job.get("sync", {}).get("algorithm", ""))
+
+    def error(self, what: str) -> CheckpointError:
+        """The error for a checkpoint that does not fit."""
+        return CheckpointError(
+            what, where=str(self._folder), remedy="use the checkpoint of a job with this model"
+        )
+
+    def dense(self, shared: Shared) -> tuple[torch.Tensor, list[str]]:
+        """The model that came out, flat on the CPU, and the names of the parameters that it has not in this
+        shape, which are then the replica's."""
+        flat, fresh = shared.replica.flat.detach().cpu().clone(), []
+        known = set(self.parameters)
+        for span, view in shared.layout.views(flat):
+            if span.name in known and self._model.shape(span.name) == span.shape:
+                view.copy_(torch.from_numpy(self._model.read(span.name)))
+            else:
+                fresh.append(span.name)
+        return flat, fresh
+
+    def replica(self, index: int) -> torch.Tensor | None:
+        """Trainer `index`'s; None if the checkpoint has none."""
+        name = f"trainer-{index}"
+        return torch.from_numpy(self._reader(name).read("replica")) if name in self._roles else None
+
+    def optimizer(self, index: int) -> dict[str, torch.Tensor]:
+        """The optimizer state for trainer `index`: its own, or that of one of the others, since an Adagrad
+        without a history would take steps that are far too long. By name."""
+        saved = sorted(
+            int(role.removeprefix("trainer-")) for role in self._roles if role.startswith("trainer-")
+        )
+        if not saved:
+            raise self.error("it has no trainer's state")
+        reader = self._reader(f"trainer-{index if index in saved else saved[index % len(saved)]}")
+        names = [name for name in reader.names if name.startswith(_OPTIMIZER)]
+        return {name.removeprefix(_OPTIMIZER): torch.from_numpy(reader.read(name)) for name in names}
+
+    def state(self) -> AlgorithmState | None:
+        """The algorithm's state; None if it had none."""
+        if "algorithm" not in self._roles:
+            return None
+        reader = self._reader("algorithm")
+        rounds = {metadata["completed_rounds"] for metadata in reader.metadata.values()}
+        tensors = {name: torch.from_numpy(reader.read(name)) for name in reader.names}
+        return AlgorithmState(int(rounds.pop()), tensors)
+
+    def shares_tables(self, job: Job) -> bool:
+        """Whether the checkpoint has a table of this job."""
+        saved = self._manifest.plan.get("tables", {})
+        return any(table.name in saved for table in job.tables)
+
+    def _reader(self, role: str) -> TensorReader:
+        return TensorReader(self._folder, [entry for entry in self._manifest.files if entry.role == role])

@@ -1,0 +1,1 @@
+"""A Hogwild worker: its step, its clients, its process."""

@@ -1,0 +1,58 @@
+"""The line between a trainer and a worker process: one pair of sockets on one machine."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from uuid import uuid4
+
+import zmq
+
+from ...pipeline.errors import ProtocolError
+from ...pipeline.wire.endpoints import local_address
+from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.messages import WorkerNote
+from ...pipeline.wire.sockets import bind, prepare
+
+
+class WorkerPair:
+    """One end of it, for the one thread that made it. What was sent arrives, in order, while both ends live.
+
+    Attributes:
+        socket: for a poller.
+        endpoint: where the other end connects to.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str = "") -> None:
+        """The end of the worker process, or without an `endpoint` that of the trainer."""
+        self.socket = context.socket(zmq.PAIR)
+        prepare(self.socket)
+        if endpoint:
+            self.socket.connect(endpoint)
+            self.endpoint = endpoint
+        else:
+            local = local_address(f"worker-{uuid4().hex}")
+            self.endpoint = bind(self.socket, local if sys.platform == "linux" else "tcp://127.0.0.1:0")
+
+    def send(self, verb: str, body: dict[str, Any]) -> bool:
+        """Queues a note; False if the queue is full, or there is nobody at the other end."""
+        try:
+            self.socket.send_multipart(encode(WorkerNote(verb, body)), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> WorkerNote | None:
+        """The next note that has arrived, or None. Raises ProtocolError for anything else that comes."""
+        try:
+            parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        message = decode([part.buffer for part in parts])
+        if not isinstance(message, WorkerNote):
+            raise ProtocolError(f"a {message.KIND} where notes of a worker are expected")
+        return message
+
+    def close(self) -> None:
+        """Closes the socket; what is queued has a moment to leave."""
+        self.socket.close()

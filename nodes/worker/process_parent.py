@@ -1,0 +1,195 @@
+"""A worker that is a process of its own, over memory that it shares with its trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import zmq
+
+from ...pipeline.data.span import to_runs
+from ...pipeline.errors import ExitCode, ShadowSyncError
+from ...pipeline.quality import QualitySums
+from ...pipeline.wire.messages import WorkerNote
+from ..runtime.role import MemberInfo
+from ..shadow.distant_rounds import DistantRounds
+from ..shadow.fixed_rate import GatedRounds, WorkerRounds
+from .handle import Held
+from .trained import Trained
+from .worker_line import WorkerLine
+from .worker_order import WorkerOrder
+
+
+class WorkerFailed(ShadowSyncError):
+    """A worker process ended with an error of its own."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = ExitCode(exit_code)
+
+
+class ProcessWorker:
+    """A `WorkerHandle` of a process, which starts when this is made.
+
+    Attributes:
+        process_metrics: CPU seconds and memory of the process, as of its last pulse.
+        threads: what each of its threads used, as of its last pulse; see `thread_figures`.
+
+    Args:
+        flat: the trainer's replica, float32 [numel], in the shared memory.
+        scored: float32 [numel] in the shared memory, for weights to be scored that are not the replica's.
+        ready: called, on a thread of the worker's, when the process has built its model.
+        failed: called, on a thread of the worker's, when the process dies, stands still or fails.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        order: WorkerOrder,
+        flat: torch.Tensor,
+        scored: torch.Tensor,
+        ready: Callable[[], object],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.index = order.index
+        self._flat = flat
+        self._scored = scored
+        self._ready = ready
+        self._trained: Callable[[Trained], None] | None = None
+        self._rounds: WorkerRounds | None = None
+        self._lock = threading.Lock()
+        self._told_held: Callable[[Held], object] | None = None
+        self._told_traced: Callable[[dict[str, Any]], object] | None = None
+        self._told_sums: list[Callable[[QualitySums], object]] = []
+        self._metrics: dict[str, Any] = {}
+        self.process_metrics: dict[str, float] = {}
+        self.threads: dict[str, list[float]] = {}
+        self._line = WorkerLine(context, order, self._heard, failed)
+        self._line.start()
+
+    def meet(
+        self, members: Iterable[MemberInfo], trained: Callable[[Trained], None], rounds: WorkerRounds | None
+    ) -> None:
+        """Whom it works with, once all are there; by the control thread. `trained` is called on a thread of
+        the worker's."""
+        self._trained, self._rounds = trained, rounds
+        self._line.post("meet", {"members": [dataclasses.asdict(member) for member in members]})
+        # It tells of sync nodes that were lost already, which the process knows what to do with only now.
+        if isinstance(rounds, DistantRounds):
+            rounds.bind(self._line.post)
+
+    def start(self, progressive: frozenset[int] = frozenset()) -> None:
+        """See `WorkerHandle.start`."""
+        self._line.post("begin", {"progressive": to_runs(progressive)})
+
+    def confirm(self, reader: str, sequence: int) -> None:
+        """See `WorkerHandle.confirm`."""
+        self._line.post("confirm", {"reader": reader, "sequence": sequence})
+
+    def hold(self, sequences: Mapping[str, int], told: Callable[[Held], object]) -> None:
+        """See `WorkerHandle.hold`."""
+        self._told_held = told
+        self._line.post("hold", {"sequences": dict(sequences)})
+
+    def lose_shard(self, name: str) -> None:
+        """See `WorkerHandle.lose_shard`."""
+        self._line.post("lose_shard", {"name": name})
+
+    def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
+        """See `WorkerHandle.evaluate`. Weights that are not the replica's are copied into shared memory."""
+        is_replica = flat.data_ptr() == self._flat.data_ptr()
+        if not is_replica:
+            self._scored.copy_(flat)
+        self._line.post("evaluate", {"pass": pass_number, "replica": is_replica})
+
+    def collect(self, pass_number: int, told: Callable[[QualitySums], object]) -> None:
+        """See `WorkerHandle.collect`."""
+        with self._lock:
+            self._told_sums.append(told)
+            self._line.post("collect", {"pass": pass_number})
+
+    def trace(self, seconds: float, told: Callable[[dict[str, Any]], object]) -> bool:
+        """See `WorkerHandle.trace`."""
+        self._told_traced = told
+        self._line.post("trace", {"seconds": seconds})
+        return True
+
+    def metrics(self) -> dict[str, Any]:
+        """See `WorkerHandle.metrics`; as of the last pulse."""
+        return self._metrics
+
+    def stop(self) -> None:
+        """See `WorkerHandle.stop`."""
+        self._line.stop()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """See `WorkerHandle.join`."""
+        return self._line.join(timeout_seconds)
+
+    def _heard(self, note: WorkerNote) -> None:
+        handlers: dict[str, Callable[[dict[str, Any]], object]] = {
+            "ready": lambda _: self._ready(),
+            "trained": self._on_trained,
+            "pulse": self._on_pulse,
+            "round": self._on_round,
+            "held": self._on_held,
+            "sums": self._on_sums,
+            "traced": self._on_traced,
+            "failed": self._on_failed,
+        }
+        if note.verb in ("work", "arrive", "starve"):
+            self._at_gate(note.verb)
+        else:
+            handlers[note.verb](note.body)
+
+    def _on_trained(self, body: dict[str, Any]) -> None:
+        assert self._trained is not None
+        for record in body["records"]:
+            self._trained(Trained.from_wire(self.index, record))
+
+    def _on_pulse(self, body: dict[str, Any]) -> None:
+        self._metrics, self.process_metrics = body["metrics"], body["process"]
+        self.threads = body["threads"]
+        if isinstance(self._rounds, DistantRounds):
+            self._rounds.pulse(body)
+
+    def _on_round(self, body: dict[str, Any]) -> None:
+        assert isinstance(self._rounds, DistantRounds)
+        self._rounds.round(body)
+
+    def _at_gate(self, verb: str) -> None:
+        """Plays the worker at the gate where all workers of the trainer wait."""
+        assert isinstance(self._rounds, GatedRounds)
+        if verb == "starve":
+            self._rounds.nothing_to_train()
+            return
+        if verb == "work":
+            self._rounds.before_step()
+        else:
+            self._rounds.arrive()
+        self._line.post("pass", {})
+
+    def _on_held(self, body: dict[str, Any]) -> None:
+        assert self._told_held is not None
+        self._told_held(Held(int(body["in_flight"]), sums_of(body["progressive"])))
+
+    def _on_sums(self, body: dict[str, Any]) -> None:
+        with self._lock:
+            told = self._told_sums.pop(0)
+        told(sums_of(body["sums"]))
+
+    def _on_traced(self, body: dict[str, Any]) -> None:
+        if self._told_traced is not None:
+            self._told_traced(body | {"process": f"worker-{self.index}"})
+
+    def _on_failed(self, body: dict[str, Any]) -> None:
+        raise WorkerFailed(str(body["what"]), int(body["exit_code"]))
+
+
+def sums_of(data: bytes) -> QualitySums:
+    """Of what a process told; raises ValueError."""
+    return QualitySums.from_array(np.frombuffer(data, dtype=np.float64))

@@ -1,0 +1,215 @@
+"""One training step and one evaluation step of a worker."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ...pipeline.embedding.lookup.lookup import LookupPlan
+from ...pipeline.embedding.lookup.vectors_part import Vectors
+from ...pipeline.models.loss import clip_, mean_log_loss
+from ...pipeline.models.rounded import RoundedMatrices
+from ...pipeline.quality import QualitySums
+from ...pipeline.types import Float32Array
+from ...pipeline.wire.messages import Delivery
+from ..replica.device import Computed, Landed, Landing, Staged
+from ..replica.replica import Shared
+
+LOSS = "its loss is not finite"
+DENSE = "a gradient of its dense parameters is not finite"
+EMBEDDINGS = "a gradient of its embeddings is not finite"
+ON_DEVICE = "its loss or a gradient is not finite"
+
+
+@dataclass(slots=True)
+class Step:
+    """A training step that is under way.
+
+    Attributes:
+        rows_scale: by what the rates of the embedding rows are to be multiplied for this batch.
+        left_out: why the batch changes nothing; empty for one that trains. Known once it is launched where
+            nothing is launched ahead, else once it is finished.
+    """
+
+    delivery: Delivery
+    vectors: Vectors
+    staged: Staged
+    rows_scale: float = 1.0
+    landing: Landing | None = None
+    left_out: str = ""
+
+
+class Stepper:
+    """A worker's own modules: parameters shared with the other workers, gradients of its own.
+
+    Owned by one worker thread. A step is `stage`d, `launch`ed and `finish`ed; on a GPU only the last waits
+    for the device, so that a worker may launch `ahead` further steps before it finishes one.
+
+    A batch whose loss or gradients are NaN or infinite, or so large that their squares are, changes nothing:
+    on the host it is left before the update, on a device the update is enqueued such that it does nothing,
+    for the host does not wait to know.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._settings = shared.job.trainer
+        self.ahead = 0 if shared.job.run.deterministic else shared.device.steps_ahead
+        device = shared.device.torch_device
+        self._gradient = torch.zeros(shared.layout.numel, dtype=torch.float32, device=device)
+        self._no_norm = torch.zeros((), device=device)
+        self._module: nn.Module = copy.deepcopy(shared.template).to(device)
+        self._rounded: RoundedMatrices | None = None
+        if shared.precision == "bfloat16":
+            self._rounded = RoundedMatrices(shared.layout, self._module, shared.replica.flat, self._gradient)
+        else:
+            shared.layout.attach(self._module, shared.replica.flat, self._gradient)
+        self._module.train()
+        self._optimizer = shared.optimizer.for_worker(self._gradient)
+        self._scorer: nn.Module = copy.deepcopy(shared.template).to(device)
+        self._scorer.eval()
+        self._lane = shared.device.lane()
+        self.clipped_steps = 0
+
+    def stage(
+        self, delivery: Delivery, requests: Sequence[LookupPlan], answers: Sequence[Float32Array]
+    ) -> Step:
+        """Starts to bring a batch and its vectors to the device; `answers` must not change until `finish`."""
+        vectors = self._shared.router.assemble(requests, list(answers))
+        return Step(delivery, vectors, self._stage(delivery, vectors))
+
+    def launch(self, step: Step) -> None:
+        """Forward, backward and, of what is finite, the dense update, lock-free on the shared replica."""
+        staged, labels = step.staged, step.delivery.labels
+        scale = self._rate_scale(len(labels))
+        step.rows_scale = scale if self._settings.schedule.tables else 1.0
+        with self._lane.computing(staged):
+            if self._rounded is not None:
+                self._rounded.refresh()
+            with self._precision():
+                logits = self._module(staged.dense, staged.embeddings)
+            logits = logits.float()
+            loss = mean_log_loss(logits, staged.labels, staged.weights)
+            if not self.ahead and not math.isfinite(loss.detach()):
+                step.left_out = LOSS
+                return
+            self._backward(loss)
+            told, bad = self._judge(step, loss.detach())
+            if step.left_out:
+                return
+            limit = self._settings.clip_norm
+            norm = self._no_norm if limit is None else clip_(self._gradient, limit)
+            self._optimizer.step(scale, bad)
+            step.landing = self._lane.land(staged, Computed(told, norm, logits.detach()))
+
+    def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
+        """Waits for the step's results. Adds the logits, which are those before its update, to `progressive`
+        if that is given.
+
+        Gives the batch's mean log loss before the update, weighted where the job has sample weights, and for
+        each embedding node the gradients of the mean loss, float32 [N, dim]; of a batch that is left out
+        (`step.left_out`) 0 and none.
+        """
+        landed = None if step.left_out else self._landed(step)
+        if landed is None:
+            return 0.0, []
+        limit = self._settings.clip_norm
+        self.clipped_steps += limit is not None and landed.norm > limit
+        if progressive is not None:
+            progressive.add(landed.logits, step.delivery.labels, _weights(step.delivery))
+        return landed.loss, self._gradients(step, landed)
+
+    def train(
+        self,
+        delivery: Delivery,
+        requests: Sequence[LookupPlan],
+        answers: Sequence[Float32Array],
+        progressive: QualitySums | None = None,
+    ) -> tuple[float, list[Float32Array]]:
+        """A whole step at once; see `finish`."""
+        step = self.stage(delivery, requests, answers)
+        self.launch(step)
+        return self.finish(step, progressive)
+
+    def score_with(self, flat: torch.Tensor) -> None:
+        """From now on `score` uses these weights, float32 [numel]; on the device they are not copied."""
+        self._shared.layout.attach(self._scorer, self._shared.device.place(flat))
+
+    def score(
+        self,
+        delivery: Delivery,
+        requests: Sequence[LookupPlan],
+        answers: Sequence[Float32Array],
+        sums: QualitySums,
+    ) -> None:
+        """Adds the batch's logits and labels to `sums`, in float32 whatever the training's precision; changes
+        no weight."""
+        with torch.no_grad():
+            vectors = self._shared.router.assemble(requests, list(answers))
+            staged = self._stage(delivery, vectors)
+            with self._lane.computing(staged):
+                logits = self._scorer(staged.dense, staged.embeddings)
+                landing = self._lane.land(staged, Computed(self._no_norm, self._no_norm, logits))
+        sums.add(landing.wait().logits, delivery.labels, _weights(delivery))
+
+    def _stage(self, delivery: Delivery, vectors: Vectors) -> Staged:
+        return self._lane.stage(delivery.labels, _weights(delivery), delivery.dense, vectors.embeddings)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self._rounded is None:
+            return nullcontext()
+        return torch.autocast(self._shared.device.torch_device.type, dtype=torch.bfloat16)
+
+    def _rate_scale(self, examples: int) -> float:
+        own = self._shared.replica.trained_examples
+        return self._settings.schedule.factor(self._shared.count.now(own) + examples)
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        """The gradients of the loss, in the flat one and the leaves of the embeddings."""
+        if self._rounded is None:
+            self._gradient.zero_()
+        else:
+            self._rounded.clear()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._rounded is not None:
+            self._rounded.collect()
+
+    def _judge(self, step: Step, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Whether the gradients' squares, and where steps are launched ahead the loss, are finite: on the
+        host `step.left_out` says it; on a device a scalar that is true where they are not, with the loss to
+        land, NaN then."""
+        # Of squares, for optimizers keep those: 1e20 is finite and its square is not. One pass.
+        dense = self._gradient.dot(self._gradient)
+        leaves = step.staged.leaves or step.vectors.leaves
+        flat = [leaf.grad.flatten() for leaf in leaves if leaf.grad is not None]
+        rows = [gradient.dot(gradient) for gradient in flat]
+        if self.ahead:
+            bad = ~torch.isfinite(torch.stack([loss, dense, *rows])).all()
+            return loss.masked_fill(bad, math.nan), bad
+        if not math.isfinite(dense):
+            step.left_out = DENSE
+        elif not all(math.isfinite(part) for part in rows):
+            step.left_out = EMBEDDINGS
+        return loss, None
+
+    def _landed(self, step: Step) -> Landed | None:
+        assert step.landing is not None
+        landed = step.landing.wait()
+        if math.isfinite(landed.loss):
+            return landed
+        step.left_out = ON_DEVICE
+        return None
+
+    def _gradients(self, step: Step, landed: Landed) -> list[Float32Array]:
+        if landed.gradients is not None:
+            torch.autograd.backward(step.vectors.embeddings, landed.gradients)
+        return step.vectors.gradients()
+
+
+def _weights(delivery: Delivery) -> Float32Array | None:
+    return delivery.weights if len(delivery.weights) else None

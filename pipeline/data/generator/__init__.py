@@ -1,0 +1,1 @@
+"""Generated click logs with a planted teacher."""

@@ -1,0 +1,237 @@
+"""Generates Criteo-shaped click logs with a planted teacher, of any size, streamed to disk.
+
+Label, 13 counts I1..I13, 26 ids C1..C26 of 8 hexadecimal digits; see click_columns.py for how they are drawn
+and teacher.py for what makes a click. Row i of a part is a pure function of (seed, part, i): asking for more
+rows, for several files or in other chunks changes no row. The parts are disjoint streams of one teacher.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from ...errors import DataError, JobFileError, ResourceError
+from .columns import BLOCK_EXAMPLES, ClickColumns, draw_block
+from .log_tally import PartTally
+from .manifest import (
+    GENERATOR_VERSION,
+    MANIFEST_NAME,
+    Compression,
+    DataFormat,
+    LogFile,
+    LogManifest,
+    PartManifest,
+    read_manifest,
+    read_manifest_file,
+    write_manifest,
+)
+from .teacher import Teacher
+from .writer import TableMaker, open_writer, suffix_of
+
+__all__ = ["LogManifest", "generate_log", "read_manifest"]
+
+CHUNK_EXAMPLES: Final = 8 * BLOCK_EXAMPLES
+_DATA_FILE: Final = re.compile(r"\.?(train|eval)-\d{3,}\.(tsv(\.gz|\.zst)?|parquet)(\.partial)?")
+_LARGEST_SEED: Final = 2**63 - 1
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What was asked for, checked."""
+
+    directory: Path
+    examples: int
+    eval_examples: int
+    seed: int
+    data_format: DataFormat
+    files: int
+    compression: Compression
+
+    def __post_init__(self) -> None:
+        for name, given, least, most in (
+            ("examples", self.examples, 1, _LARGEST_SEED),
+            ("eval_examples", self.eval_examples, 0, _LARGEST_SEED),
+            ("seed", self.seed, 0, _LARGEST_SEED),
+            ("files", self.files, 1, self.examples),
+        ):
+            if not least <= given <= most:
+                raise JobFileError(f"{given} given", where=name, remedy=f"give {least} to {most}")
+        for name, word, known in (
+            ("data_format", self.data_format, get_args(DataFormat)),
+            ("compression", self.compression, get_args(Compression)),
+        ):
+            if word not in known:
+                raise JobFileError(f"{word!r} given", where=name, remedy=f"give one of {', '.join(known)}")
+
+    def names(self, part: Literal["train", "eval"]) -> list[tuple[str, range]]:
+        """The files of a part and the rows of each. The eval part is one file, or none without rows."""
+        total, files = (self.examples, self.files) if part == "train" else (self.eval_examples, 1)
+        suffix = suffix_of(self.data_format, self.compression)
+        return [
+            (f"{part}-{file:03d}{suffix}", range(total * file // files, total * (file + 1) // files))
+            for file in range(files if total else 0)
+        ]
+
+    def is_met_by(self, manifest: LogManifest) -> bool:
+        """Whether the manifest is of this order, and its files are there in their sizes."""
+        stated = (manifest.version, manifest.seed, manifest.data_format, manifest.compression)
+        if stated != (GENERATOR_VERSION, self.seed, self.data_format, self.compression):
+            return False
+        for part, rows in ((manifest.train, self.names("train")), (manifest.eval, self.names("eval"))):
+            if [(file.name, file.examples) for file in part.files] != [(n, len(r)) for n, r in rows]:
+                return False
+            if not all(_has_size(self.directory / file.name, file.bytes) for file in part.files):
+                return False
+        return True
+
+
+def generate_log(
+    directory: str | Path,
+    *,
+    examples: int,
+    eval_examples: int,
+    seed: int,
+    data_format: DataFormat,
+    files: int = 1,
+    compression: Compression = "none",
+    reuse: bool = False,
+    progress: Progress | None = None,
+) -> LogManifest:
+    """Writes train-000..., eval-000... and, last of all and whole or not at all, log.json.
+
+    Args:
+        directory: made if it is missing. An older generated log in it is removed first.
+        examples, eval_examples: rows of either part; `eval_examples` may be 0.
+        seed: 0 to 2**63 - 1. The same seed gives the same bytes.
+        files: how many the train part is cut into; the eval part is one file.
+        compression: of the whole file for text, inside the file for Parquet.
+        reuse: if log.json states the same order and its files have the stated sizes, write nothing and
+            return it with `reused` set.
+        progress: called in this thread with rows done and rows in all, at most every `CHUNK_EXAMPLES` rows.
+
+    Returns:
+        The manifest. Any thread may call; two calls at once need two directories.
+
+    Raises:
+        JobFileError: an argument out of range.
+        DataError: the folder cannot be written, or holds files of these names that no log.json lists.
+        ResourceError: the disk is full.
+        After an error or an interrupt the folder has no log.json, and none of the files begun.
+    """
+    order = _Order(Path(directory), examples, eval_examples, seed, data_format, files, compression)
+    found = read_manifest_file(order.directory / MANIFEST_NAME) if reuse else None
+    if found and order.is_met_by(found):
+        return found.model_copy(update={"reused": True})
+    try:
+        order.directory.mkdir(parents=True, exist_ok=True)
+        _remove_older(order.directory)
+        return _Generation(order, progress).run()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceError(
+                "the disk is full", where=str(order.directory), remedy="free space, or ask for fewer examples"
+            ) from None
+        raise DataError(
+            f"cannot be written ({error.strerror or error})",
+            where=str(order.directory),
+            remedy="choose another directory",
+        ) from None
+
+
+class _Generation:
+    """One run of the generator: from an order to the files."""
+
+    def __init__(self, order: _Order, progress: Progress | None) -> None:
+        self._order, self._progress = order, progress
+        self._teacher = Teacher(order.seed)
+        self._tables = TableMaker(order.seed)
+        self._done = 0
+
+    def run(self) -> LogManifest:
+        order = self._order
+        begun: list[Path] = []
+        try:
+            train, evaluation = self._part("train", begun), self._part("eval", begun)
+            for path in begun:
+                path.replace(path.with_name(path.name[1 : -len(".partial")]))
+            manifest = LogManifest(
+                version=GENERATOR_VERSION,
+                seed=order.seed,
+                data_format=order.data_format,
+                compression=order.compression,
+                train=train,
+                eval=evaluation,
+            )
+            write_manifest(order.directory, manifest)
+        except BaseException:
+            for path in begun:
+                path.unlink(missing_ok=True)
+                path.with_name(path.name[1 : -len(".partial")]).unlink(missing_ok=True)
+            raise
+        return manifest
+
+    def _part(self, part: Literal["train", "eval"], begun: list[Path]) -> PartManifest:
+        order, tally, written = self._order, PartTally(), []
+        for name, rows in order.names(part):
+            path = order.directory / f".{name}.partial"
+            begun.append(path)
+            with open_writer(path, order.data_format, order.compression) as writer:
+                for chunk in draw_rows(order.seed, part, rows):
+                    chances = self._teacher.probabilities(chunk.counts, chunk.ranks)
+                    labels = chunk.chance < chances
+                    writer.write(self._tables.table(labels, chunk))
+                    tally.add(labels, chances, chunk.ranks)
+                    self._report(len(labels))
+            written.append(LogFile(name=name, examples=len(rows), bytes=path.stat().st_size))
+        return tally.manifest(tuple(written))
+
+    def _report(self, examples: int) -> None:
+        self._done += examples
+        if self._progress:
+            self._progress(self._done, self._order.examples + self._order.eval_examples)
+
+
+def draw_rows(
+    seed: int, part: Literal["train", "eval"], rows: range, chunk_examples: int = CHUNK_EXAMPLES
+) -> Iterator[ClickColumns]:
+    """The rows of a range, in order, `chunk_examples` at a time; the last chunk may be shorter."""
+    for first in range(rows.start, rows.stop, chunk_examples):
+        stop = min(first + chunk_examples, rows.stop)
+        pieces = []
+        for block in range(first // BLOCK_EXAMPLES, -(-stop // BLOCK_EXAMPLES)):
+            start = block * BLOCK_EXAMPLES
+            drawn = draw_block(seed, part, block)
+            cut = slice(max(first - start, 0), min(stop - start, BLOCK_EXAMPLES))
+            pieces.append((drawn.counts[:, cut], drawn.ranks[:, cut], drawn.chance[cut]))
+        counts, ranks, chance = zip(*pieces, strict=True)
+        yield ClickColumns(np.hstack(counts), np.hstack(ranks), np.hstack(chance))
+
+
+def _remove_older(directory: Path) -> None:
+    """Removes a log made earlier, its manifest first; refuses to touch files that are not the generator's."""
+    older = read_manifest_file(directory / MANIFEST_NAME)
+    listed = {file.name for part in (older.train, older.eval) for file in part.files} if older else set()
+    found = [path for path in directory.iterdir() if _DATA_FILE.fullmatch(path.name)]
+    for path in found:
+        if path.name not in listed and not path.name.endswith(".partial"):
+            raise DataError(
+                f"holds {path.name}, which no {MANIFEST_NAME} lists",
+                where=str(directory),
+                remedy="remove it or choose another directory",
+            )
+    if older:
+        (directory / MANIFEST_NAME).unlink()
+    for path in found:
+        path.unlink()
+
+
+def _has_size(path: Path, size_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == size_bytes

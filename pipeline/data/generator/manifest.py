@@ -1,0 +1,151 @@
+"""log.json: what a generated click log holds, beside its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ...errors import DataError
+
+MANIFEST_NAME: Final = "log.json"
+GENERATOR_VERSION: Final = 1
+
+DataFormat = Literal["criteo_tsv", "parquet"]
+Compression = Literal["none", "gz", "zst"]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Stated(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LogFile(_Stated):
+    """One data file: its name in the folder of the manifest, its examples and its size."""
+
+    name: str
+    examples: Count
+    bytes: Count
+
+
+class PartManifest(_Stated):
+    """A part of the log.
+
+    Attributes:
+        files: in the order of the examples; none when the part has no example.
+        examples: rows over all files.
+        positives: those with label 1.
+        teacher_logloss: nats; mean logloss of the teacher's true probabilities on the labels drawn.
+        teacher_ne: `teacher_logloss` over the entropy of the part's mean label.
+        distinct_ids: pairs of column and id that occur, missing ids not counted.
+        bytes: size of all files.
+
+    `teacher_logloss` is None without examples, and `teacher_ne` also where all labels are the same.
+    """
+
+    files: tuple[LogFile, ...]
+    examples: Count
+    positives: Count
+    teacher_logloss: float | None
+    teacher_ne: float | None
+    distinct_ids: Count
+    bytes: Count
+
+
+class LogManifest(_Stated):
+    """A whole log: the parameters that it was made from, and what came of them.
+
+    Attributes:
+        version: of the generator; another version makes other rows from the same seed.
+        reused: the log was there already and nothing was written. Not stored.
+    """
+
+    generator: Literal["shadowsync"] = "shadowsync"
+    version: Annotated[int, Field(ge=1)]
+    seed: Count
+    data_format: DataFormat
+    compression: Compression
+    train: PartManifest
+    eval: PartManifest
+    reused: Annotated[bool, Field(exclude=True)] = False
+
+    def part_of(self, path: str | Path) -> PartManifest | None:
+        """The part that a data file (by the last component of its path) belongs to, or None."""
+        name = Path(path).name
+        for part in (self.train, self.eval):
+            if any(file.name == name for file in part.files):
+                return part
+        return None
+
+
+def read_manifest(path_of_a_data_file: str | Path) -> LogManifest | None:
+    """The log.json beside a data file, or None.
+
+    None when there is none, when it is not the generator's, or when it does not list a file of this name and
+    size. Raises DataError when it is the generator's and damaged, or of a later version.
+    """
+    path = Path(path_of_a_data_file)
+    manifest = read_manifest_file(path.parent / MANIFEST_NAME)
+    part = manifest.part_of(path) if manifest else None
+    if part is None:
+        return None
+    stated = next(file.bytes for file in part.files if file.name == path.name)
+    try:
+        return manifest if path.stat().st_size == stated else None
+    except OSError:
+        return None
+
+
+def read_manifest_file(path: Path) -> LogManifest | None:
+    """As `read_manifest`, from the manifest's own path, whatever the files beside it are."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"cannot be read ({error})", where=str(path), remedy="remove the log and generate it again"
+        ) from None
+    if '"generator"' not in text or '"shadowsync"' not in text:
+        return None
+    try:
+        manifest = LogManifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise DataError(
+            f"damaged: {place} {first['msg']}", where=str(path), remedy="remove the log and generate it again"
+        ) from None
+    if manifest.version > GENERATOR_VERSION:
+        raise DataError(
+            f"made by version {manifest.version} of the generator, this is {GENERATOR_VERSION}",
+            where=str(path),
+            remedy="update shadowsync, or remove the log and generate it again",
+        )
+    return manifest
+
+
+def teacher_ne(files: Sequence[str]) -> float | None:
+    """The teacher's NE on these files, if they are together a part of one generated log."""
+    manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
+    known = [manifest for manifest in manifests if manifest is not None]
+    if not known or len(known) < len(manifests) or any(m != known[0] for m in known):
+        return None
+    names = sorted(Path(path).name for path in files)
+    for part in (known[0].train, known[0].eval):
+        if sorted(file.name for file in part.files) == names:
+            return part.teacher_ne
+    return None
+
+
+def write_manifest(directory: Path, manifest: LogManifest) -> None:
+    """Writes log.json whole or not at all, and forces it to the disk. Raises OSError."""
+    partial = directory / f".{MANIFEST_NAME}.partial"
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(manifest.model_dump_json(indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(directory / MANIFEST_NAME)

@@ -1,0 +1,1 @@
+"""Prepared data: manifest, reading of parts, agreement with a job."""

@@ -1,0 +1,111 @@
+"""Whether a job and a prepared folder are of the same rows, in words where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...config.data_section import DataSection
+from ...config.job import Job
+from ...errors import JobFileError
+from ..paths import absolute
+from .manifest import PATH_KEYS, ROLES, Hash, PreparedManifest, Role
+
+ROW_KEYS = ("format", "columns", "header", "delimiter", "quote", "missing", "strip")
+"""The keys of [data] that say what a row is."""
+CLICK_KEYS = ("dense_features", "categorical_features")
+"""And without columns."""
+SHOWN = 5
+
+
+def row_settings(data: DataSection) -> dict[str, Any]:
+    """The keys of [data] that say what a row is, in plain types."""
+    keys = {*ROW_KEYS, *(() if data.columns else CLICK_KEYS)}
+    return data.model_dump(mode="json", include=keys)
+
+
+def role_paths(data: DataSection) -> dict[Role, list[str]]:
+    """The patterns of each role's files, of the roles that have any."""
+    given: dict[Role, list[str]] = {role: getattr(data, PATH_KEYS[role]) for role in ROLES}
+    return {role: [absolute(pattern) for pattern in paths] for role, paths in given.items() if paths}
+
+
+def check_agreement(job: Job, manifest: PreparedManifest) -> None:
+    """Raises JobFileError, which names the first few differences and what would do, where the job's rows are
+    not those of the folder."""
+    found = differences(job, manifest)
+    if not found:
+        return
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    raise JobFileError(
+        f"the job is not what the folder was prepared for: {'; '.join(found[:SHOWN])}{more}",
+        where=f"data.prepared = {job.data.prepared}",
+        remedy="leave these keys out, so that the folder's hold, or call shadowsync prepare --force",
+    )
+
+
+def differences(job: Job, manifest: PreparedManifest) -> list[str]:
+    """Each key in which they differ, with both values."""
+    order = manifest.order
+    found = _of_hash(order.hash)
+    mine = row_settings(job.data)
+    columns = mine.pop("columns"), order.data.get("columns", {})
+    found += [
+        f"data.{key} is {mine.get(key)!r}, the folder's is {order.data.get(key)!r}"
+        for key in dict.fromkeys([*mine, *order.data])
+        if key != "columns" and mine.get(key) != order.data.get(key)
+    ]
+    found += _of_columns(*columns)
+    tables = {table.name: table.rows for table in job.tables}
+    found += [
+        f"table {name} has {_rows(tables.get(name))}, the folder's has {_rows(order.tables.get(name))}"
+        for name in dict.fromkeys([*tables, *order.tables])
+        if tables.get(name) != order.tables.get(name)
+    ]
+    if not found and list(tables) != list(order.tables):
+        found.append("the tables are in another order than the folder's")
+    for role, paths in role_paths(job.data).items():
+        theirs = order.paths.get(role, [])
+        # Names only: the source may lie elsewhere on this machine, or nowhere any more.
+        if sorted(map(_name, paths)) != sorted(map(_name, theirs)):
+            found.append(f"data.{PATH_KEYS[role]} is {_few(paths)}, the folder's is {_few(theirs)}")
+    return found
+
+
+def _of_hash(theirs: Hash) -> list[str]:
+    ours = Hash()
+    if (ours.version, ours.seed) == (theirs.version, theirs.seed):
+        return []
+    return [
+        f"ids are hashed by version {ours.version} with the seed {ours.seed}, in the folder by version "
+        f"{theirs.version} with the seed {theirs.seed}"
+    ]
+
+
+def _of_columns(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    found = []
+    for name in dict.fromkeys([*mine, *theirs]):
+        if name not in mine or name not in theirs:
+            found.append(f"column {name} is only in the {'job' if name in mine else 'folder'}")
+            continue
+        found += [
+            f"data.columns.{name}.{key} is {value!r}, the folder's is {theirs[name].get(key)!r}"
+            for key, value in mine[name].items()
+            # How a bag is pooled is the model's business, and not stored.
+            if key != "pooling" and value != theirs[name].get(key)
+        ]
+    if not found and list(mine) != list(theirs):
+        found.append("the columns are in another order than the folder's")
+    return found
+
+
+def _rows(count: int | None) -> str:
+    return "none" if count is None else f"{count} rows"
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _few(paths: Sequence[str]) -> str:
+    return (", ".join(paths[:2]) + (", ..." if len(paths) > 2 else "")) or "none"

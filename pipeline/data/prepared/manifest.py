@@ -1,0 +1,237 @@
+"""manifest.json: what a prepared folder holds, written last; without it the folder is not complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ...errors import DataError
+from ..hashing import HASH_SEED, HASH_VERSION
+from ..paths import is_url, opened_raw, reading
+from ..span import SpanKind
+
+MANIFEST_NAME: Final = "manifest.json"
+FORMAT_VERSION: Final = 1
+HASH_NAME: Final = "splitmix64 of 8-byte words, multiply-shift"
+
+Role = Literal["train", "validation", "test"]
+ROLES: Final[tuple[Role, ...]] = ("train", "validation", "test")
+PATH_KEYS: Final[dict[Role, str]] = {"train": "path", "validation": "validation_path", "test": "eval_path"}
+"""The key of [data] that names the files of each role."""
+
+Count = Annotated[int, Field(ge=0)]
+_NAME = re.compile(r"[a-z]+-\d{5,}\.parquet")
+_AGAIN = "prepare it again, with --force"
+
+
+class _Stated(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Hash(_Stated):
+    """How ids became rows, see `pipeline.data.hashing`; the seed in hex."""
+
+    name: str = HASH_NAME
+    version: int = HASH_VERSION
+    seed: str = f"{HASH_SEED:#x}"
+
+
+class SourceFile(_Stated):
+    """A file that rows came from; `modified_ns` since 1970, None for a URL."""
+
+    path: str
+    role: Role
+    bytes: Count | None
+    modified_ns: int | None = None
+
+
+class Order(_Stated):
+    """What a preparation is of: two with equal orders make the same rows and the same parts.
+
+    Attributes:
+        data: the keys of [data] that say what a row is, resolved.
+        tables: rows of each table by name, in the order of the job.
+        paths: the patterns of each role's files.
+        span_bytes: `data.span_bytes`, by which the source was cut.
+    """
+
+    hash: Hash = Hash()
+    data: dict[str, Any]
+    tables: dict[str, Annotated[int, Field(ge=1, lt=2**31)]]
+    paths: dict[Role, list[str]]
+    span_bytes: int
+    files: tuple[SourceFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256; each part carries it."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Column(_Stated):
+    """A column of the parts, for readers without shadowsync.
+
+    Attributes:
+        kind: as in [data.columns].
+        source: the column of the source.
+        stored: its type in the parts.
+        transform: what was done to a number, in words; "" for none.
+        table_rows: of its table; None without one.
+        hash_column: the number that its ids are hashed with; None without a table.
+        pooling: of a multi-hot column.
+    """
+
+    name: str
+    kind: str
+    source: str
+    stored: str
+    transform: str = ""
+    table_rows: int | None = None
+    hash_column: int | None = None
+    pooling: str = ""
+
+
+class Part(_Stated):
+    """One Parquet file: a bare name, and the piece of a source file whose good rows it has, from `first_row`
+    of them on, in their order."""
+
+    name: Annotated[str, Field(pattern=rf"^{_NAME.pattern}$")]
+    role: Role
+    source: str
+    kind: SpanKind
+    start: Count
+    stop: Count
+    first_row: Count
+    rows: Count
+    row_groups: Count
+    bytes: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class RoleSummary(_Stated):
+    """The rows of a role, its bad ones, and the first of those in words."""
+
+    role: Role
+    rows: Count
+    positives: Count
+    bad_rows: Count
+    bad_samples: tuple[str, ...] = ()
+
+
+class PreparedManifest(_Stated):
+    """A whole prepared folder.
+
+    Attributes:
+        order_digest: the SHA-256 of `order`, which each part has too.
+        digest: the SHA-256 of everything else here, and so of every byte of the parts: two folders with equal
+            ones have the same rows.
+    """
+
+    format: Literal["shadowsync-prepared"] = "shadowsync-prepared"
+    version: Annotated[int, Field(ge=1)] = FORMAT_VERSION
+    order_digest: str
+    order: Order
+    columns: tuple[Column, ...]
+    roles: tuple[RoleSummary, ...]
+    id_classes: dict[str, Literal["text", "integer"]] = {}
+    parts: tuple[Part, ...]
+    digest: str = ""
+
+    @property
+    def content_digest(self) -> str:
+        """What `digest` has to be."""
+        text = json.dumps(self.model_dump(mode="json", exclude={"digest"}), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def sealed(self) -> PreparedManifest:
+        """The same, with its digest."""
+        return self.model_copy(update={"digest": self.content_digest})
+
+    @property
+    def rows(self) -> int:
+        """All rows of all roles."""
+        return sum(role.rows for role in self.roles)
+
+    @property
+    def bad_rows(self) -> int:
+        """All bad rows of the sources, which no part has."""
+        return sum(role.bad_rows for role in self.roles)
+
+
+def in_folder(folder: str, name: str) -> str:
+    """The path or URL of a file of a prepared folder."""
+    return f"{folder.rstrip('/')}/{name}" if is_url(folder) else str(Path(folder) / name)
+
+
+def read_prepared(folder: str) -> PreparedManifest:
+    """The manifest of a prepared folder, a path or a URL.
+
+    Raises DataError if there is none, or it is damaged, changed, or of a later version.
+    """
+    path = in_folder(folder, MANIFEST_NAME)
+    if not is_url(folder) and not Path(path).exists():
+        raise DataError(
+            f"has no {MANIFEST_NAME}: it is no prepared folder, or its preparation is not finished",
+            where=folder,
+            remedy="call shadowsync prepare, which goes on where it stopped",
+        )
+    with reading(path), opened_raw(path) as file:
+        text = file.read()
+    return manifest_of(text, path)
+
+
+def source_files(files: list[str]) -> list[str]:
+    """The files that the rows of `files` were read from: of parts of prepared folders those that they were
+    made of, of other files themselves; raises DataError as `read_prepared`."""
+    found: dict[str, None] = {}
+    folders: dict[str, dict[str, str]] = {}
+    for file in files:
+        folder, _, name = file.rpartition("/")
+        if folder not in folders:
+            folders[folder] = {}
+            if not is_url(folder) and _NAME.fullmatch(name) and (Path(folder) / MANIFEST_NAME).exists():
+                folders[folder] = {part.name: part.source for part in read_prepared(folder).parts}
+        found[folders[folder].get(name, file)] = None
+    return list(found)
+
+
+def manifest_of(text: bytes, where: str) -> PreparedManifest:
+    """The manifest that `text` is; raises DataError as `read_prepared` does."""
+    try:
+        tree = json.loads(text)
+        stated = tree.get("format"), tree.get("version")
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"damaged ({error})", where=where, remedy=_AGAIN) from None
+    if stated[0] != "shadowsync-prepared":
+        raise DataError("is no manifest of shadowsync prepare", where=where, remedy="give another folder")
+    if not isinstance(stated[1], int) or stated[1] > FORMAT_VERSION:
+        raise DataError(
+            f"is of version {stated[1]!r:.40}, this reads {FORMAT_VERSION}",
+            where=where,
+            remedy=f"update shadowsync, or {_AGAIN}",
+        )
+    try:
+        manifest = PreparedManifest.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"damaged: {place}: {first['msg']}", where=where, remedy=_AGAIN) from None
+    if manifest.order.digest != manifest.order_digest:
+        raise DataError("changed: its order is not that of its order_digest", where=where, remedy=_AGAIN)
+    if manifest.content_digest != manifest.digest:
+        raise DataError("changed: its content is not that of its digest", where=where, remedy=_AGAIN)
+    for role in manifest.roles:
+        rows = sum(part.rows for part in manifest.parts if part.role == role.role)
+        if rows != role.rows:
+            raise DataError(
+                f"its {role.role} parts have {rows} rows, and it says {role.rows}",
+                where=where,
+                remedy=_AGAIN,
+            )
+    return manifest

@@ -1,0 +1,110 @@
+"""Reads one part of a prepared folder into examples, and sees what does not belong there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import DataError
+from ...types import Int32Array
+from ..bags import Bags
+from ..batch import no_weights
+from ..parquet_schema import PREPARED_KEY
+from ..paths import opened, reading
+from ..records import Chunk
+from ..schema import Examples
+from .manifest import Column, Part, PreparedManifest
+
+REMEDY: Final = "copy the folder anew, or prepare it again with --force"
+ROW_GROUP_ROWS: Final = 1 << 16
+STORED_TYPES: Final = {
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "int32": pa.int32(),
+    "list<int32>": pa.list_(pa.field("element", pa.int32(), nullable=False)),
+}
+
+
+def part_schema(columns: Sequence[Column], order_digest: str) -> Any:
+    """The Arrow schema of every part of an order."""
+    fields = [pa.field(column.name, STORED_TYPES[column.stored], nullable=False) for column in columns]
+    return pa.schema(fields, metadata={PREPARED_KEY: order_digest.encode()})
+
+
+def read_part(path: str, part: Part, manifest: PreparedManifest) -> Iterator[Chunk]:
+    """The rows of a part, in order, a row group at a time, which is in memory once as columns and once as
+    examples: where it is a whole window too, shuffling need not join it first.
+
+    Each page's CRC is compared. Raises DataError for a file that cannot be read or is altered, is of another
+    preparation or has other rows than the manifest says, and for a row that its table does not have.
+    """
+    columns = manifest.columns
+    done = 0
+    with (
+        reading(path),
+        opened(path) as source,
+        pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False) as file,
+    ):
+        _check_schema(path, file, part, manifest)
+        for rows in file.iter_batches(ROW_GROUP_ROWS, use_threads=False):
+            _check_rows(path, rows, columns)
+            done += len(rows)
+            yield _chunk(rows, columns)
+    if done != part.rows:
+        raise DataError(f"has {done} rows, its manifest says {part.rows}", where=path, remedy=REMEDY)
+
+
+def _check_schema(path: str, file: Any, part: Part, manifest: PreparedManifest) -> None:
+    digest = (file.schema_arrow.metadata or {}).get(PREPARED_KEY, b"").decode("ascii", "replace")
+    if digest != manifest.order_digest:
+        raise DataError("is of another preparation than its manifest", where=path, remedy=REMEDY)
+    want = part_schema(manifest.columns, manifest.order_digest)
+    if not file.schema_arrow.equals(want) or file.metadata.num_rows != part.rows:
+        raise DataError(
+            f"has {file.metadata.num_rows} rows of {len(file.schema_arrow)} columns, its manifest says "
+            f"{part.rows} of {len(want)}, or they are of other types",
+            where=path,
+            remedy=REMEDY,
+        )
+
+
+def _check_rows(path: str, batch: Any, columns: Sequence[Column]) -> None:
+    for column, values in zip(columns, batch.columns, strict=True):
+        if column.table_rows is None:
+            continue
+        rows: Int32Array = (values.flatten() if column.kind == "multi_hot" else values).to_numpy()
+        # As unsigned numbers negative ones are the largest.
+        if len(rows) and int(rows.view(np.uint32).max()) >= column.table_rows:
+            raise DataError(
+                f"column {column.name} has a row that its table of {column.table_rows} rows does not have",
+                where=path,
+                remedy=REMEDY,
+            )
+
+
+def _chunk(batch: Any, columns: Sequence[Column]) -> Chunk:
+    """A record batch as examples."""
+    kinds: dict[str, list[Any]] = {}
+    for column, values in zip(columns, batch.columns, strict=True):
+        kinds.setdefault(column.kind, []).append(values)
+    numbers, ids = kinds.get("dense", []), kinds.get("categorical", [])
+    dense = np.empty((len(batch), len(numbers)), np.float32)
+    for at, values in enumerate(numbers):
+        dense[:, at] = values.to_numpy()
+    rows = np.empty((len(ids), len(batch)), np.int32)
+    for at, values in enumerate(ids):
+        rows[at] = values.to_numpy()
+    weights = kinds["weight"][0].to_numpy() if "weight" in kinds else no_weights()
+    times = kinds["timestamp"][0].to_numpy() if "timestamp" in kinds else np.zeros(0)
+    bags = _bags(kinds["multi_hot"]) if "multi_hot" in kinds else Bags()
+    return Chunk(Examples(kinds["label"][0].to_numpy(), dense, rows, weights, bags), times)
+
+
+def _bags(lists: Sequence[Any]) -> Bags:
+    rows: list[Int32Array] = [values.flatten().to_numpy() for values in lists]
+    lengths = [np.diff(values.offsets.to_numpy()) for values in lists]
+    return Bags(np.concatenate(rows), np.stack(lengths).astype(np.int32))

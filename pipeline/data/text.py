@@ -1,0 +1,215 @@
+"""Blocks of whole lines from a plain or compressed text file, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import DataError
+from ..types import Uint8Array
+from .hashing import PADDING_BYTES
+from .paths import opened_raw, reading, suffix_of
+from .span import Span
+
+BLOCK_BYTES = 1 << 19
+MAX_LINE_BYTES = 1 << 20
+_NEWLINE = 10
+
+Compression = Literal["gzip", "zstd"]
+_SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PAR1": "Parquet",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    """Whole lines, valid until the next block is asked for.
+
+    Attributes:
+        buffer: uint8, C-contiguous; at least PADDING_BYTES of any content follow the lines.
+        stop: length of the lines in bytes; buffer[stop - 1] is a newline.
+    """
+
+    buffer: Uint8Array
+    stop: int
+
+
+def without_first_line(block: LineBlock) -> LineBlock:
+    """The lines of a block but the first, which may be none."""
+    first = int(np.flatnonzero(block.buffer[: block.stop] == _NEWLINE)[0]) + 1
+    return LineBlock(block.buffer[first:], block.stop - first)
+
+
+class _Readable(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int: ...
+
+
+def _kind_of(head: bytes) -> str | None:
+    """What a file is that begins with `head`, or None when it may be text."""
+    if head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5:
+        return "zstd"  # a skippable frame, which some compressors put first
+    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def compression_of(path: str) -> Compression | None:
+    """How a text file is compressed, by its name.
+
+    Raises DataError when the file's first bytes say something else, or it cannot be read.
+    """
+    named = _SUFFIXES.get(suffix_of(path))
+    with reading(path), opened_raw(path) as file:
+        head = file.read(8)
+    found = _kind_of(head)
+    if found != named and head:
+        kinds = {"gzip": "a name ending in .gz", "zstd": "a name ending in .zst"}
+        if found is None:
+            remedy = f"drop {suffix_of(path)} from its name, or copy it anew"
+        elif found == "Parquet":
+            remedy = 'set data.format = "parquet"'
+        else:
+            remedy = f"give it {kinds[found]}" if found in kinds else "decompress it, or use gzip or zstd"
+        raise DataError(f"is {found or f'not {named}'} by its first bytes", where=path, remedy=remedy)
+    return named
+
+
+class _Range:
+    """The lines that begin in a byte range of a plain file; `readinto` gives 0 after the last of them."""
+
+    def __init__(self, file: Any, span: Span) -> None:
+        self._file, self._span = file, span
+        self._at = self._line_start(span.start)
+        self._ended = self._at >= span.stop
+        file.seek(self._at)
+
+    def _line_start(self, start: int) -> int:
+        """Offset of the first line that begins at `start` or later."""
+        if start == 0:
+            return 0
+        self._file.seek(start - 1)
+        at = start - 1
+        while block := self._file.read(1 << 16):
+            newline = int(block.find(b"\n"))
+            if newline >= 0:
+                return at + newline + 1
+            at += len(block)
+        return at
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        if self._ended:
+            return 0
+        count = int(self._file.readinto(buffer))
+        # The last line is the one that holds byte stop - 1; where it ends, so does the range.
+        last = max(self._span.stop - 1 - self._at, 0)
+        if count > last:
+            newlines = np.flatnonzero(np.frombuffer(buffer, np.uint8)[last:count] == _NEWLINE)
+            if len(newlines):
+                self._ended = True
+                return int(last + newlines[0] + 1)
+        if count == 0 and self._at < self._span.stop:
+            raise DataError(
+                f"ends at byte {self._at}, before byte {self._span.stop}",
+                where=self._span.path,
+                remedy="it became shorter since the job began: leave input files alone while a job runs",
+            )
+        self._at += count
+        return count
+
+
+@contextmanager
+def _opened(span: Span) -> Iterator[_Readable]:
+    compression = compression_of(span.path)
+    with opened_raw(span.path, forward=span.kind != "bytes") as file:
+        if span.kind == "bytes":
+            yield _Range(file, span)
+        elif compression is None:
+            yield file
+        else:
+            with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression) as stream:
+                yield stream
+
+
+def too_long(path: str) -> DataError:
+    """The error for a line above MAX_LINE_BYTES."""
+    return DataError(
+        f"has a line of more than {MAX_LINE_BYTES} bytes",
+        where=path,
+        remedy="check that it is text with one example a line, in which quotes and delimiters are as stated",
+    )
+
+
+def line_blocks(span: Span, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
+    """The lines of a span of kind "bytes" or "stream", in blocks of about `block_bytes` ending at line ends.
+
+    A line belongs to the byte range in which its first byte lies. A last line without a newline gets one.
+    All blocks share one buffer of `block_bytes` + MAX_LINE_BYTES. Raises DataError for a file that cannot
+    be read or decompressed, or became shorter, and for a line that does not fit the buffer.
+    """
+    memory = bytearray(MAX_LINE_BYTES + block_bytes + 1 + PADDING_BYTES)
+    buffer, view = np.frombuffer(memory, np.uint8), memoryview(memory)
+    held = 0
+    with reading(span.path), _opened(span) as source:
+        while count := source.readinto(view[held : held + block_bytes]):
+            end = memory.rfind(b"\n", held, held + count) + 1
+            held += count
+            if end:
+                yield LineBlock(buffer, end)
+                buffer[: held - end] = buffer[end:held]
+                held -= end
+            if held > MAX_LINE_BYTES:
+                raise too_long(span.path)
+        if held:
+            buffer[held] = _NEWLINE
+            yield LineBlock(buffer, held + 1)
+
+
+def first_line(path: str) -> bytes:
+    """The first line of a text file, without its end; DataError if it cannot be read or has none."""
+    head = b""
+    with reading(path), _opened(Span(0, path, "stream", 0, 1)) as source:
+        buffer = memoryview(bytearray(1 << 16))
+        while b"\n" not in head and (count := source.readinto(buffer)):
+            head += buffer[:count].tobytes()
+            if len(head) > MAX_LINE_BYTES:
+                raise too_long(path)
+    if not head:
+        raise DataError("is empty", where=path, remedy="remove it from data.path, or fill it")
+    return head.split(b"\n", 1)[0].removesuffix(b"\r")
+
+
+def line_numbers(span: Span) -> Callable[[int], int]:
+    """From the index of a line in the span to its number in the file, from 1."""
+    before: list[int] = []
+
+    def line_number(index: int) -> int:
+        if not before:
+            before.append(0 if span.start == 0 else _lines_before(span))
+        return before[0] + index + 1
+
+    return line_number
+
+
+def _lines_before(span: Span) -> int:
+    """How many lines of the file begin before the span, which does not start at 0."""
+    # One begins at byte 0, and one after each newline but one at start - 1, whose line is the span's own.
+    return 1 + count_newlines(span.path, span.start - 1)
+
+
+def count_newlines(path: str, stop: int) -> int:
+    """How many newlines the first `stop` bytes of a plain file have; DataError if it cannot be read."""
+    count, left = 0, stop
+    with reading(path), opened_raw(path) as file:
+        while left > 0 and (block := file.read(min(left, BLOCK_BYTES))):
+            count += block.count(b"\n")
+            left -= len(block)
+    return count

@@ -1,0 +1,1 @@
+"""A batch's lookup: requests per node, and vectors from their replies."""

@@ -1,0 +1,1 @@
+"""Which rows of which table go to which embedding node."""

@@ -1,0 +1,215 @@
+"""How the rows of all tables are split over the embedding nodes. Knows no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from ...config.tables import TableSettings
+from ...errors import ClusterError, JobFileError
+from .ranges import Range, fault_of, require_enough
+from .split_by_rows import split_by_rows
+
+ROWS_LIMIT = 2**31
+"""Rows of one bank of a node are numbered by int32 on the wire."""
+BANKS_LIMIT = 1024
+"""A request says for each bank how many rows are its own."""
+
+
+@dataclass(frozen=True)
+class Bank:
+    """What tables have in common whose rows a node keeps in one flat store."""
+
+    dim: int
+    optimizer: str
+    lr: float
+    storage: str
+
+
+def bank_of(table: TableSettings) -> Bank:
+    """The bank that a table's rows are in."""
+    return Bank(table.dim, table.optimizer, table.lr, table.storage)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows [start, stop) of `table`, kept at [offset, offset + stop - start) of a bank of the node."""
+
+    table: int
+    start: int
+    stop: int
+    node: int
+    offset: int
+    bank: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """A split that covers every row once. The coordinator makes it and tells all nodes of it.
+
+    Attributes:
+        tables: all tables.
+        banks: one for each combination of dim, optimizer, rate and storage, in the order of the tables;
+            every node has all of them, some perhaps without rows.
+        nodes: how many embedding nodes there are.
+        pieces: by node, bank and offset; in a bank the whole tables come first, in the order of tables,
+            then its pieces of split tables, at most one of each table.
+    """
+
+    tables: tuple[TableSettings, ...]
+    banks: tuple[Bank, ...]
+    nodes: int
+    pieces: tuple[Piece, ...]
+
+    @classmethod
+    def make(cls, tables: Sequence[TableSettings], nodes: int) -> TablePlan:
+        """The split that hangs on nothing but the tables, see `split_by_rows`.
+
+        Raises:
+            JobFileError: as `of_ranges`.
+        """
+        return cls.of_ranges(tables, nodes, split_by_rows(tables, nodes))
+
+    @classmethod
+    def of_ranges(cls, tables: Sequence[TableSettings], nodes: int, ranges: Sequence[Range]) -> TablePlan:
+        """A given split, laid out. The order of `ranges` does not matter.
+
+        Raises:
+            JobFileError: fewer rows than nodes, more rows for a bank than an int32 can number, or too many
+                banks.
+            ValueError: a row that is on no node or on two, or two ranges of a table on one node.
+        """
+        require_enough(tables, nodes)
+        if fault := fault_of(tables, nodes, ranges):
+            raise ValueError(fault)
+        wanted = [bank_of(table) for table in tables]
+        banks = tuple(dict.fromkeys(wanted))
+        if len(banks) > BANKS_LIMIT:
+            raise JobFileError(
+                f"{len(banks):,} combinations of dim, optimizer, rate and storage; there may be "
+                f"{BANKS_LIMIT:,}",
+                where="tables",
+                remedy="give more tables the same",
+            )
+        numbers = {bank: number for number, bank in enumerate(banks)}
+        pieces = _laid_out(tables, [numbers[bank] for bank in wanted], ranges)
+        fullest = max(piece.offset + len(piece) for piece in pieces)
+        if fullest >= ROWS_LIMIT:
+            raise JobFileError(
+                f"{fullest:,} rows for one node, which can number {ROWS_LIMIT - 1:,}",
+                where="embedding.nodes",
+                remedy=f"give more than {nodes}, or lower model.table_rows",
+            )
+        return cls(tuple(tables), banks, nodes, pieces)
+
+    @classmethod
+    def from_body(cls, tables: Sequence[TableSettings], nodes: int, body: Any) -> TablePlan:
+        """What `to_body` gave, on another node, checked against the tables and the number of nodes of its
+        own job. Raises ClusterError, naming what differs."""
+        try:
+            ranges = [Range(*map(int, values)) for values in body["ranges"]]
+            told, digest = int(body["nodes"]), str(body["digest"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise _unusable(f"it cannot be read ({type(error).__name__}: {error})") from error
+        if told != nodes:
+            raise _unusable(f"it is for {told} embedding nodes, and the job has {nodes}")
+        if fault := fault_of(tables, nodes, ranges):
+            raise _unusable(fault)
+        plan = cls.of_ranges(tables, nodes, ranges)
+        if plan.digest != digest:
+            raise _unusable(f"its digest is {digest[:12]}, and here it comes to {plan.digest[:12]}")
+        return plan
+
+    def to_body(self) -> dict[str, Any]:
+        """For a message: nodes, ranges ([table, start, stop, node] each), digest."""
+        ranges = [[piece.table, piece.start, piece.stop, piece.node] for piece in self.pieces]
+        return {"nodes": self.nodes, "ranges": ranges, "digest": self.digest}
+
+    def difference(self, node: int, held: Iterable[Sequence[int]]) -> str:
+        """In words, the first table of which `node` holds other rows than it has here; "" if there is none.
+
+        Args:
+            held: table, start, stop of each of its pieces.
+        """
+        theirs = {int(table): (int(start), int(stop)) for table, start, stop in held}
+        mine = {piece.table: (piece.start, piece.stop) for piece in self.pieces_of(node)}
+        for table in sorted(theirs.keys() | mine.keys()):
+            if theirs.get(table) != mine.get(table):
+                name = self.tables[table].name if table < len(self.tables) else f"number {table}"
+                return (
+                    f"it has {_rows_in_words(theirs.get(table))} of table {name}, and the plan gives it "
+                    f"{_rows_in_words(mine.get(table))}"
+                )
+        return ""
+
+    @property
+    def table_rows(self) -> tuple[int, ...]:
+        """Rows of each table."""
+        return tuple(table.rows for table in self.tables)
+
+    @cached_property
+    def _by_node(self) -> tuple[tuple[Piece, ...], ...]:
+        return tuple(tuple(p for p in self.pieces if p.node == node) for node in range(self.nodes))
+
+    def pieces_of(self, node: int) -> tuple[Piece, ...]:
+        """The pieces that `node` keeps, by bank and offset."""
+        return self._by_node[node]
+
+    def rows_of(self, node: int) -> int:
+        """Rows that `node` keeps, in all its banks."""
+        return sum(len(piece) for piece in self._by_node[node])
+
+    def bank_rows(self, node: int, bank: int) -> int:
+        """Rows in a bank of `node`."""
+        return sum(len(piece) for piece in self._by_node[node] if piece.bank == bank)
+
+    def is_whole(self, piece: Piece) -> bool:
+        """Whether the piece is a whole table."""
+        return len(piece) == self.tables[piece.table].rows
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 of the plan: nodes with different digests would answer with wrong rows."""
+        pieces = [[p.table, p.start, p.stop, p.node, p.bank, p.offset] for p in self.pieces]
+        text = json.dumps([[asdict(t) for t in self.tables], self.nodes, pieces], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def placement_digest(self) -> str:
+        """Hex SHA-256 of which rows of which table, by its name, each node has: of two plans with the same
+        one, a node of the one can go on with what the same node of the other saved."""
+        pieces = [[self.tables[p.table].name, p.start, p.stop, p.node] for p in self.pieces]
+        return hashlib.sha256(json.dumps(sorted(pieces), separators=(",", ":")).encode()).hexdigest()
+
+
+def _laid_out(
+    tables: Sequence[TableSettings], banks: list[int], ranges: Sequence[Range]
+) -> tuple[Piece, ...]:
+    pieces: list[Piece] = []
+    # A large table may still land whole on one node; it then is laid out and looked up as a whole one.
+    order = [(r.node, banks[r.table], r.stop - r.start != tables[r.table].rows, r) for r in ranges]
+    place, offset = (-1, -1), 0
+    for node, bank, _, (table, start, stop, _) in sorted(order):
+        if place != (node, bank):
+            place, offset = (node, bank), 0
+        pieces.append(Piece(table, start, stop, node, offset, bank))
+        offset += stop - start
+    return tuple(pieces)
+
+
+def _rows_in_words(rows: tuple[int, int] | None) -> str:
+    return "no rows" if rows is None else f"rows {rows[0]:,} to {rows[1] - 1:,}"
+
+
+def _unusable(what: str) -> ClusterError:
+    return ClusterError(
+        f"the plan of the tables that the coordinator sent cannot be used: {what}",
+        remedy="use one version of shadowsync on all nodes",
+    )

@@ -1,0 +1,1 @@
+"""Rows of a shard: memory, precision, optimizers, files."""

@@ -1,0 +1,110 @@
+"""The tables of a checkpoint in this process's memory, for use without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ...config.tables import TableSettings
+from ...errors import ResourceError
+from ...memory import available_memory_bytes
+from ...text.format import data_size
+from ...types import Float32Array, Int32Array
+from ..lookup.lookup import NO_BAG_LENGTHS
+from ..lookup.routing import NO_ROWS, ShardRouter
+from ..placement.plan import TablePlan
+from .saved_tables import SavedTables
+from .shard_work import sum_bags
+
+READ_BYTES = 16 << 20
+
+
+class LoadedTables:
+    """All rows, no optimizer state. Nothing changes them, so any thread may call this.
+
+    The embeddings of a batch are those that a cluster with the same rows computes: they go through the same
+    router, over a plan of one node. Bit for bit, but for the bags of tables that the cluster had cut, whose
+    sums are added up in another order.
+
+    Args:
+        saved: the tables of the checkpoint.
+        tables: those of its job, in the order in which the model gets their embeddings.
+
+    Raises:
+        ResourceError: they do not fit into the memory that is available.
+        CheckpointError: a table is absent, or has other rows or another dim.
+    """
+
+    def __init__(self, saved: SavedTables, tables: Sequence[TableSettings]) -> None:
+        for table in tables:
+            saved.require(table, state=False)
+        _require_memory(tables)
+        self._plan = TablePlan.make(tables, 1)
+        self._router = ShardRouter(self._plan)
+        self._banks = [
+            np.empty((self._plan.bank_rows(0, number), bank.dim), np.float32)
+            for number, bank in enumerate(self._plan.banks)
+        ]
+        self._tables: dict[str, Float32Array] = {}
+        for piece in self._plan.pieces_of(0):
+            name = tables[piece.table].name
+            weights = self._banks[piece.bank][piece.offset : piece.offset + len(piece)]
+            step = max(1, READ_BYTES // (4 * weights.shape[1]))
+            for start in range(0, len(weights), step):
+                stop = min(start + step, len(weights))
+                weights[start:stop] = saved.read(name, start, stop)
+            weights.flags.writeable = False
+            self._tables[name] = weights
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables, in the order in which the model gets their embeddings."""
+        return tuple(table.name for table in self._plan.tables)
+
+    def table(self, name: str) -> Float32Array:
+        """All rows of a table, float32 [rows, dim], read-only; raises KeyError for an unknown name."""
+        return self._tables[name]
+
+    def lookup(self, name: str, rows: Int32Array) -> Float32Array:
+        """The rows of a table, float32 [..., dim] for integers [...].
+
+        Raises KeyError for an unknown name, IndexError for a row that the table does not have.
+        """
+        table = self._tables[name]
+        if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < len(table):
+            raise IndexError(f"table {name} has rows 0 to {len(table) - 1}")
+        return table[rows]
+
+    def embeddings(
+        self, rows: Int32Array, bag_rows: Int32Array = NO_ROWS, bag_lengths: Int32Array = NO_BAG_LENGTHS
+    ) -> list[torch.Tensor]:
+        """For each table float32 [B, dim], bags pooled; the arguments and ValueErrors of
+        `ShardRouter.requests`."""
+        requests = self._router.requests(rows, bag_rows, bag_lengths)
+        request = requests[0]
+        answer, taken, written, piece = np.empty(request.floats, np.float32), 0, 0, 0
+        for bank, lookup in zip(self._banks, request.banks, strict=True):
+            share = lookup.share
+            own = request.rows[taken : taken + share.rows]
+            out = answer[written : written + share.floats].reshape(-1, share.dim)
+            np.take(bank, own[: share.single], axis=0, out=out[: share.single], mode="clip")
+            if share.pieces:
+                lengths = request.bag_lengths[piece : piece + share.pieces]
+                sum_bags(torch.from_numpy(bank), own[share.single :], lengths, out[share.single :])
+            taken, written = taken + share.rows, written + share.floats
+            piece += share.pieces
+        with torch.no_grad():
+            return self._router.assemble(requests, [answer]).embeddings
+
+
+def _require_memory(tables: Sequence[TableSettings]) -> None:
+    needed = sum(table.rows * table.dim * 4 for table in tables)
+    available = available_memory_bytes()
+    if needed > available:
+        raise ResourceError(
+            f"the tables need {data_size(needed)} of memory; {data_size(available)} are available",
+            where="the embedding tables",
+            remedy="use a machine with more memory, or score in the job, by data.eval_path",
+        )

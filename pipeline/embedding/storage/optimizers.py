@@ -1,0 +1,169 @@
+"""Optimizers of embedding rows. Each sees a distinct row once a push, with the sum of its gradients.
+
+What a row gets hangs on its own gradients alone, to the bit, and not on what other rows are in the call:
+nodes may share their rows out over threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..placement.row_state import row_states
+from .row_storage import RowMemory
+
+EPSILON: Final = 1e-8
+BETA_1: Final = 0.9
+BETA_2: Final = 0.999
+
+
+class RowOptimizer(Protocol):
+    """Turns gradients into steps. A row is used by one thread at a time; different rows may be by several."""
+
+    @property
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        """The arrays to keep in a checkpoint, by name, each [rows, ...]; views, not copies."""
+        ...
+
+    def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
+        """What is to be added to the rows, float32 [M, dim], contiguous; changes the state.
+
+        Args:
+            rows: int64 [M], distinct.
+            gradients: float32 [M, dim], contiguous; overwritten.
+            scale: the learning rate of this step is so many times `lr`.
+        """
+        ...
+
+
+class RowSgd:
+    """`w -= lr * g`."""
+
+    def __init__(self, lr: float) -> None:
+        self._lr = lr
+
+    @property
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        return {}
+
+    def step(
+        self,
+        rows: torch.Tensor,  # noqa: ARG002 - the protocol's
+        gradients: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """See `RowOptimizer.step`."""
+        return gradients.mul_(-self._lr * scale)
+
+
+class RowWiseAdagrad:
+    """`s += mean(g^2)` over the row, then `w -= lr * g / (sqrt(s) + 1e-8)`: one number of state a row.
+
+    Source: RWSAdagrad of the DLRM reference code (facebookresearch/dlrm, optim/rwsadagrad.py); the same rule
+    as FBGEMM's EXACT_ROWWISE_ADAGRAD.
+    """
+
+    def __init__(self, rows: int, lr: float) -> None:
+        self._lr = lr
+        self._sums = RowMemory((rows,), np.float32)
+
+    @property
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        return {"adagrad_sums": self._sums.values}
+
+    def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
+        """See `RowOptimizer.step`."""
+        places, values = rows.numpy(), gradients.numpy()
+        # A matrix product would round a row otherwise in other company; this does not, and is faster.
+        sums = np.einsum("ij,ij->i", values, values)
+        sums *= np.float32(1.0 / values.shape[1])
+        sums += self._sums.take(places)
+        self._sums.put(places, sums)
+        factors = torch.from_numpy(sums).sqrt_().add_(EPSILON).reciprocal_().mul_(-self._lr * scale)
+        return gradients.mul_(factors[:, None])
+
+
+class RowAdagrad:
+    """`s += g^2`, then `w -= lr * g / (sqrt(s) + 1e-8)`, float by float: `dim` numbers of state a row.
+
+    Source: Duchi, Hazan, Singer: Adaptive Subgradient Methods (JMLR 12, 2011), the diagonal form of
+    section 1.1; the rule of torch.optim.Adagrad without decay, with another epsilon.
+    """
+
+    def __init__(self, rows: int, dim: int, lr: float) -> None:
+        self._lr = lr
+        self._squares = RowMemory((rows, dim), np.float32)
+
+    @property
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        return {"adagrad_squares": self._squares.values}
+
+    def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
+        """See `RowOptimizer.step`."""
+        places = rows.numpy()
+        squares = torch.from_numpy(self._squares.take(places)).addcmul_(gradients, gradients)
+        self._squares.put(places, squares.numpy())
+        factors = squares.sqrt_().add_(EPSILON).reciprocal_().mul_(-self._lr * scale)
+        return gradients.mul_(factors)
+
+
+class LazyAdam:
+    """Adam on the rows that a push has gradients for; the others stay, moments and all.
+
+    `m = 0.9 m + 0.1 g`, `v = 0.999 v + 0.001 g^2`, `w -= lr * (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) +
+    1e-8)`, where `t` counts the row's own steps: a row that comes for the first time late in the job is
+    corrected as one in its first step. `2 dim + 1` numbers of state a row.
+
+    Source: Kingma, Ba: Adam (arXiv 1412.6980), algorithm 1; lazy as torch.optim.SparseAdam, whose `t` is of
+    the whole table.
+    """
+
+    def __init__(self, rows: int, dim: int, lr: float) -> None:
+        self._lr = lr
+        self._means = RowMemory((rows, dim), np.float32)
+        self._squares = RowMemory((rows, dim), np.float32)
+        # A float32 counts to 2^24, long after which both corrections are 1.
+        self._steps = RowMemory((rows,), np.float32)
+
+    @property
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        return {
+            "adam_means": self._means.values,
+            "adam_squares": self._squares.values,
+            "adam_steps": self._steps.values,
+        }
+
+    def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
+        """See `RowOptimizer.step`."""
+        places = rows.numpy()
+        steps = torch.from_numpy(self._steps.take(places)).add_(1.0)
+        self._steps.put(places, steps.numpy())
+        means = torch.from_numpy(self._means.take(places)).mul_(BETA_1).add_(gradients, alpha=1.0 - BETA_1)
+        self._means.put(places, means.numpy())
+        squares = torch.from_numpy(self._squares.take(places)).mul_(BETA_2)
+        squares.addcmul_(gradients, gradients, value=1.0 - BETA_2)
+        self._squares.put(places, squares.numpy())
+        # 1 - beta^t without the cancellation that a first step would suffer.
+        of_means = torch.expm1(steps * log(BETA_1)).neg_()
+        of_squares = torch.expm1(steps * log(BETA_2)).neg_()
+        roots = squares.div_(of_squares[:, None]).sqrt_().add_(EPSILON)
+        return means.mul_((-self._lr * scale / of_means)[:, None]).div_(roots)
+
+
+OPTIMIZERS: Final[dict[str, Callable[[int, int, float], RowOptimizer]]] = {
+    "sgd": lambda _rows, _dim, lr: RowSgd(lr),
+    "rowwise_adagrad": lambda rows, _dim, lr: RowWiseAdagrad(rows, lr),
+    "adagrad": RowAdagrad,
+    "adam": LazyAdam,
+}
+
+
+def make_row_optimizer(name: str, rows: int, dim: int, lr: float) -> RowOptimizer:
+    """A new optimizer for `rows` of `dim` floats. Raises JobFileError for an unknown name."""
+    row_states(name)
+    return OPTIMIZERS[name](rows, dim, lr)

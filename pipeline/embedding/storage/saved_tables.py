@@ -1,0 +1,146 @@
+"""The embedding tables of a checkpoint, read by name, however many nodes wrote them. Knows no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...checkpoint.manifest import CheckpointManifest
+from ...checkpoint.reader import TensorReader
+from ...config.tables import TableSettings
+from ...errors import CheckpointError
+from ...types import Float32Array
+from ..placement.row_state import WEIGHTS, row_states
+from .applied import AppliedBatches
+
+ROLE: Final = "embedding"
+PLACEMENT_KEY: Final = "placement_digest"
+_REMEDY: Final = "restore the file, or use another checkpoint"
+
+
+def tensor_name(table: str, array: str) -> str:
+    """The name in a checkpoint of a table's "weights", or of an array of its optimizer's state."""
+    return f"{table}.{array}"
+
+
+def applied_name(node: int) -> str:
+    """The name in a checkpoint of what a node had applied. No table's tensor is called so: it has no dot."""
+    return f"applied:{node}"
+
+
+class SavedTables:
+    """Reads the rows and the state of tables out of a checkpoint, those that are asked for only.
+
+    It keeps no file open; several threads may call it.
+
+    Args:
+        folder: of the checkpoint.
+        manifest: its manifest; sizes and checksums are those who opened it to check.
+
+    Raises:
+        CheckpointError: a file is missing, truncated or no safetensors file, or parts of a table are missing.
+
+    Attributes:
+        names: the tables, sorted.
+        nodes: how many embedding nodes had written them.
+        placement_digest: which rows each of these had, see `TablePlan.placement_digest`.
+    """
+
+    def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
+        self._where = str(folder)
+        entries = [entry for entry in manifest.files if entry.role.startswith(f"{ROLE}-")]
+        self.nodes = len({entry.role for entry in entries})
+        self._reader = TensorReader(folder, entries)
+        self._arrays: dict[str, dict[str, tuple[int, ...]]] = {}
+        for tensor in self._reader.names:
+            table, dot, array = tensor.rpartition(".")
+            if dot:
+                self._arrays.setdefault(table, {})[array] = self._reader.shape(tensor)
+        self.names: tuple[str, ...] = tuple(sorted(self._arrays))
+        digests = {metadata.get(PLACEMENT_KEY, "") for metadata in self._reader.metadata.values()}
+        self.placement_digest = digests.pop() if len(digests) == 1 else ""
+        for name, arrays in self._arrays.items():
+            if len(arrays.get(WEIGHTS, ())) != 2 or any(s[0] != arrays[WEIGHTS][0] for s in arrays.values()):
+                raise self._error(f"the arrays of table {name} do not fit together", _REMEDY)
+
+    def rows(self, name: str) -> int:
+        """Rows of a table. Raises CheckpointError if there is none of that name."""
+        return self._shape(name)[0]
+
+    def dim(self, name: str) -> int:
+        """Floats in a row of a table. Raises CheckpointError if there is none of that name."""
+        return self._shape(name)[1]
+
+    def places(self, name: str) -> list[tuple[int, int, int]]:
+        """Which rows of a table each node had: start, stop, node, in the order of rows. Raises
+        CheckpointError if there is no table of that name."""
+        self._shape(name)
+        found: list[tuple[int, int, int]] = []
+        for file, start, stop in self._reader.places(tensor_name(name, WEIGHTS)):
+            node = int(self._reader.metadata[file].get("role", f"{ROLE}--1").removeprefix(f"{ROLE}-"))
+            if found and found[-1][1:] == (start, node):
+                # One that was too large for a file.
+                found[-1] = (found[-1][0], stop, node)
+            else:
+                found.append((start, stop, node))
+        return found
+
+    def read(self, name: str, start: int, stop: int) -> Float32Array:
+        """Rows [start, stop) of a table, float32 [stop - start, dim], the caller's own.
+
+        Raises CheckpointError, ValueError if the table has no such rows.
+        """
+        self._shape(name)
+        return self._read(tensor_name(name, WEIGHTS), start, stop)
+
+    def read_state(self, name: str, start: int, stop: int) -> dict[str, NDArray[np.float32]]:
+        """The optimizer's state of these rows by name, float32 [stop - start, ...], the caller's own.
+
+        Raises as `read` does.
+        """
+        self._shape(name)
+        arrays = [array for array in self._arrays[name] if array != WEIGHTS]
+        return {array: self._read(tensor_name(name, array), start, stop) for array in arrays}
+
+    def applied(self, node: int) -> AppliedBatches:
+        """What that node had applied when it wrote its rows. Raises CheckpointError."""
+        return AppliedBatches.from_array(self._reader.read(applied_name(node)))
+
+    def require(self, table: TableSettings, *, state: bool = True) -> None:
+        """Raises CheckpointError if the table of that name has not the rows and the dim of `table`, or, with
+        `state`, not the state that its optimizer keeps."""
+        rows, dim = self._shape(table.name)
+        if rows != table.rows:
+            what = f"table {table.name} has {rows:,} rows in the checkpoint and {table.rows:,} in the job"
+            raise self._error(what, f"set model.table_rows, or tables.{table.name}.rows, to {rows}")
+        if dim != table.dim:
+            what = f"table {table.name} is {dim} floats wide in the checkpoint and {table.dim} in the job"
+            raise self._error(what, f"set model.embedding_dim, or tables.{table.name}.dim, to {dim}")
+        wanted = {s.name: s.shape(rows, dim) for s in row_states(table.optimizer)}
+        saved = {name: shape for name, shape in self._arrays[table.name].items() if name != WEIGHTS}
+        if state and saved != wanted:
+            raise self._error(
+                f"table {table.name} was saved with {', '.join(saved) or 'no optimizer state'}, "
+                f"{table.optimizer} keeps {', '.join(wanted) or 'none'}",
+                "use the embedding.optimizer that it was saved with",
+            )
+
+    def _read(self, tensor: str, start: int, stop: int) -> NDArray[np.float32]:
+        values = self._reader.read_rows(tensor, start, stop)
+        if values.dtype != np.float32:
+            raise self._error(f"{tensor} is {values.dtype}, not float32", _REMEDY)
+        return values
+
+    def _shape(self, name: str) -> tuple[int, int]:
+        if name not in self._arrays:
+            raise self._error(
+                f"the checkpoint has no table {name}", f"its tables are {', '.join(self.names) or 'none'}"
+            )
+        rows, dim = self._arrays[name][WEIGHTS]
+        return rows, dim
+
+    def _error(self, what: str, remedy: str) -> CheckpointError:
+        return CheckpointError(what, where=self._where, remedy=remedy)

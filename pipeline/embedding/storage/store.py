@@ -1,0 +1,240 @@
+"""One node's share of all tables: a bank of rows for each width, optimizer and rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...errors import ResourceError
+from ...memory import available_memory_bytes
+from ...text.format import data_size
+from ...types import BatchId, Float32Array, Int32Array
+from ..lookup.lookup import NO_BAG_LENGTHS, bank_shares, count_floats
+from ..lookup.vectors import Floats, flat_floats
+from ..placement.plan import Piece, TablePlan
+from ..placement.row_state import STORAGE_BYTES, WEIGHTS, row_bytes
+from .bank import RowBank
+from .first_values import mixed_key, row_values
+from .row_storage_part import RowArray
+from .saved_tables import SavedTables
+from .shard_work_part import BankPart, LookupWork, PushWork
+
+FILL_ROWS = 65_536
+FIRST_BATCH = BatchId(0, 0, 0, 0)
+
+
+class ShardStore:
+    """The rows of one embedding node.
+
+    Each row is read and written by one thread (contract 3), so nothing is locked: `lookup` and `apply` belong
+    to the one that owns the store; `lookup_work` and `push_work` may be shared out over several, each of
+    which does all work in one order. These should run torch with one thread: the operations are bound by
+    memory latency and too short to share.
+
+    Attributes:
+        plan: the split of all tables.
+        node: which node's rows these are.
+        rows: how many, in all banks.
+        dims: floats in a row of each bank.
+        bag_pieces: how many tables with bags, or pieces of such, it keeps in each bank.
+    """
+
+    def __init__(self, plan: TablePlan, node: int, *, seed: int, memory_fraction: float) -> None:
+        """Allocates and initializes the rows; nothing is allocated if they do not fit.
+
+        Args:
+            plan: the split of all tables, with their optimizers and scales.
+            node: which node this is.
+            seed: the seed of the run; with the table and the row, it alone decides the first values.
+            memory_fraction: how much of the memory that is available now may be taken.
+
+        Raises:
+            ResourceError: the rows and their state do not fit into memory.
+            JobFileError: no such optimizer.
+        """
+        self.plan, self.node, self.rows = plan, node, plan.rows_of(node)
+        self._seed = seed
+        self.dims = tuple(bank.dim for bank in plan.banks)
+        bagged = [piece.bank for piece in plan.pieces_of(node) if plan.tables[piece.table].pooling]
+        self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
+        _require_memory(plan, node, memory_fraction)
+        self._banks = [
+            RowBank(node, plan.bank_rows(node, number), bank) for number, bank in enumerate(plan.banks)
+        ]
+        for piece in plan.pieces_of(node):
+            table = plan.tables[piece.table]
+            weights = self._banks[piece.bank].weights[piece.offset : piece.offset + len(piece)]
+            for start in range(0, len(piece), FILL_ROWS):
+                stop = min(start + FILL_ROWS, len(piece))
+                numbers = np.arange(piece.start + start, piece.start + stop)
+                weights[start:stop] = row_values(seed, piece.table, numbers, table.dim, table.init_scale)
+
+    def floats_of(
+        self, rows: int, counts: Sequence[int] = (), bag_lengths: Int32Array = NO_BAG_LENGTHS
+    ) -> int:
+        """See `lookup.count_floats`."""
+        return count_floats(self.dims, rows, counts, self.bag_pieces, bag_lengths)
+
+    def lookup(
+        self,
+        rows: Int32Array,
+        out: Float32Array,
+        counts: Sequence[int] = (),
+        bag_lengths: Int32Array = NO_BAG_LENGTHS,
+    ) -> None:
+        """`lookup_work`, done on this thread."""
+        work = self.lookup_work(rows, out, counts, bag_lengths)
+        work.run(0, 1)
+        work.finish()
+
+    def lookup_work(
+        self,
+        rows: Int32Array,
+        out: Float32Array,
+        counts: Sequence[int] = (),
+        bag_lengths: Int32Array = NO_BAG_LENGTHS,
+    ) -> LookupWork:
+        """What copies rows into `out`, and sums those of bags.
+
+        Args:
+            rows: int32 [N], local to their bank, bank after bank, repeats allowed; see `messages.Lookup`.
+            out: float32, C-contiguous, as many as `floats_of` says.
+            counts: how many of the rows are of each bank; () where there is one bank.
+            bag_lengths: int32 [P, B], how many rows each bag has; [0, 0] where this node keeps none.
+
+        Raises:
+            ValueError: a row that this node does not have, or another shape or type; `out` is then untouched.
+        """
+        parts = self._parts(rows, counts, bag_lengths)
+        floats = sum(part.share.floats for part in parts)
+        if out.size != floats or out.dtype != np.float32 or not out.flags.c_contiguous:
+            raise ValueError(
+                f"out must be {floats} of C-contiguous float32, not {out.dtype} {list(out.shape)}"
+            )
+        return LookupWork(parts, out)
+
+    def apply(
+        self,
+        rows: Int32Array,
+        gradients: Floats,
+        counts: Sequence[int] = (),
+        lr_scale: float = 1.0,
+        bag_lengths: Int32Array = NO_BAG_LENGTHS,
+        batch: BatchId = FIRST_BATCH,
+    ) -> None:
+        """`push_work`, done on this thread."""
+        self.push_work(rows, gradients, counts, lr_scale, bag_lengths, batch).run(0, 1)
+
+    def push_work(
+        self,
+        rows: Int32Array,
+        gradients: Floats,
+        counts: Sequence[int] = (),
+        lr_scale: float = 1.0,
+        bag_lengths: Int32Array = NO_BAG_LENGTHS,
+        batch: BatchId = FIRST_BATCH,
+    ) -> PushWork:
+        """What sums the gradients of each distinct row, in the order given, and lets its optimizer step once.
+
+        Args:
+            rows: as for `lookup_work`.
+            gradients: float32, C-contiguous, as many as `floats_of` says; not changed. That of a bag's sum is
+                that of each of its rows.
+            counts: as for `lookup_work`.
+            lr_scale: how many times its learning rate each optimizer takes, at least 0.
+            bag_lengths: as for `lookup_work`.
+            batch: whose gradients these are; with the seed of the run, the node and the row it decides how
+                rows of bfloat16 are rounded.
+
+        Raises:
+            ValueError: a row that this node does not have, another shape or type, a scale that is none,
+                gradients whose squares do not add up to a finite number; nothing is then changed.
+        """
+        parts = self._parts(rows, counts, bag_lengths)
+        values = flat_floats(gradients, sum(part.share.floats for part in parts), "gradients")
+        if not (math.isfinite(lr_scale) and lr_scale >= 0):
+            raise ValueError(f"lr_scale must be a number of at least 0, not {lr_scale}")
+        # Of squares, for optimizers keep those: 1e20 is finite and its square is not. One pass.
+        if not math.isfinite(values.dot(values)):
+            raise ValueError("gradients must be finite: there is a NaN, or an infinite or enormous number")
+        words = (self._seed, self.node, batch.epoch, batch.span, batch.number, batch.seed)
+        keys = [mixed_key(*words, number) for number in range(len(parts))]
+        return PushWork(parts, values, lr_scale, keys)
+
+    def _parts(self, rows: Int32Array, counts: Sequence[int], bag_lengths: Int32Array) -> list[BankPart]:
+        """Each bank with its part of a request, all of it checked."""
+        shares = bank_shares(self.dims, len(rows), counts, self.bag_pieces, bag_lengths)
+        parts, at, piece = [], 0, 0
+        for bank, share in zip(self._banks, shares, strict=True):
+            own = rows[at : at + share.rows]
+            bank.require(own)
+            parts.append(BankPart(bank, share, own, bag_lengths[piece : piece + share.pieces]))
+            at, piece = at + share.rows, piece + share.pieces
+        return parts
+
+    def pieces(self) -> Iterator[tuple[Piece, dict[str, RowArray]]]:
+        """For checkpoints: each piece with its rows and their optimizer's state by name, [len(piece), ...].
+
+        These are the store's own memory, not copies: only the owning thread may use them, before it applies
+        anything more.
+        """
+        for piece in self.plan.pieces_of(self.node):
+            arrays = self._banks[piece.bank].arrays()
+            yield piece, {n: a[piece.offset : piece.offset + len(piece)] for n, a in arrays.items()}
+
+    def restore(self, saved: SavedTables) -> list[str]:
+        """Takes rows and optimizer state from a checkpoint, table by table by name; all are checked first.
+
+        Returns:
+            The tables with rows here that the checkpoint does not have; they keep their first values.
+
+        Raises:
+            CheckpointError: a table has other rows, another dim or optimizer, or a file cannot be read; in
+                the last case some rows may be changed.
+        """
+        absent = []
+        known = []
+        for piece, arrays in self.pieces():
+            table = self.plan.tables[piece.table]
+            if table.name in saved.names:
+                saved.require(table)
+                known.append((table.name, piece, arrays))
+            else:
+                absent.append(table.name)
+        for name, piece, arrays in known:
+            for start in range(0, len(piece), FILL_ROWS):
+                stop = min(start + FILL_ROWS, len(piece))
+                first, last = piece.start + start, piece.start + stop
+                arrays[WEIGHTS][start:stop] = saved.read(name, first, last)
+                for state, values in saved.read_state(name, first, last).items():
+                    arrays[state][start:stop] = values
+        return absent
+
+
+def _require_memory(plan: TablePlan, node: int, fraction: float) -> None:
+    pieces = [(plan.tables[piece.table], len(piece)) for piece in plan.pieces_of(node)]
+    rows = sum(count for _, count in pieces)
+    needed = sum(count * row_bytes(table.optimizer, table.dim, table.storage) for table, count in pieces)
+    weights_bytes = sum(count * table.dim * STORAGE_BYTES[table.storage] for table, count in pieces)
+    available = available_memory_bytes()
+    allowed = int(available * fraction)
+    if needed > allowed:
+        widths = _from_to({table.dim for table, _ in pieces})
+        sizes = _from_to({STORAGE_BYTES[table.storage] for table, _ in pieces})
+        wide = any(table.storage == "float32" for table, _ in pieces)
+        narrower = 'set embedding.storage = "bfloat16", ' if wide else ""
+        raise ResourceError(
+            f"the tables need {rows:,} rows x {widths} x {sizes} bytes = {weights_bytes:,} bytes and "
+            f"{needed - weights_bytes:,} bytes of optimizer state, {data_size(needed)}, but "
+            f"{fraction:g} (embedding.memory_fraction) of the {available:,} bytes available is "
+            f"{data_size(allowed)}",
+            where=f"embedding node {node}",
+            remedy=f"raise embedding.nodes on more hosts, {narrower}or lower model.table_rows or "
+            "model.embedding_dim",
+        )
+
+
+def _from_to(numbers: set[int]) -> str:
+    return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"

@@ -1,0 +1,1 @@
+"""What a job reads: its input's plan, its rows, prepared or not."""

@@ -1,0 +1,126 @@
+"""The input of a job: from its files to spans, and from a span to its examples and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..config.job import Job
+from ..data.bad_rows import BadRows
+from ..data.batch import Batch
+from ..data.column_tap import ColumnTap
+from ..data.cutter import batches_of, examples_of
+from ..data.example_memory import WindowMemory
+from ..data.id_classes import IdClasses
+from ..data.record_schema import RecordSchema
+from ..data.records import Chunk, read_records
+from ..data.schema import FeatureShape
+from ..data.sorted_rows import SortedRows
+from ..data.span import Span
+from ..data.spans import plan_spans
+from ..data.split import of_part, of_range
+from .prepared import PreparedInput
+
+
+class JobInput:
+    """Reads what a job's `data` section describes. One thread at a time.
+
+    Attributes:
+        ids: of all Parquet files that `plan` has looked at.
+
+    Args:
+        tap: is shown the good rows of each chunk, as they are read.
+
+    Raises JobFileError for a schema whose expression cannot be used.
+    """
+
+    def __init__(self, job: Job, tap: ColumnTap | None = None) -> None:
+        self._data = job.data
+        self._prepared = PreparedInput(job) if job.data.prepared else None
+        self._tap = tap
+        self.ids = IdClasses()
+        rows = job.table_rows
+        self._shape: FeatureShape | RecordSchema
+        if job.data.columns:
+            self._shape = RecordSchema(job.data, rows, tap)
+        else:
+            self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows)
+        self._memory: list[WindowMemory] = []
+        self._sorted: SortedRows | None = None
+        self._sorted_bad = BadRows(job.data.max_bad_rows)
+
+    def plan(self, patterns: Sequence[str]) -> list[Span]:
+        """The spans of all files that match, checked against the schema; with `data.prepared` and the
+        job's own patterns those of the folder. Raises DataError as `plan_spans` and `PreparedInput.plan`."""
+        if self._prepared is not None and (role := self._prepared.role_of(patterns)) is not None:
+            self.ids.know(self._prepared.id_classes, self._data.prepared)
+            return self._prepared.plan(role)
+        return self.plan_raw(patterns)
+
+    def plan_raw(self, patterns: Sequence[str]) -> list[Span]:
+        """The spans of the files themselves, also where a folder was prepared of them; where all are parts of
+        `data.prepared`, the rows that these have. Raises DataError as `plan_spans` and `PreparedInput.parts`.
+        """
+        if self._prepared is not None and (parts := self._prepared.parts(patterns)):
+            return parts
+        return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids)
+
+    def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+        """The rows that a span means, in order: of its part, and of its range of rows.
+
+        Where all rows are sorted, the bad ones of all of them are told with the span of the first row.
+        Raises DataError for a file that cannot be read, a folder that was prepared anew since the span was
+        planned, and past the limit of `bad_rows`.
+        """
+        if self._prepared is not None:
+            self._prepared.check_same(span)
+        if span.kind == "sorted":
+            return self._sorted_span(span, bad_rows)
+        return of_range(lambda told: self._of_part(span, told), span, bad_rows)
+
+    def batches(
+        self, span: Span, *, epoch: int, seed: int, batch: int, shuffle_window: int, bad_rows: BadRows
+    ) -> Iterator[Batch]:
+        """The batches of a span, as `batches_of` has them; raises as `chunks` does."""
+        examples = (chunk.examples for chunk in self.chunks(span, bad_rows))
+        # From span to span; a second iterator that runs at the same time finds none, and gets its own.
+        memory = self._memory.pop() if self._memory else WindowMemory()
+        try:
+            yield from batches_of(
+                examples,
+                span,
+                epoch=epoch,
+                seed=seed,
+                batch=batch,
+                shuffle_window=shuffle_window,
+                memory=memory,
+            )
+        finally:
+            self._memory.append(memory)
+
+    def _of_part(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+        if self._prepared is not None and self._prepared.has(span):
+            return self._prepared.chunks(span)
+        return of_part(self._raw(span, bad_rows), span, self._data.split)
+
+    def _raw(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+        if isinstance(self._shape, RecordSchema):
+            yield from read_records(span, self._shape, bad_rows)
+            return
+        for examples in examples_of(span, self._data.format, self._shape, bad_rows, self._tap):
+            yield Chunk(examples, np.zeros(0))
+
+    def _sorted_span(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+        rows = self._sorted_rows()
+        if span.start == 0:
+            bad_rows.add_all(self._sorted_bad)
+        yield from rows.chunks(span.start, span.stop)
+
+    def _sorted_rows(self) -> SortedRows:
+        """All rows of `data.path`, read once."""
+        if self._sorted is None:
+            spans = self.plan(self._data.path)
+            chunks = (chunk for span in spans for chunk in self._of_part(span, self._sorted_bad))
+            self._sorted = SortedRows(chunks, self._data.sort_limit_bytes, self._data.path)
+        return self._sorted

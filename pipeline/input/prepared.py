@@ -1,0 +1,113 @@
+"""The input of a job whose rows come from a prepared folder: the same spans, rows and parts of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ..config.job import Job
+from ..data.id_classes import IdClass
+from ..data.paths import absolute, matching, reading, size_of
+from ..data.prepared.agreement import check_agreement, role_paths
+from ..data.prepared.manifest import Part, PreparedManifest, Role, in_folder, read_prepared
+from ..data.prepared.part_reader import REMEDY, read_part
+from ..data.records import Chunk
+from ..data.span import Span
+from ..data.split import of_part
+from ..errors import DataError
+
+
+class PreparedInput:
+    """Reads the folder `data.prepared`; opens nothing before it is asked. One thread at a time.
+
+    Each part is a span, in the order of the source's, and drawn rows (`data.split`) are drawn as in the
+    source. So a part that is a whole span of the source gives the batches that the source gives, number by
+    number; a compressed file, which is one span, has several parts.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._folder = job.data.prepared
+        self._manifest: PreparedManifest | None = None
+        self._parts: dict[str, Part] = {}
+
+    @property
+    def id_classes(self) -> Mapping[str, IdClass]:
+        """Of the columns with ids of the source, where it was Parquet."""
+        return self._read().id_classes
+
+    def has(self, span: Span) -> bool:
+        """Whether a span is a part of the folder, by its path."""
+        return span.path.startswith(in_folder(self._folder, "")) and span.path in self._all()
+
+    def role_of(self, patterns: Sequence[str]) -> Role | None:
+        """The role whose files these patterns name in the job; None for other files."""
+        wanted = [absolute(pattern) for pattern in patterns]
+        return next((role for role, paths in role_paths(self._job.data).items() if paths == wanted), None)
+
+    def plan(self, role: Role) -> list[Span]:
+        """The spans of a role. Compares the settings, and the size of every part.
+
+        Raises JobFileError where the job is not what was prepared; DataError for a part that is absent or of
+        another size.
+        """
+        manifest = self._read()
+        check_agreement(self._job, manifest)
+        spans: list[Span] = []
+        for part in manifest.parts:
+            if part.role == role:
+                spans.append(self._span(len(spans), part))
+        return spans
+
+    def parts(self, patterns: Sequence[str]) -> list[Span]:
+        """The spans of files that are all parts of the folder, whatever their role; none where one is not.
+
+        Raises DataError for a pattern that matches no file, and as `plan`.
+        """
+        files = [absolute(file) for file in matching(patterns)]
+        folder = in_folder(self._folder, "")
+        if not all(file.startswith(folder) and file in self._all() for file in files):
+            return []
+        check_agreement(self._job, self._read())
+        parts = self._all()
+        return [self._span(number, parts[file]) for number, file in enumerate(files)]
+
+    def check_same(self, span: Span) -> None:
+        """Raises DataError where a span was planned from another manifest than this one has read."""
+        if span.prepared and span.prepared != self._read().digest:
+            raise DataError(
+                "is not the folder that the job was planned with: it was prepared anew, or this machine has "
+                "another copy",
+                where=self._folder,
+                remedy="leave it alone while a job runs, and give all nodes the same folder",
+            )
+
+    def chunks(self, span: Span) -> Iterator[Chunk]:
+        """The rows of a span, or of its drawn part, in order; raises DataError as `read_part`."""
+        part = self._all()[span.path]
+        # Rows are drawn by the name of the source's file and where the source's span began.
+        source = replace(span, path=part.source, start=part.start)
+        chunks = read_part(span.path, part, self._read())
+        return of_part(chunks, source, self._job.data.split, part.first_row)
+
+    def _span(self, number: int, part: Part) -> Span:
+        path = in_folder(self._folder, part.name)
+        _check_size(path, part)
+        return Span(number, path, "row_groups", 0, part.row_groups, prepared=self._read().digest)
+
+    def _all(self) -> dict[str, Part]:
+        if not self._parts:
+            self._parts = {in_folder(self._folder, part.name): part for part in self._read().parts}
+        return self._parts
+
+    def _read(self) -> PreparedManifest:
+        if self._manifest is None:
+            self._manifest = read_prepared(self._folder)
+        return self._manifest
+
+
+def _check_size(path: str, part: Part) -> None:
+    with reading(path):
+        size = size_of(path)
+    if size is not None and size != part.bytes:
+        raise DataError(f"has {size} bytes, its manifest says {part.bytes}", where=path, remedy=REMEDY)

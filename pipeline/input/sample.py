@@ -1,0 +1,101 @@
+"""A few batches of a job's input, for who wants to know what it is like before it is read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from ..config.job import Job
+from ..data.bad_rows import BadRows
+from ..data.batch import Batch
+from ..data.span import Span
+from ..errors import ShadowSyncError
+from .job_input import JobInput
+
+SAMPLED_SPANS = 4
+
+log = logging.getLogger(__name__)
+
+
+class UntoldRows(BadRows):
+    """Bad rows that whoever reads all of the input will tell of."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=0)
+
+    def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
+        """Counts a row."""
+        del path, line, why, text
+        self.count += 1
+
+    def add_all(self, others: BadRows) -> None:
+        """Counts those that were counted elsewhere."""
+        self.count += others.count
+
+
+def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[Batch]:
+    """Batches of the job's size, the first ones of some spans of the plan, of about `examples` in all.
+
+    Neither shuffled nor, where the plan sorts by time, in that order. Raises DataError as a reader does, but
+    for bad rows, which are left out.
+    """
+    source = JobInput(job)
+    if any(span.kind == "sorted" for span in spans):
+        spans = source.plan(job.data.path)
+    some = [spans[len(spans) * place // SAMPLED_SPANS] for place in range(SAMPLED_SPANS)] if spans else []
+    chosen = list(dict.fromkeys(some))
+    for span in chosen:
+        wanted = -(-examples // len(chosen))
+        # From its first row: to count off the rows before a range would be to read them.
+        whole = replace(span, first=0, last=-1)
+        batches = source.batches(
+            whole,
+            epoch=0,
+            seed=job.run.seed,
+            batch=job.trainer.batch,
+            shuffle_window=0,
+            bad_rows=UntoldRows(),
+        )
+        for batch in batches:
+            yield batch
+            wanted -= len(batch)
+            if wanted <= 0:
+                break
+
+
+def take_sample(
+    job: Job,
+    spans: Sequence[Span],
+    add: Callable[[Batch], bool],
+    *,
+    examples: int,
+    seconds: float | None,
+) -> None:
+    """Gives a sample of the input to `add`, batch by batch, until that is False, or for about `seconds`.
+
+    It is read on a thread of its own, so a file that is slow to come is left to itself: nothing is added
+    after this has returned. Without `seconds` it takes as long as it takes, and the sample hangs on no clock.
+    What cannot be read ends the sample, and is logged: the reader of it will say so where it counts.
+    """
+    lock = threading.Lock()
+    over = False
+
+    def read() -> None:
+        try:
+            for batch in sample_batches(job, spans, examples):
+                with lock:
+                    if over or not add(batch):
+                        return
+        except ShadowSyncError as error:
+            log.warning("the sample of the input ends early: %s", error)
+
+    thread = threading.Thread(target=read, name="sample", daemon=True)
+    began = time.monotonic()
+    thread.start()
+    thread.join(seconds)
+    with lock:
+        over = True
+    log.info("sampled the input for %.2f s", time.monotonic() - began)

@@ -1,0 +1,1 @@
+"""Job files: loading, validation, and the reference page."""

@@ -1,0 +1,200 @@
+"""docs/job-file.md, made from the schema: `python -m shadowsync.pipeline.jobfile.reference [--write]`.
+
+Without `--write` the page goes to standard output. A test holds the page in the tree against this.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from ..config.job import Job
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "job-file.md"
+
+HEAD = """\
+# The job file
+
+A job is one TOML file. Every key is below, with its type, its default and its limits; a key that is not here
+is refused, with the nearest one that is, before anything starts. The page is made from the schema in
+`pipeline/config` by `python -m shadowsync.pipeline.jobfile.reference --write`; edit the descriptions there.
+
+    shadowsync run job.toml --set trainer.workers=2 --set sync.algorithm=none
+
+`--set SECTION.KEY=VALUE` changes a key for one run; the value is written as in TOML, and what is no TOML
+value is text. Paths in the file are relative to its folder, those in `--set` to the working directory. The
+job that a run had, with all of its defaults, is `job.json` in its folder.
+"""
+
+Schema = dict[str, Any]
+
+
+def page() -> str:
+    """The whole page, Markdown."""
+    schema = Job.model_json_schema(by_alias=True)
+    definitions: dict[str, Schema] = schema.get("$defs", {})
+    parts = [HEAD]
+    for name, field in schema["properties"].items():
+        required = name in schema.get("required", [])
+        parts += _sections(name, field, definitions, required=required, depth=2)
+    return "\n".join(parts)
+
+
+def undescribed() -> list[str]:
+    """The keys and sections that have no description, by their full names; there should be none."""
+    schema = Job.model_json_schema(by_alias=True)
+    definitions: dict[str, Schema] = schema.get("$defs", {})
+    missing = [name for name, text in _docs().items() if name in definitions and not text]
+    for title, definition in definitions.items():
+        for key, field in definition.get("properties", {}).items():
+            if not field.get("description") and not _nested(field, definitions):
+                missing.append(f"{title}.{key}")
+    return sorted(missing)
+
+
+def _docs() -> dict[str, str]:
+    """The docstring of every section by the name of its class, each paragraph one line."""
+    docs: dict[str, str] = {}
+    waiting: list[type[BaseModel]] = [BaseModel]
+    while waiting:
+        for model in waiting.pop().__subclasses__():
+            waiting.append(model)
+            if model.__module__.startswith(__package__):
+                docs[model.__name__] = _paragraphs(inspect.cleandoc(model.__doc__ or ""))
+    return docs
+
+
+def _paragraphs(text: str) -> str:
+    """One line for each paragraph and each item of a list."""
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        items = re.split(r"\n(?=- )", paragraph)
+        paragraphs.append("\n".join(" ".join(item.split()) for item in items))
+    return "\n\n".join(paragraphs)
+
+
+def _sections(
+    name: str, field: Schema, definitions: dict[str, Schema], *, required: bool, depth: int
+) -> Iterator[str]:
+    """A section and those below it. A list of sections is `[[name]]`, a dict of them `[name.NAME]`."""
+    docs = _docs()
+    for title, shape in _nested(field, definitions):
+        heading = {"one": f"[{name}]", "list": f"[[{name}]]", "dict": f"[{name}.NAME]"}[shape]
+        yield f"{'#' * depth} `{heading}`\n"
+        if required and depth == 2:
+            yield "Required.\n"
+        if docs.get(title):
+            yield docs[title] + "\n"
+        definition = definitions[title]
+        keys, below = [], []
+        for key, inner in definition.get("properties", {}).items():
+            needed = key in definition.get("required", [])
+            if _nested(inner, definitions):
+                inside = {"one": f"{name}.{key}", "list": f"{name}.{key}", "dict": f"{name}.NAME.{key}"}
+                below.append((inside[shape], inner, needed))
+            else:
+                keys.append(_row(key, inner, required=needed))
+        if keys:
+            yield "| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(keys) + "\n"
+        for full, inner, needed in below:
+            yield from _sections(full, inner, definitions, required=needed, depth=depth + 1)
+
+
+def _nested(field: Schema, definitions: dict[str, Schema]) -> list[tuple[str, str]]:
+    """The sections that a key holds: (class, "one", "list" or "dict") each; none for a plain value."""
+    found = []
+    for form in _forms(field):
+        for shape, place in (
+            ("one", form),
+            ("list", form.get("items", {})),
+            ("dict", form.get("additionalProperties", {})),
+        ):
+            if not isinstance(place, dict):
+                continue
+            for option in _forms(place):
+                title = str(option.get("$ref", "")).rpartition("/")[2]
+                if "properties" in definitions.get(title, {}):
+                    found.append((title, shape))
+    return found
+
+
+def _forms(field: Schema) -> list[Schema]:
+    """The forms that a value may have: those of a union, or its own."""
+    forms: list[Schema] = field.get("anyOf") or field.get("oneOf") or field.get("allOf") or [field]
+    return forms
+
+
+def _row(key: str, field: Schema, *, required: bool) -> str:
+    default = "required" if required else _toml(field.get("default"))
+    meaning = " ".join(str(field.get("description", "")).split())
+    cells = (f"`{key}`", _type(field), default, meaning)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _type(field: Schema) -> str:
+    """The type of a plain value in words, with its limits."""
+    if "anyOf" in field:
+        known = [form for form in field["anyOf"] if form.get("type") != "null"]
+        return " or ".join(dict.fromkeys(_type(form) for form in known))
+    if "const" in field:
+        return _toml(field["const"])
+    if "enum" in field:
+        return " or ".join(_toml(value) for value in field["enum"])
+    kind = field.get("type")
+    if kind == "array":
+        return f"list of {_type(field.get('items', {}))}" + _count(field)
+    if kind == "object":
+        return "keys and values"
+    words = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false"}
+    return words.get(str(kind), "any value") + _limits(field)
+
+
+def _limits(field: Schema) -> str:
+    words = {
+        "minimum": "at least",
+        "exclusiveMinimum": "more than",
+        "maximum": "at most",
+        "exclusiveMaximum": "less than",
+    }
+    limits = [f"{text} {field[key]:,}" for key, text in words.items() if key in field]
+    if "pattern" in field:
+        limits.append(f"of the form `{field['pattern']}`")
+    return f", {', '.join(limits)}" if limits else ""
+
+
+def _count(field: Schema) -> str:
+    least, most = field.get("minItems"), field.get("maxItems")
+    words = [f"at least {least}"] if least else []
+    words += [f"at most {most}"] if most else []
+    return f", {', '.join(words)} of them" if words else ""
+
+
+def _toml(value: Any) -> str:
+    """A value as it is written in TOML, as code; "none" for a key that is left out."""
+    if value is None:
+        return "none"
+    text = f"{value:_}" if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)
+    return f"`{text}`"
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the page, or writes it with `--write`."""
+    if arguments == ["--write"]:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif arguments:
+        print("usage: python -m shadowsync.pipeline.jobfile.reference [--write]", file=sys.stderr)
+        return 2
+    else:
+        print(page(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

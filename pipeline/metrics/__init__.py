@@ -1,1 +1,0 @@
-"""Quality sums that merge over nodes, and what is computed from them."""

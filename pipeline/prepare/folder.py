@@ -1,0 +1,113 @@
+"""What a preparation has done so far, in one file that is replaced whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..checkpoint.atomic_file import whole_file
+from ..data.bad_rows import BadRow, BadRows
+from ..data.prepared.manifest import Order, Part, Role, RoleSummary
+from ..errors import DataError
+
+PROGRESS_NAME: Final = "progress.safetensors"
+# What was counted changed its form with version 0.2.
+_KEY: Final = "shadowsync.progress.2"
+
+
+class _Done(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    order: Order
+    pieces: int
+    parts: list[Part]
+    positives: dict[Role, int]
+    bad_counts: dict[Role, int]
+    bad_first: dict[Role, list[tuple[str, int, str, str]]]
+
+
+@dataclass
+class Progress:
+    """How far a preparation is.
+
+    Attributes:
+        order: what it is of.
+        pieces: so many pieces of the source are done.
+        parts: all complete ones; those of the piece after these too.
+        positives: labels of 1 in the parts, by role.
+        bad_rows: of the pieces that are done, by role.
+        counted: what the statistics have counted.
+    """
+
+    order: Order
+    pieces: int = 0
+    parts: list[Part] = field(default_factory=list)
+    positives: dict[Role, int] = field(default_factory=dict)
+    bad_rows: dict[Role, BadRows] = field(default_factory=dict)
+    counted: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return sum(part.rows for part in self.parts)
+
+    def save(self, folder: Path) -> None:
+        """Replaces the file; raises ResourceError."""
+        done = _Done(
+            order=self.order,
+            pieces=self.pieces,
+            parts=self.parts,
+            positives=self.positives,
+            bad_counts={role: bad.count for role, bad in self.bad_rows.items()},
+            bad_first={
+                role: [(row.path, row.line, row.why, row.text) for row in bad.first]
+                for role, bad in self.bad_rows.items()
+            },
+        )
+        with whole_file(folder / PROGRESS_NAME) as file:
+            file.write(safetensors.numpy.save(dict(self.counted), {_KEY: done.model_dump_json()}))
+
+    @classmethod
+    def load(cls, folder: Path, max_bad_rows: int) -> Progress | None:
+        """What `save` wrote, None if nothing did. Raises DataError for a file that cannot be read."""
+        path = folder / PROGRESS_NAME
+        if not path.exists():
+            return None
+        try:
+            with safetensors.safe_open(path, "np") as file:
+                text = (file.metadata() or {}).get(_KEY, "")
+                counted = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            done = _Done.model_validate(json.loads(text))
+        except (OSError, ValueError, ValidationError, safetensors.SafetensorError) as error:
+            raise DataError(
+                f"cannot be read ({error})", where=str(path), remedy="begin anew, with --force"
+            ) from None
+        bad = {role: BadRows(max_bad_rows) for role in done.bad_counts}
+        for role, rows in bad.items():
+            rows.count = done.bad_counts[role]
+            rows.first = [BadRow(*row) for row in done.bad_first[role]]
+        return cls(done.order, done.pieces, done.parts, done.positives, bad, counted)
+
+    @staticmethod
+    def remove(folder: Path) -> None:
+        """Removes the file, if it is there; raises OSError."""
+        (folder / PROGRESS_NAME).unlink(missing_ok=True)
+
+    def summary(self, role: Role) -> RoleSummary:
+        """The manifest's words on a role."""
+        bad = self.bad_rows.get(role)
+        return RoleSummary(
+            role=role,
+            rows=sum(part.rows for part in self.parts if part.role == role),
+            positives=self.positives.get(role, 0),
+            bad_rows=bad.count if bad else 0,
+            bad_samples=tuple(str(row) for row in bad.first) if bad else (),
+        )

@@ -1,0 +1,216 @@
+"""One call of `shadowsync prepare`: the missing parts, then the statistics and the manifest."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, TypeAlias
+
+from ..checkpoint.atomic_file import UNFINISHED, sync_directory, unwritable, whole_file
+from ..config.job import Job
+from ..data.bad_rows import BadRows
+from ..data.prepared.manifest import MANIFEST_NAME, ROLES, Part, PreparedManifest, Role
+from ..errors import DataError
+from .folder import Progress
+from .out_folder import clear_unfinished
+from .part_writer import PartWriter, sha256_of
+from .source import Piece, columns_of_job
+from .statistics import StatisticsCounter
+from .statistics_page import write_statistics
+from .tapped_rows import TappedInput, TappedRows
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How far a preparation is: bytes of the source that are done, of all of them, and good rows."""
+
+    bytes_done: int
+    bytes_all: int
+    rows: int
+
+
+Tell: TypeAlias = Callable[[Told], None]
+
+
+class PreparationRun:
+    """One call: writes the parts that are not there yet. One thread.
+
+    Attributes:
+        save_share: at most this part of the time goes into saving how far it is, which writes all of the
+            counts to the disk. What comes after the last saving is done again by the next call.
+    """
+
+    save_share: ClassVar[float] = 0.05
+
+    def __init__(self, job: Job, folder: Path, source: TappedInput, progress: Progress, tell: Tell) -> None:
+        self._job, self._folder, self._source = job, folder, source
+        self._progress, self._tell = progress, tell
+        self._columns = columns_of_job(job)
+        self._digest = progress.order.digest
+        self._statistics = StatisticsCounter(job, progress.counted)
+        row_bytes = 4 * sum(1 for column in self._columns)
+        # A compressed file is one piece, whatever its size.
+        self._stream_rows = max(1, job.data.span_bytes // row_bytes)
+        self._told = Told(0, 0, progress.rows)
+        self._saved_at = self._saving_seconds = 0.0
+
+    def pieces(self, pieces: list[Piece]) -> None:
+        """Takes up the work at the first piece that is not done."""
+        sizes = _sizes_bytes(self._progress, pieces)
+        for at, piece in enumerate(pieces):
+            self._told = Told(sum(sizes[:at]), sum(sizes), self._progress.rows)
+            if at >= self._progress.pieces:
+                self._piece(piece)
+        self._save()
+        self._told = Told(sum(sizes), sum(sizes), self._progress.rows)
+        self._tell(self._told)
+
+    def _piece(self, piece: Piece) -> None:
+        progress, span = self._progress, piece.span
+        known = progress.bad_rows.get(piece.role)
+        bad = BadRows(self._job.data.max_bad_rows)
+        if known:
+            bad.count, bad.first = known.count, list(known.first)
+        first = sum(part.rows for part in progress.parts if _is_of(part, piece))
+        rows = self._source.rows(span, bad, first)
+        at_once = self._stream_rows if span.kind == "stream" else None
+        for part_rows in _in_parts(rows, at_once):
+            first += self._part(piece, first, part_rows)
+            if at_once is not None:
+                self._save_if_due()
+        if not first:
+            # Parts are numbered as the source's spans are.
+            self._part(piece, 0, iter(()))
+        progress.bad_rows[piece.role] = bad
+        progress.pieces += 1
+        self._save_if_due()
+
+    def _save_if_due(self) -> None:
+        if (time.monotonic() - self._saved_at) * self.save_share >= self._saving_seconds:
+            self._save()
+
+    def _save(self) -> None:
+        began = time.monotonic()
+        self._progress.counted = self._statistics.saved()
+        self._progress.save(self._folder)
+        self._saved_at = time.monotonic()
+        self._saving_seconds = self._saved_at - began
+
+    def _part(self, piece: Piece, first_row: int, rows: Iterator[TappedRows]) -> int:
+        """Writes one part; gives its rows."""
+        number = sum(part.role == piece.role for part in self._progress.parts)
+        path = self._folder / f"{piece.role}-{number:05d}.parquet"
+        unfinished = path.with_name(f"{path.name}{UNFINISHED}{os.getpid()}")
+        try:
+            writer, positives = self._write(unfinished, piece.role, rows)
+            _to_disk(unfinished)
+            size, digest = unfinished.stat().st_size, sha256_of(unfinished)
+            unfinished.replace(path)
+            sync_directory(self._folder)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        finally:
+            unfinished.unlink(missing_ok=True)
+        span, progress = piece.span, self._progress
+        part = Part(
+            name=path.name,
+            role=piece.role,
+            source=span.path,
+            kind=span.kind,
+            start=span.start,
+            stop=span.stop,
+            first_row=first_row,
+            rows=writer.rows,
+            row_groups=writer.row_groups,
+            bytes=size,
+            sha256=digest,
+        )
+        progress.parts.append(part)
+        progress.positives[piece.role] = progress.positives.get(piece.role, 0) + positives
+        self._told = replace(self._told, rows=progress.rows)
+        return writer.rows
+
+    def _write(self, path: Path, role: Role, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
+        """The rows as a file; gives its closed writer, and how many rows have label 1."""
+        positives = 0
+        writer = PartWriter(path, self._columns, self._digest)
+        try:
+            for some in rows:
+                writer.write(some.chunk)
+                positives += int((some.chunk.examples.labels > 0).sum())
+                if role == "train":
+                    self._statistics.add(some)
+                self._tell(replace(self._told, rows=self._told.rows + writer.rows))
+        finally:
+            writer.close()
+        return writer, positives
+
+    def commit(self) -> PreparedManifest:
+        """Writes the statistics, and last the manifest; then the progress is of no more use."""
+        progress = self._progress
+        for role in progress.positives:
+            if not progress.summary(role).rows:
+                raise DataError(
+                    "no row of these files is good",
+                    where=", ".join(progress.order.paths[role]),
+                    remedy="change what [data] says of the columns",
+                )
+        manifest = PreparedManifest(
+            order_digest=self._digest,
+            order=progress.order,
+            columns=self._columns,
+            roles=tuple(progress.summary(role) for role in ROLES),
+            id_classes=dict(self._source.source.ids.by_column),
+            parts=tuple(progress.parts),
+        ).sealed()
+        write_statistics(self._folder, self._statistics.statistics(), manifest)
+        with whole_file(self._folder / MANIFEST_NAME) as file:
+            file.write(manifest.model_dump_json(indent=1).encode() + b"\n")
+        clear_unfinished(self._folder, {part.name for part in progress.parts})
+        Progress.remove(self._folder)
+        return manifest
+
+
+def _is_of(part: Part, piece: Piece) -> bool:
+    span = piece.span
+    return (part.role, part.source, part.start) == (piece.role, span.path, span.start)
+
+
+def _sizes_bytes(progress: Progress, pieces: list[Piece]) -> list[int]:
+    """Of each piece, as an equal share of its file."""
+    files = {(file.path, file.role): file.bytes or 1 for file in progress.order.files}
+    shares = Counter((piece.span.path, piece.role) for piece in pieces)
+    return [files[key] // shares[key] for key in ((piece.span.path, piece.role) for piece in pieces)]
+
+
+def _in_parts(rows: Iterator[TappedRows], at_once: int | None) -> Iterator[Iterator[TappedRows]]:
+    """The rows of each part, of `at_once` rows but the last; all in one part for None. A piece without a row
+    has no part; each iterator is used up before the next is asked for."""
+    held: list[TappedRows] = []
+
+    def part() -> Iterator[TappedRows]:
+        left = at_once
+        while chunk := (held.pop() if held else next(rows, None)):
+            if left is not None and len(chunk) > left:
+                held.append(chunk.slice(left, len(chunk)))
+                chunk = chunk.slice(0, left)
+            yield chunk
+            if left is not None:
+                left -= len(chunk)
+                if not left:
+                    return
+
+    while held or (first := next(rows, None)) is not None:
+        if not held:
+            assert first is not None
+            held.append(first)
+        yield part()
+
+
+def _to_disk(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

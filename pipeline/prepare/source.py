@@ -1,0 +1,104 @@
+"""From a job to what is to be prepared: the order, the columns of the parts, and the pieces of the source."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ..config.data import ColumnSection
+from ..config.job import Job
+from ..data.hashing import column_number
+from ..data.paths import is_url, reading, size_of
+from ..data.prepared.agreement import role_paths, row_settings
+from ..data.prepared.manifest import ROLES, Column, Order, Role, SourceFile
+from ..data.schema import LABEL
+from ..data.span import Span
+from ..input.input_plan import check_apart
+from ..input.job_input import JobInput
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A span of the source, and whose it is."""
+
+    role: Role
+    span: Span
+
+
+def plan_pieces(source: JobInput, job: Job) -> list[Piece]:
+    """All spans of the job's input, those of training first; checks the files as a job's start does.
+
+    Raises DataError as `JobInput.plan` does, and for a file that is in two roles.
+    """
+    data = job.data
+    paths: dict[Role, list[str]] = {
+        "train": data.path,
+        "validation": data.validation_path,
+        "test": data.eval_path,
+    }
+    spans = {role: source.plan(paths[role]) if paths[role] else [] for role in ROLES}
+    check_apart({"path": spans["train"], "validation_path": spans["validation"], "eval_path": spans["test"]})
+    return [Piece(role, span) for role in ROLES for span in spans[role]]
+
+
+def order_of(job: Job, pieces: list[Piece]) -> Order:
+    """The order that the job and its files make; raises DataError for a file that cannot be looked at."""
+    files = {piece.span.path: piece.role for piece in pieces}
+    return Order(
+        data=row_settings(job.data),
+        tables={table.name: table.rows for table in job.tables},
+        paths={role: role_paths(job.data).get(role, []) for role in ROLES},
+        span_bytes=job.data.span_bytes,
+        files=tuple(_source_file(path, role) for path, role in files.items()),
+    )
+
+
+def _source_file(path: str, role: Role) -> SourceFile:
+    with reading(path):
+        modified = None if is_url(path) else os.stat(path).st_mtime_ns
+        return SourceFile(path=path, role=role, bytes=size_of(path), modified_ns=modified)
+
+
+def columns_of_job(job: Job) -> tuple[Column, ...]:
+    """The columns of the parts, in their order: label, numbers, ids, bags, timestamp, weight."""
+    sections = dict(job.data.columns) or _click_columns(job)
+    rows = {table.name: table.rows for table in job.tables}
+    kinds = ("label", "dense", "categorical", "multi_hot", "timestamp", "weight")
+    return tuple(
+        _column(name, section, rows.get(name))
+        for kind in kinds
+        for name, section in sections.items()
+        if section.kind == kind
+    )
+
+
+def _click_columns(job: Job) -> dict[str, ColumnSection]:
+    columns = {LABEL: ColumnSection(kind="label")}
+    columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(job.data.dense_features)}
+    return columns | {table.name: ColumnSection(kind="categorical") for table in job.tables}
+
+
+def _column(name: str, section: ColumnSection, rows: int | None) -> Column:
+    stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64"}
+    return Column(
+        name=name,
+        kind=section.kind,
+        source=section.source or name,
+        stored=stored.get(section.kind, "float32"),
+        transform=_transform(section),
+        table_rows=rows,
+        hash_column=None if rows is None else column_number(name),
+        pooling=section.pooling if section.kind == "multi_hot" else "",
+    )
+
+
+def _transform(section: ColumnSection) -> str:
+    if section.kind == "timestamp":
+        return "seconds since 1970"
+    if section.kind != "dense":
+        return ""
+    shifted = section.shift or section.scale != 1.0
+    y = f"y = (x - {section.shift:g}) / {section.scale:g}" if shifted else "y = x"
+    rule = "sign(y) log(1 + |y|)" if section.transform == "log" else "y"
+    of = ", x in seconds since 1970" if section.transform == "time" else ""
+    return f"{rule}, {y}{of}; 0 where missing"

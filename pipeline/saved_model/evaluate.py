@@ -1,0 +1,92 @@
+"""Scoring files with a saved model, without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data.bad_rows import BadRows
+from ..data.batch import Batch
+from ..data.generator.manifest import teacher_ne
+from ..data.prepared.manifest import source_files
+from ..data.span import Span
+from ..errors import DataError
+from ..input.job_input import JobInput
+from ..quality import QualitySums, gain_ratio
+from .model import SavedModel, Which
+
+SCORE_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class SpanScores:
+    """The scores of some spans: their sums, and how many rows were malformed and so have none."""
+
+    sums: QualitySums
+    bad_rows: int
+
+
+def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "last") -> dict[str, Any]:
+    """NE, AUC, logloss and calibration of a run's saved model on data files of the job's format.
+
+    Raises CheckpointError, DataError, ResourceError (the tables do not fit into memory).
+    """
+    model = SavedModel.open(run_folder, which)
+    spans = spans_of(model, patterns)
+    scores = score_spans(model, spans)
+    sums = scores.sums
+    if not sums.examples:
+        raise DataError("no example could be read", where=", ".join(patterns))
+    teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
+    return {
+        "model": model.manifest.model,
+        "examples": sums.examples,
+        "bad_rows": scores.bad_rows,
+        "ne": sums.ne,
+        "auc": sums.auc,
+        "logloss": sums.logloss,
+        "calibration": sums.calibration,
+        "teacher_ne": teacher,
+        "gain_ratio": gain_ratio(sums.ne, teacher),
+    }
+
+
+def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
+    """The spans of all files that match, of the format of the model's job, or parts of the folder that it was
+    trained on; raises DataError."""
+    return JobInput(model.job).plan_raw(patterns)
+
+
+def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
+    """Scores every example of the spans, in the order of their files, on this thread; raises DataError."""
+    bad_rows = BadRows(model.job.data.max_bad_rows)
+    sums, spans = QualitySums(), list(spans)
+    paths = {span.number: span.path for span in spans}
+    for batch in batches_of(model, spans, bad_rows):
+        weights = batch.weights if len(batch.weights) else None
+        try:
+            sums.add(model.logits(batch), batch.labels, weights)
+        except ValueError as error:
+            raise DataError(
+                f"batch {tuple(batch.id)} cannot be scored: {error}",
+                where=paths.get(batch.id.span, ""),
+                remedy="take a checkpoint of before, or mend what the model makes of these rows",
+            ) from error
+    return SpanScores(sums, bad_rows.count)
+
+
+def batches_of(model: SavedModel, spans: Iterable[Span], bad_rows: BadRows) -> Iterator[Batch]:
+    """The examples of the spans, in the order of their files; raises DataError."""
+    job = model.job
+    source = JobInput(job)
+    for span in spans:
+        yield from source.batches(
+            span,
+            epoch=0,
+            seed=job.run.seed,
+            batch=SCORE_BATCH,
+            shuffle_window=0,
+            bad_rows=bad_rows,
+        )
