@@ -29,7 +29,7 @@ from shadowsync.benchmarks.raw_allreduce import RawAllReduce
 from shadowsync.nodes.allreduce.link import PeerLink
 from shadowsync.nodes.allreduce.sockets import PeerSocket
 from shadowsync.nodes.runtime.role import MemberInfo
-from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
+from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.sync_algos.none import NoSync
 
 TIMEOUT_SECONDS = 60.0

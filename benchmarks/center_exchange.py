@@ -27,8 +27,8 @@ from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ra
 from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.shadow.center_client import CenterLink
 from shadowsync.nodes.sync.center import CenterState
-from shadowsync.nodes.sync.center_service import CenterService
-from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
+from shadowsync.nodes.sync.role import CenterService
+from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 

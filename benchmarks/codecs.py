@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 from shadowsync.benchmarks.pairs import Figures, save, table
-from shadowsync.pipeline.codecs.reference import Reference
-from shadowsync.pipeline.codecs.registry import CODECS, make_codec
+from shadowsync.pipeline.codecs.feedback import Reference
+from shadowsync.pipeline.codecs.formats import CODECS, make_codec
 
 
 def cpu_seconds(work: Callable[[], object], repeats: int) -> float:

@@ -27,7 +27,7 @@ import torch
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
 from shadowsync.nodes.embedding.server import ShardService
-from shadowsync.nodes.runtime.kept_memory import keep_freed_memory
+from shadowsync.nodes.runtime.process import keep_freed_memory
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore

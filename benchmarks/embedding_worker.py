@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.report.hardware import describe_hardware, versions
+from shadowsync.pipeline.report.write import describe_hardware, versions
 from shadowsync.pipeline.types import Int32Array
 
 TABLES, DIM, BATCHES = 26, 16, 20

@@ -28,7 +28,7 @@ from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save
 from shadowsync.nodes.replica.replica import Shared
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.jobfile.load_part import validate_job
+from shadowsync.pipeline.jobfile.load import validate_job
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from shadowsync.pipeline.report.hardware import describe_hardware, versions
+from shadowsync.pipeline.report.write import describe_hardware, versions
 
 Figures = dict[str, float]
 

@@ -22,12 +22,12 @@ from typing import Any
 from shadowsync.benchmarks.pairs import Figures, alternate, save, table
 from shadowsync.benchmarks.reader_inputs import INPUTS, input_of
 from shadowsync.nodes.reader.deliveries import DeliveryState
-from shadowsync.nodes.runtime.kept_memory import keep_freed_memory
+from shadowsync.nodes.runtime.process import keep_freed_memory
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.wire.frames import encode
 from shadowsync.pipeline.wire.messages import Credit
 

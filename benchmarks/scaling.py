@@ -36,9 +36,9 @@ from shadowsync.nodes.shadow.links import Links, LinkSettings
 from shadowsync.nodes.shadow.rounds import RoundCounter
 from shadowsync.nodes.shadow.thread import Shadow
 from shadowsync.nodes.sync.center import CenterState
-from shadowsync.nodes.sync.center_service import CenterService
+from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.jobfile.load_part import validate_job
+from shadowsync.pipeline.jobfile.load import validate_job
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.registry import make_algorithm
 

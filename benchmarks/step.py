@@ -23,7 +23,7 @@ import torch
 from shadowsync.benchmarks.pairs import save
 from shadowsync.benchmarks.peer_log import DENSE, ROWS, TABLES
 from shadowsync.nodes.replica.replica import Shared
-from shadowsync.nodes.runtime.kept_memory import keep_freed_memory
+from shadowsync.nodes.runtime.process import keep_freed_memory
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan

@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from shadowsync.pipeline.data.generator.click_ids import ranks_of_ids
-from shadowsync.pipeline.data.generator.columns import COUNT_COLUMNS, ID_COLUMNS
+from shadowsync.pipeline.data.generator.columns import COUNT_COLUMNS, ID_COLUMNS, ranks_of_ids
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.generator.manifest import LogManifest, PartManifest, read_manifest_file
 from shadowsync.pipeline.data.generator.teacher import Teacher
-from shadowsync.pipeline.report.hardware import describe_hardware, versions
+from shadowsync.pipeline.report.write import describe_hardware, versions
 
 COUNTS = [f"I{number + 1}" for number in range(len(COUNT_COLUMNS))]
 IDS = [f"C{number + 1}" for number in range(len(ID_COLUMNS))]

@@ -55,7 +55,7 @@ def compare(
     if resume is None and (job_file is None or algorithms is None):
         raise JobFileError("a job file and --algorithms are needed", remedy="see shadowsync compare --help")
     from ..lab.compare import go_on, start
-    from ..pipeline.jobfile.load_part import load_job
+    from ..pipeline.jobfile.load import load_job
 
     console = Console()
     if resume is not None:

@@ -46,9 +46,9 @@ def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool) -> Job:
 
     `torch`: whether this process will have torch anyway, and so may import an algorithm.
     """
-    from ..nodes.sync_count import with_sync_nodes
+    from ..nodes.launch import with_sync_nodes
     from ..pipeline.errors import JobFileError
-    from ..pipeline.jobfile.load_part import load_job, load_resolved
+    from ..pipeline.jobfile.load import load_job, load_resolved
 
     if not job_file.endswith(".json"):
         return with_sync_nodes(load_job(job_file, overrides), may_import=torch)

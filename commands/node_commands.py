@@ -57,7 +57,7 @@ def coordinator(
 ) -> None:
     """Start the coordinator of a job; it prints the address for the other nodes to join."""
     from ..nodes.coordinator.main import run_coordinator
-    from ..nodes.runtime.logs import log_to_stderr
+    from ..nodes.runtime.process import log_to_stderr
     from ..pipeline.jobfile.extras import left_out
 
     more: dict[str, Any] = {

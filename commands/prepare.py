@@ -44,7 +44,7 @@ def prepare(
     """
     from ..pipeline.errors import JobFileError
     from ..pipeline.jobfile.extras import require_extra
-    from ..pipeline.jobfile.load_part import load_job
+    from ..pipeline.jobfile.load import load_job
     from ..pipeline.prepare.preparation import prepare as prepare_folder
     from ..pipeline.report.run_folder import shown
     from .prepare_progress import progress_shown
@@ -76,8 +76,8 @@ def prepare(
 
 def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
     """Compare the folder with the job and with its checksums."""
-    from ..pipeline.data.prepared.verify import verify_folder
-    from ..pipeline.jobfile.load_part import load_job
+    from ..pipeline.data.prepared.part_reader import verify_folder
+    from ..pipeline.jobfile.load import load_job
 
     # The job that reads the folder is refused where it is not what the folder was prepared for.
     prepared = json.dumps(out, ensure_ascii=False)

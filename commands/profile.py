@@ -28,7 +28,7 @@ def run_profile(
 
     from ..pipeline.errors import ClusterError, DataError, ExitCode
     from ..pipeline.jobfile.extras import require_extra
-    from ..pipeline.jobfile.load_part import load_resolved
+    from ..pipeline.jobfile.load import load_resolved
     from ..pipeline.performance.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
     from ..pipeline.performance.render import print_profile
     from ..pipeline.report.run_folder import shown

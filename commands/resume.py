@@ -27,7 +27,7 @@ def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", 
     The new run has a folder of its own beside RUN, which stays as it is. It may have more or fewer nodes of
     any role. A run that has trained all of its input continues if data.epochs is raised.
     """
-    from ..nodes.supervisor.resume import resumed_job
+    from ..nodes.supervisor.run import resumed_job
     from .watched import run_watched
 
     run_watched(lambda: resumed_job(run_folder, overrides, which), "resume", quiet=quiet)

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..nodes.sync_count import with_sync_nodes
+from ..nodes.launch import with_sync_nodes
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
-from ..pipeline.jobfile.load_part import override_value, validate_job
+from ..pipeline.jobfile.load import override_value, validate_job
 
 REFERENCE: Final = "one trainer"
 _EXAMPLE: Final = "write name, name@5 for a fixed rate, or name:key=value@5 with options"

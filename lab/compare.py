@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError
-from ..pipeline.jobfile.load_part import load_resolved
+from ..pipeline.jobfile.load import load_resolved
 from ..pipeline.report.run_folder import create_run_folder
 from .conduct import PAGE_NAME, Say, conduct
 from .markdown import print_table

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..pipeline.report.part import Point
+from ..pipeline.report.placement import Point
 
 POINTS = 120
 

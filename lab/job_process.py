@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from ..nodes.runtime.entry_points import CLI, python
+from ..nodes.runtime.process import CLI, python
 
 
 class JobProcess:

@@ -10,9 +10,9 @@ from typing import TypeVar
 from ..nodes.launch import check_sync
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
-from ..pipeline.input.input_plan import plan_input
+from ..pipeline.input.plan import plan_input
 from ..pipeline.models.registry import build_model
-from ..pipeline.report.hardware import describe_hardware, versions
+from ..pipeline.report.write import describe_hardware, versions
 from .cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
 from .record import CellRecord, Comparison, Run
 

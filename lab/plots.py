@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from ..pipeline.report.model import Report
-from ..pipeline.report.part import Point
+from ..pipeline.report.placement import Point
 from .cells import REFERENCE
 from .curves import from_start, mean_curve
 from .record import Comparison

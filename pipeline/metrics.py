@@ -1,6 +1,17 @@
-"""Sums over a growing axis in a bounded number of buckets: what the curves are drawn from."""
+"""Sums over a growing axis in a bounded number of buckets: what the curves are drawn from.
+
+How good predictions are: sums that add up over workers and nodes, and the figures made of them.
+"""
 
 from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from .errors import DataError
+from .types import Float32Array, Float64Array
 
 
 class Buckets:
@@ -38,3 +49,208 @@ class Buckets:
         pairs = [self._sums[at : at + 2] for at in range(0, len(self._sums), 2)]
         self._sums = [[sum(column) for column in zip(*pair, strict=True)] for pair in pairs]
         self.width *= 2
+
+
+BINS: Final = 65_536
+_LOGIT_SCALE: Final = 3.0
+_HEADER: Final = 7
+_MOST_EXAMPLES: Final = 2**53
+
+
+def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
+    """(1 - NE) / (1 - NE of the teacher): the part of what can be learned that was learned.
+
+    None where either is unknown, or where the teacher itself is no better than the mean label.
+    """
+    if ne is None or teacher_ne is None or teacher_ne >= 1.0:
+        return None
+    return (1.0 - ne) / (1.0 - teacher_ne)
+
+
+class QualitySums:
+    """Sums over scored examples, from which logloss, NE, AUC and calibration come.
+
+    The AUC is that of a histogram of the logit z over the map z / (3 + |z|), cut into `bins` equal pieces
+    (at 65,536, a bin is 0.0001 wide at z = 0, 0.0004 at 3, 0.002 at 10, and no finite z falls outside).
+    Pairs in one bin count half; `auc_error` bounds what that can cost. Counts are exact and add up over
+    nodes exactly; the two sums of floats do so up to float64 rounding.
+
+    With sample weights every figure is that of scikit-learn with `sample_weight`: an example counts as often
+    as its weight says, in the losses, in the mean label and, in both places of a pair, in the AUC. The bins
+    then hold sums of weights, which add up to float64 rounding.
+
+    Not safe for several threads: one object each, merged afterwards. Merging needs equal `bins`.
+    """
+
+    __slots__ = ("_counts", "_examples", "_loss_sum", "_probability_sum", "_weight", "_weighted", "bins")
+
+    def __init__(self, bins: int = BINS) -> None:
+        if bins < 2:
+            raise ValueError(f"a histogram needs at least 2 bins, not {bins}")
+        self.bins = bins
+        self._examples = 0
+        self._weight = 0.0
+        self._weighted = False
+        self._loss_sum = 0.0
+        self._probability_sum = 0.0
+        # The negatives' bins, then the positives': one scatter-add fills both.
+        self._counts = np.zeros(2 * bins, dtype=np.float64)
+
+    def add(self, logits: Float32Array, labels: Float32Array, weights: Float32Array | None = None) -> None:
+        """Adds B examples: logits float32 [B], labels float32 [B], each 0.0 or 1.0, and sample weights,
+        float32 [B], 1 each by default.
+
+        Raises ValueError for shapes that differ, a logit that is not finite, another label, or a weight that
+        is negative or not finite; nothing is added then.
+        """
+        if logits.ndim != 1 or logits.shape != labels.shape:
+            raise ValueError(f"logits {logits.shape} and labels {labels.shape} must both be [B]")
+        z = logits.astype(np.float64)
+        positive = labels == 1.0
+        if not np.isfinite(z).all():
+            bad = int(np.flatnonzero(~np.isfinite(z))[0])
+            raise ValueError(f"logit {bad} of {len(z)} is {z[bad]}: the model has diverged")
+        if not (positive | (labels == 0.0)).all():
+            raise ValueError("a label is neither 0 nor 1")
+        weight = _checked_weights(weights, len(z))
+        magnitude = np.abs(z)
+        # Of exp(-|z|) nothing overflows, and log1p keeps the small losses of confident, right answers.
+        decay = np.exp(-magnitude)
+        loss = np.log1p(decay) + np.where(positive, np.maximum(-z, 0.0), np.maximum(z, 0.0))
+        probability = np.where(z >= 0.0, 1.0, decay) / (1.0 + decay)
+        place = (z / (magnitude + _LOGIT_SCALE) + 1.0) * (0.5 * self.bins)
+        index = np.minimum(place.astype(np.int64), self.bins - 1) + positive * self.bins
+        np.add.at(self._counts, index, weight)
+        self._examples += len(z)
+        self._weight += float(np.sum(weight)) if weights is not None else len(z)
+        self._weighted |= weights is not None
+        self._loss_sum += float((loss * weight).sum())
+        self._probability_sum += float((probability * weight).sum())
+
+    def merge(self, other: QualitySums) -> None:
+        """Adds the examples of `other`, which stays as it is; raises ValueError if its bins differ."""
+        if other.bins != self.bins:
+            raise ValueError(f"sums of {other.bins} bins do not add to sums of {self.bins}")
+        self._counts += other._counts
+        self._examples += other._examples
+        self._weight += other._weight
+        self._weighted |= other._weighted
+        self._loss_sum += other._loss_sum
+        self._probability_sum += other._probability_sum
+
+    @property
+    def examples(self) -> int:
+        """Examples added so far."""
+        return self._examples
+
+    @property
+    def weight(self) -> float:
+        """The sum of their weights; `examples` without sample weights."""
+        return self._weight
+
+    @property
+    def positives(self) -> float:
+        """The weights of those whose label is 1; a whole number without sample weights."""
+        return float(self._counts[self.bins :].sum())
+
+    @property
+    def logloss(self) -> float:
+        """Mean cross entropy in nats; raises DataError without examples, or without any weight."""
+        return self._loss_sum / self._counted()
+
+    @property
+    def ne(self) -> float | None:
+        """Normalized entropy: logloss over the entropy of the mean label (1.0: no better than the mean).
+
+        None if all labels are the same; raises DataError without examples. Source: He et al., ADKDD 2014.
+        """
+        rate = self.positives / self._counted()
+        if rate in (0.0, 1.0):
+            return None
+        return self.logloss / -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))
+
+    @property
+    def calibration(self) -> float | None:
+        """Mean prediction over mean label; None without positives; raises DataError without examples."""
+        self._counted()
+        positives = self.positives
+        return self._probability_sum / positives if positives else None
+
+    @property
+    def auc(self) -> float | None:
+        """Area under the ROC curve, ties half; None if all labels are the same; raises DataError if empty."""
+        negatives, positives, pairs = self._pairs()
+        if not pairs > 0.0:
+            return None
+        below = np.cumsum(negatives) - negatives
+        return float(np.dot(positives, below + 0.5 * negatives)) / pairs
+
+    @property
+    def auc_error(self) -> float | None:
+        """The most by which `auc` can differ from that of the logits themselves; None where `auc` is."""
+        negatives, positives, pairs = self._pairs()
+        return float(np.dot(positives, 0.5 * negatives)) / pairs if pairs else None
+
+    def to_array(self) -> Float64Array:
+        """The sums as float64 [7 + 3K], K the bins in use, exact: `from_array` gives an equal object.
+
+        It is bins, examples, loss sum, probability sum, K, weight, whether weights were given; then the K
+        bins' numbers, their negatives, their positives.
+        """
+        negatives, positives = self._counts[: self.bins], self._counts[self.bins :]
+        used = np.flatnonzero(negatives + positives)
+        sums = (self._loss_sum, self._probability_sum, len(used), self._weight, float(self._weighted))
+        header = (self.bins, self._examples, *sums)
+        return np.concatenate([np.array(header, np.float64), used, negatives[used], positives[used]])
+
+    @classmethod
+    def from_array(cls, array: Float64Array, bins: int = BINS) -> QualitySums:
+        """From what `to_array` made; raises ValueError for anything else, or for another number of bins."""
+        if array.dtype != np.float64 or array.ndim != 1 or len(array) < _HEADER:
+            raise ValueError(f"quality sums are float64 [7 + 3K], not {array.dtype} {array.shape}")
+        if not np.isfinite(array).all() or (array < 0.0).any() or array[1] > _MOST_EXAMPLES:
+            raise ValueError("quality sums hold a number that is negative, too large, or none at all")
+        if array[0] != bins:
+            raise ValueError(f"quality sums of {array[0]:.0f} bins where {bins} were expected")
+        if len(array) != _HEADER + 3 * array[4]:
+            raise ValueError(f"quality sums of {array[4]:.0f} used bins cannot be {len(array)} long")
+        used, negatives, positives = array[_HEADER:].reshape(3, -1)
+        weighted = bool(array[6])
+        whole = used if weighted else array[_HEADER:]
+        if not np.array_equal(whole, np.floor(whole)) or (used >= bins).any() or (np.diff(used) <= 0).any():
+            raise ValueError("the bins of quality sums are whole numbers, ascending, each there once")
+        total = negatives.sum() + positives.sum()
+        if not (math.isclose(total, array[5], rel_tol=1e-9) if weighted else total == array[1] == array[5]):
+            raise ValueError("the bins of quality sums do not add up to their examples")
+        sums = cls(bins)
+        sums._examples, sums._loss_sum, sums._probability_sum = (
+            int(array[1]),
+            float(array[2]),
+            float(array[3]),
+        )
+        sums._weight, sums._weighted = float(array[5]), weighted
+        sums._counts[used.astype(np.int64)] = negatives
+        sums._counts[used.astype(np.int64) + bins] = positives
+        return sums
+
+    def _counted(self) -> float:
+        if self._examples == 0:
+            raise DataError("there are no examples to score", remedy="give a file that has some")
+        if self._weight == 0.0:
+            raise DataError("all examples have weight 0", remedy="give a file in which some have more")
+        return self._weight
+
+    def _pairs(self) -> tuple[Float64Array, Float64Array, float]:
+        self._counted()
+        negatives, positives = self._counts[: self.bins], self._counts[self.bins :]
+        return negatives, positives, float(negatives.sum()) * float(positives.sum())
+
+
+def _checked_weights(weights: Float32Array | None, count: int) -> Float64Array | float:
+    if weights is None:
+        return 1.0
+    if weights.shape != (count,):
+        raise ValueError(f"weights {weights.shape} for {count} examples")
+    if not (np.isfinite(weights).all() and (weights >= 0.0).all()):
+        raise ValueError("a weight is negative or not finite")
+    return weights.astype(np.float64)

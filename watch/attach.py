@@ -19,11 +19,10 @@ from rich.console import Console
 
 from ..pipeline.errors import ClusterError, JobFileError, ProtocolError
 from ..pipeline.text.format import duration
-from ..pipeline.wire.aio import send_now
 from ..pipeline.wire.conversation import Conversation, Gone, Handler, Refused
 from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.schema import Message
-from ..pipeline.wire.sockets import prepare
+from ..pipeline.wire.sockets import prepare, send_now
 from ..pipeline.wire.tasks import race
 from .live import Display, Lines, LiveTable
 from .mirror import Mirror

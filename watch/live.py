@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from ..pipeline.report.placement import read_plan
-from ..pipeline.report.placement_table import print_plan
+from ..pipeline.report.terminal import print_plan
 from ..pipeline.text.format import duration
 from .status import Status, read_status
 from .table import table_of

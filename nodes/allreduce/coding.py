@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...pipeline.codecs.formats import Payload
-from ...pipeline.codecs.reference import Reference
-from ...pipeline.codecs.registry import LinkCodecs
+from ...pipeline.codecs.feedback import Reference
+from ...pipeline.codecs.formats import LinkCodecs, Payload
 from ...pipeline.types import Float32Array
 from ...sync_algos.base import Slice
 

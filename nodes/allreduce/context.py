@@ -1,21 +1,157 @@
-"""What the parts of the all-reduce protocol share: where this trainer stands among the others."""
+"""What the parts of the all-reduce protocol share: where this trainer stands among the others.
+
+What one trainer has to send to the others: notices, and then chunks, made when there is room.
+
+What a trainer remembers of rounds that are over, to answer those who are not sure of them.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...pipeline.wire.peer_messages import PeerReady, PeerWait
 from ...pipeline.wire.retransmission import PEER_TIMES, RetransmitPolicy
-from .coding import PeerCoding
-from .early_chunks import EarlyChunks, RoundId
-from .peer_events import Ended, Event, Late
-from .peer_mail import PeerMail
-from .round import PeerRound
-from .round_memory import RoundMemory
+from ...pipeline.wire.schema import Message
+from .coding import Packed, PeerCoding
+from .round import EarlyChunks, Ended, Event, Late, PeerRound, RoundId
+
+Key = tuple[object, ...]
+Make = Callable[[], Message | None]
+
+
+class PeerMail:
+    """A queue of small messages and one of chunks for each peer. What waits already is not queued twice."""
+
+    def __init__(self) -> None:
+        self._notices: dict[int, deque[Message]] = {}
+        self._chunks: dict[int, dict[Key, Make]] = {}
+
+    def notice(self, peer: int, message: Message) -> None:
+        """Queues a small message; one that waits already is not queued twice."""
+        waiting = self._notices.setdefault(peer, deque(maxlen=256))
+        if not any(type(other) is type(message) and _same(other, message) for other in waiting):
+            waiting.append(message)
+
+    def chunk(self, peer: int, key: Key, make: Make) -> None:
+        """Queues what `make` gives when its turn comes; None if it is not wanted any more."""
+        self._chunks.setdefault(peer, {}).setdefault(key, make)
+
+    def has_chunks(self, peer: int) -> bool:
+        """Whether chunks wait for a peer."""
+        return bool(self._chunks.get(peer))
+
+    def drop(self, group: object) -> None:
+        """Forgets the chunks that wait and whose key begins with `group`."""
+        for peer, chunks in self._chunks.items():
+            self._chunks[peer] = {key: make for key, make in chunks.items() if key[0] != group}
+
+    def waiting(self) -> list[int]:
+        """The peers that something waits for."""
+        peers = self._notices.keys() | self._chunks.keys()
+        return sorted(peer for peer in peers if self._notices.get(peer) or self._chunks.get(peer))
+
+    def take(self, peer: int) -> Message | None:
+        """The next message for a peer."""
+        if notices := self._notices.get(peer):
+            return notices.popleft()
+        chunks = self._chunks.get(peer, {})
+        while chunks:
+            key = next(iter(chunks))
+            message = chunks.pop(key)()
+            if message is not None:
+                return message
+        return None
+
+
+def _same(one: Message, other: Message) -> bool:
+    names = type(one).__dataclass_fields__  # type: ignore[attr-defined]
+    return all(_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def _equal(one: object, other: object) -> bool:
+    if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
+        return bool(one.tobytes() == other.tobytes())
+    return one == other
+
+
+REMEMBERED_ROUNDS = 64
+KEPT_RESULTS = 2
+
+
+@dataclass
+class _Result:
+    id: RoundId
+    packed: dict[int, Packed]
+    waiting: set[int]
+
+
+class RoundMemory:
+    """Which rounds ended how, and the results of the last ones while anyone may still lack them."""
+
+    def __init__(self) -> None:
+        # True: completed. Else whether this trainer had reduced its slice (see `PeerVerdict`).
+        self._completed: OrderedDict[RoundId, bool] = OrderedDict()
+        self._reduced: OrderedDict[RoundId, bool] = OrderedDict()
+        self._results: list[_Result] = []
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the results."""
+        return sum(packed.payload.nbytes for kept in self._results for packed in kept.packed.values())
+
+    def completed(self, id: RoundId, packed: dict[int, Packed], others: Iterable[int]) -> None:
+        """A round is complete here; `others` may still lack its results."""
+        _remember(self._completed, id, True)
+        self._results.append(_Result(id, packed, set(others)))
+        del self._results[:-KEPT_RESULTS]
+        self._drop()
+
+    def ended(self, id: RoundId, *, reduced: bool) -> None:
+        """A round ended without a result here, and never will have one."""
+        _remember(self._reduced, id, reduced)
+
+    def is_completed(self, id: RoundId) -> bool:
+        """Whether a round is complete here."""
+        return id in self._completed
+
+    def is_ended(self, id: RoundId) -> bool:
+        """Whether a round is known to have ended here without a result."""
+        return id in self._reduced
+
+    def had_reduced(self, id: RoundId) -> bool:
+        """Of a round that ended here; of one that is not remembered, what decides nothing."""
+        return self._reduced.get(id, True)
+
+    def results(self, id: RoundId) -> dict[int, Packed]:
+        """The results of a round by position; nothing if they are not kept any more."""
+        return next((kept.packed for kept in self._results if kept.id == id), {})
+
+    def passed(self, peer: int, id: RoundId) -> None:
+        """A peer is at a round, so it needs nothing of earlier ones."""
+        for kept in self._results:
+            if kept.id < id:
+                kept.waiting.discard(peer)
+        self._drop()
+
+    def only(self, members: Collection[int]) -> None:
+        """The others are gone, and need nothing."""
+        for kept in self._results:
+            kept.waiting &= set(members)
+        self._drop()
+
+    def _drop(self) -> None:
+        self._results = [kept for kept in self._results if kept.waiting]
+
+
+def _remember(into: OrderedDict[RoundId, bool], id: RoundId, value: bool) -> None:
+    into[id] = value
+    while len(into) > REMEMBERED_ROUNDS:
+        into.popitem(last=False)
+
 
 BEFORE_ALL = RoundId(-1, -1)
 

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 import torch
 import zmq
 
-from ...pipeline.codecs.registry import LinkCodecs
+from ...pipeline.codecs.formats import LinkCodecs
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.schema import Message
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.grouping import Grouping, everyone
+from ..runtime.members import summed
 from ..runtime.role import MemberInfo
-from ..runtime.traffic import summed
-from .early_chunks import RoundId
-from .peer_events import Ended, Event, Excluded, Late, Met, Result
 from .protocol import AllReduceState
+from .round import Ended, Event, Excluded, Late, Met, Result, RoundId
 from .sockets import IDENTITY_SUFFIX, PeerLine, PeerSocket
 
 SENT_AT_ONCE = 4

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...pipeline.codecs.registry import LinkCodecs
+from ...pipeline.codecs.formats import LinkCodecs
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.peer_messages import (
@@ -37,11 +37,9 @@ from ...sync_algos.base import Algorithm
 from ...sync_algos.grouping import Grouping
 from .coding import PeerCoding
 from .context import Standing
-from .early_chunks import EarlyChunks, RoundId
-from .peer_events import Ended, Excluded, Met
 from .recovery import Resolution
 from .rendezvous import Meeting
-from .round import Phase
+from .round import EarlyChunks, Ended, Excluded, Met, Phase, RoundId
 from .streaming import Streaming
 
 Handler = Callable[[int, Any, float], None]

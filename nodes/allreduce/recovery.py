@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from ...pipeline.wire.peer_messages import PeerAsk, PeerEnded, PeerResolve, PeerVerdict
 from .context import Standing
-from .early_chunks import round_of
 from .reduce import as_positions
-from .round import PeerRound, Phase
+from .round import PeerRound, Phase, round_of
 from .streaming import NO_POSITIONS, Streaming
 
 

@@ -7,9 +7,7 @@ from ...pipeline.wire.peer_messages import PeerEnded, PeerReady, PeerState, Peer
 from ...sync_algos.base import Algorithm
 from ...sync_algos.grouping import Grouping
 from .context import Standing
-from .early_chunks import round_of
-from .peer_events import Met
-from .round import PeerRound, Phase
+from .round import Met, PeerRound, Phase, round_of
 from .state_transfer import Adoption, StateDonor
 
 

@@ -12,9 +12,9 @@ from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.peer_messages import PeerChunk, PeerResult
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener, prepare
-from ..runtime.kept_memory import keep_freed_memory
+from ..runtime.members import Traffic
+from ..runtime.process import keep_freed_memory
 from ..runtime.role import MemberInfo
-from ..runtime.traffic import Traffic
 
 QUEUED_CHUNKS = 64
 IDENTITY_SUFFIX = "/peer"

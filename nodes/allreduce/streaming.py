@@ -12,10 +12,8 @@ from ...pipeline.wire.buffers import BufferPool
 from ...pipeline.wire.peer_messages import PeerAsk, PeerChunk, PeerEnded, PeerReady, PeerResult, PeerVerdict
 from .coding import Packed, plain
 from .context import Standing
-from .early_chunks import RoundId, round_of
-from .peer_events import Result
 from .reduce import ASKED_AT_ONCE, ReduceRound, as_positions, even_slices
-from .round import PeerRound, Phase
+from .round import PeerRound, Phase, Result, RoundId, round_of
 
 NO_POSITIONS = np.empty(0, dtype=np.int32)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...pipeline.errors import ExitCode
 from ...pipeline.report import model as report
 from .ledger import LeftOut
-from .stop import Stop
+from .outcome import Stop
 
 KEPT = 5
 

@@ -11,18 +11,14 @@ from ...pipeline.data.span import to_runs
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from .checkpoint_manager import CheckpointManager
-from .divergence_curve import DivergenceSampler
-from .evaluation import Evaluation
-from .model_words import ModelFacts
-from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Kept, Outcome, Score
+from .divergence import DivergenceSampler
+from .evaluation import Evaluation, take_progressive
+from .membership import require_same_plan, require_same_start
+from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Kept, ModelFacts, Outcome, Score, Stop
 from .profiler import Profiler
-from .progressive import take_progressive
-from .same_plan import require_same_plan
-from .same_start import require_same_start
 from .server import CoordinatorServer
 from .shutdown import JobFinalizer
 from .state import Phase
-from .stop import Stop
 from .validation import score_checkpoint
 
 log = logging.getLogger(__name__)

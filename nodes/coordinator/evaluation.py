@@ -1,4 +1,7 @@
-"""Scoring the held-out files with the model that came out of the job, on its own trainers."""
+"""Scoring the held-out files with the model that came out of the job, on its own trainers.
+
+The progressive part of training: batches that are scored before their step.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ...pipeline.data.span_body import span_to_body
+from ...pipeline.data.span import span_to_body
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError
-from ...pipeline.quality import QualitySums
+from ...pipeline.metrics import QualitySums
+from ...pipeline.report.model import Progressive
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
 from .membership import Member
-from .model_words import ModelFacts
-from .outcome import ASK_SECONDS, Outcome, Score
+from .outcome import ASK_SECONDS, Answers, ModelFacts, Outcome, Score
 from .server import CoordinatorServer
 
 EVAL_SECONDS = 24 * 3600.0
@@ -90,3 +93,34 @@ class Evaluation:
         died = self._server.wait_for(lambda: not all(t.alive for t in trainers))
         answers = await race(asyncio.gather(*asks), died)
         return answers is not None and all(answer is not None for answer in answers)
+
+
+MODEL = "each trainer's replica before its step"
+
+
+def take_progressive(trainers: Answers) -> QualitySums:
+    """Sum the scores of all trainers; removes them from `trainers`.
+
+    Those of a trainer that died are lost with it.
+    """
+    total = QualitySums()
+    for answer in trainers.values():
+        total.merge(QualitySums.from_array(np.frombuffer(answer.pop("progressive"), dtype=np.float64)))
+    return total
+
+
+def progressive_report(sums: QualitySums | None, trained: int) -> Progressive:
+    """Build the report's part, for `trained` distinct examples; without sums none are scored."""
+    if sums is None or not sums.examples:
+        return Progressive(
+            model=MODEL, examples=0, trained=trained, ne=None, auc=None, auc_error=None, logloss=None
+        )
+    return Progressive(
+        model=MODEL,
+        examples=sums.examples,
+        trained=trained,
+        ne=sums.ne,
+        auc=sums.auc,
+        auc_error=sums.auc_error,
+        logloss=sums.logloss,
+    )

@@ -14,21 +14,20 @@ from ...pipeline.checkpoint.manifest import sweep
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import Span
 from ...pipeline.errors import DataError, ExitCode, JobFileError
-from ...pipeline.input.input_plan import plan_input
+from ...pipeline.input.plan import plan_input
 from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
-from ...pipeline.report.resume_hint import resume_hint
-from ...pipeline.report.run_folder import create_run_folder, point_latest
+from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
 from ...pipeline.report.write import write_report
 from ..runtime.process_hooks import ProcessHooks
 from ..runtime.settings import NodeSettings
 from .controller import JobController
-from .input_size import InputSize
 from .ledger import LedgerState
 from .ledger_store import LedgerStore
 from .monitoring import Watching
 from .outcome import Outcome
 from .placement import Placement
+from .progress import InputSize
 from .report import build_report, with_exits
 from .requests import RequestHandler
 from .resume import RestoredRun

@@ -1,11 +1,17 @@
-"""Who is in the job: a state machine without I/O. Events in (hello, ready, lost), members out."""
+"""Who is in the job: a state machine without I/O. Events in (hello, ready, lost), members out.
+
+Whether all nodes of a job have the plan of the tables that the coordinator told them.
+
+Whether all nodes of a job start from the same checkpoint.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError
 from ..runtime.role import MemberInfo
 
@@ -125,3 +131,30 @@ class Membership:
             for role, count in self._expected.items()
         }
         return {role: count for role, count in counts.items() if count > 0}
+
+
+def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:
+    """Raises ClusterError, naming the first node with another plan and what differs. `members` are those that
+    have one: trainers and embedding nodes, ready."""
+    for member in members:
+        facts, info = member.facts, member.info
+        digest = str(facts.get("plan_digest", ""))
+        what = plan.difference(info.index, facts.get("pieces", ())) if info.role == "embedding" else ""
+        if digest != plan.digest or what:
+            what = what or f"its plan is {digest[:12] or 'none'}, and the coordinator's {plan.digest[:12]}"
+            raise ClusterError(
+                f"{info.name} splits the tables differently: {what}",
+                remedy="use one version of shadowsync on all nodes",
+            )
+
+
+def require_same_start(digests: Iterable[str], checkpoint: str) -> None:
+    """Raises ClusterError if nodes read different checkpoints: of a run that still trains, another one may
+    have come between two nodes' reading. `digests` are `CheckpointManifest.digest` as each has it, or "" for
+    a node that read none."""
+    if len({digest for digest in digests if digest}) > 1:
+        raise ClusterError(
+            "the nodes read different checkpoints",
+            where=checkpoint,
+            remedy="wait for the run that writes them to end, or give a copy of its folder",
+        )

@@ -8,13 +8,12 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
-from ...pipeline.config.watch_section import LOOPBACK, parse_page_address
+from ...pipeline.config.sections import LOOPBACK, parse_page_address
 from ...pipeline.jobfile.extras import missing_modules
-from ...pipeline.wire.endpoints import WILDCARDS, host_of
-from ...pipeline.wire.own_address import AUTO
+from ...pipeline.wire.endpoints import AUTO, WILDCARDS, host_of
 from ...watch.mirror import Mirror
 from ...watch.status import Status
-from ..runtime.metrics_port import metrics_address
+from ..runtime.settings import metrics_address
 from .server import CoordinatorServer
 from .status import build_status
 

@@ -13,6 +13,7 @@ from ...pipeline.config.tables import TableSettings
 from ...pipeline.data.batch import Batch
 from ...pipeline.data.span import Span
 from ...pipeline.embedding.placement.plan import TablePlan
+from ...pipeline.embedding.placement.ranges import row_bytes
 from ...pipeline.embedding.placement.row_costs import (
     CountedPrices,
     RowPrices,
@@ -21,9 +22,7 @@ from ...pipeline.embedding.placement.row_costs import (
     Traffic,
     cost_of,
 )
-from ...pipeline.embedding.placement.row_state import row_bytes
-from ...pipeline.embedding.placement.split_by_cost import TableLoad
-from ...pipeline.embedding.placement.split_by_cost_part import split_by_cost
+from ...pipeline.embedding.placement.split_by_cost import TableLoad, split_by_cost
 from ...pipeline.embedding.placement.table_access import AccessCounter, TableAccess
 from ...pipeline.input.sample import take_sample
 from ...pipeline.report.placement import How, PlacedNode, PlacedPiece, PlacedTable, PlanRecord

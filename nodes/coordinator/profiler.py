@@ -1,26 +1,105 @@
-"""The coordinator's side of a performance profile."""
+"""The coordinator's side of a performance profile.
+
+Growth of each node's counts between two replies to `measure`.
+
+Offsets of other machines' clocks from this one, and their errors.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...pipeline.performance.document import Profile, TraceNote
-from ...pipeline.performance.measured import Measured
+from ...pipeline.performance.measured import Measured, NodeMeasured, ThreadTime
 from ...pipeline.performance.trace_events import NodeTrace, trace_events
 from ...pipeline.wire.segment import running_kernel
-from ..runtime.node_profile import measures
-from ..runtime.sampler import Sampler
-from ..runtime.tracing import TRACER
-from .node_clocks import NodeClocks
-from .node_measures import measured_between
+from ..runtime.node import measures
+from ..runtime.tracing import TRACER, Sampler
 
 if TYPE_CHECKING:
     from .membership import Member
     from .server import CoordinatorServer
+
+
+def measured_between(
+    first: Mapping[str, Mapping[str, Any]], last: Mapping[str, Mapping[str, Any]]
+) -> list[NodeMeasured]:
+    """Take the growth for each node that replied both times."""
+    return [
+        _between(name, first[name], answer)
+        for name, answer in last.items()
+        if name in first and answer["clock"] > first[name]["clock"]
+    ]
+
+
+def _between(name: str, first: Mapping[str, Any], last: Mapping[str, Any]) -> NodeMeasured:
+    seconds = float(last["clock"]) - float(first["clock"])
+    wakes = _grown(first["sampled"], last["sampled"], "wakes")
+    locked = _grown(first["sampled"], last["sampled"], "locked_wakes")
+    return NodeMeasured(
+        name=name,
+        role=str(last["role"]),
+        machine=str(last["machine"]),
+        cores=int(last["cores"]),
+        seconds=seconds,
+        cpu_seconds=_grown(first["counts"], last["counts"], "cpu_seconds"),
+        stalled_share=min(1.0, _grown(first["sampled"], last["sampled"], "stalled_seconds") / seconds),
+        locked_share=locked / wakes if wakes else 0.0,
+        threads={
+            thread: ThreadTime(
+                cpu_seconds=max(0.0, times[0] - first["threads"].get(thread, (0.0, 0.0))[0]),
+                core_wait_seconds=max(0.0, times[1] - first["threads"].get(thread, (0.0, 0.0))[1]),
+            )
+            for thread, times in last["threads"].items()
+        },
+        counts={
+            key: float(value) - float(first["counts"].get(key, 0.0))
+            for key, value in last["counts"].items()
+            if isinstance(value, int | float)
+        },
+    )
+
+
+def _grown(first: Mapping[str, Any], last: Mapping[str, Any], key: str) -> float:
+    return max(0.0, float(last.get(key, 0.0)) - float(first.get(key, 0.0)))
+
+
+class NodeClocks:
+    """Estimates clock offsets by Cristian's algorithm.
+
+    The reply with the shortest round trip counts; half of that trip is the error. Nodes on this kernel
+    read this very clock.
+
+    Args:
+        machine: names this kernel.
+    """
+
+    def __init__(self, machine: str) -> None:
+        self._machine = machine
+        self._found: dict[str, tuple[float, float]] = {}
+
+    def told(self, node: str, answer: dict[str, Any], asked_at: float, answered_at: float) -> None:
+        """Add a reply with `clock` and `machine`; both times are of this process's clock."""
+        offset, error = float(answer["clock"]) - (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
+        if answer["machine"] == self._machine:
+            offset = error = 0.0
+        if node not in self._found or error < self._found[node][1]:
+            self._found[node] = (offset, error)
+
+    def offset_seconds(self, node: str) -> float:
+        """The node's clock minus this one; 0 for an unknown node."""
+        return self._found.get(node, (0.0, 0.0))[0]
+
+    @property
+    def error_seconds(self) -> float:
+        """The largest error of an offset."""
+        return max((error for _, error in self._found.values()), default=0.0)
+
 
 SELF: Final = "coordinator"
 TRACE_SECONDS: Final = 1.0

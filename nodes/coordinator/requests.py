@@ -6,14 +6,14 @@ import asyncio
 import logging
 from typing import Any
 
-from ...pipeline.data.span_body import span_to_body
+from ...pipeline.data.span import span_to_body
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.types import BatchId
 from .membership import Member
+from .outcome import Stop
 from .server import CoordinatorServer
 from .state import Phase, TrainedBatch
 from .status import answer_status
-from .stop import Stop
 
 log = logging.getLogger(__name__)
 

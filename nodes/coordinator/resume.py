@@ -15,9 +15,9 @@ from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.embedding.placement.ranges import Range, fault_of
 from ...pipeline.embedding.storage.saved_tables import SavedTables
 from ...pipeline.errors import DataError, JobFileError
-from ...pipeline.jobfile.load_part import validate_saved_job
+from ...pipeline.jobfile.load import validate_saved_job
 from ...pipeline.types import BatchId
-from .checkpoint_manifest import describe_input, input_differences
+from .checkpoint import describe_input, input_differences
 from .state import Origin
 
 # What a batch, or the state that is taken over, is a function of. Everything else may change.

@@ -1,9 +1,12 @@
-"""What follows training: the last rounds, how far the replicas are apart, the checkpoint."""
+"""What follows training: the last rounds, how far the replicas are apart, the checkpoint.
+
+Why there is no checkpoint: the reason of a node that could not write its part, where it gave one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +14,30 @@ import numpy as np
 
 from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
+from ...pipeline.errors import ClusterError, ShadowSyncError
 from ...sync_algos.model_origin import ModelOrigin
-from ..runtime.to_the_end import to_the_end
-from .checkpoint import PART_SECONDS
-from .checkpoint_manifest import Books, manifest_of
+from ..runtime.threads import to_the_end
+from .checkpoint import PART_SECONDS, Books, manifest_of
 from .divergence import CHUNK_ELEMENTS, Divergence
 from .membership import Member
-from .model_words import ModelFacts
-from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Outcome
+from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, ModelFacts, Outcome
 from .server import CoordinatorServer
-from .unwritten import no_checkpoint
+
+
+def no_checkpoint(names: Sequence[str], part: str, refusals: Mapping[str, ShadowSyncError]) -> ClusterError:
+    """The error for nodes that did not write `part`.
+
+    It has the words and the exit code of the first of them that said why: a full disk is told as one.
+    """
+    for name in names:
+        if (why := refusals.get(name)) is not None:
+            others = (
+                f"; nor did {', '.join(other for other in names if other != name)}" if len(names) > 1 else ""
+            )
+            error = ClusterError(f"no checkpoint: {name} could not write {part}: {why}{others}")
+            error.exit_code = why.exit_code
+            return error
+    return ClusterError(f"no checkpoint: {', '.join(names)} did not write {part}")
 
 
 class JobFinalizer:

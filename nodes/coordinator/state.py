@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...pipeline.config.job import Job
-from ...pipeline.data.id_classes import IdClass
+from ...pipeline.data.parquet import IdClass
 from ...pipeline.errors import ExitCode
 from ...pipeline.types import BatchId
 from ..runtime.members import GroupView, SyncGroup
 from .bad_batches import BadBatches
-from .input_size import InputSize
 from .ledger import Acknowledged, LedgerState
 from .membership import Member, Membership
+from .outcome import Stop
 from .placement import Placement
-from .progress import Tally
-from .rates import Rates
-from .stop import Stop
+from .progress import InputSize, Rates, Tally
 
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512

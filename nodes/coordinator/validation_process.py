@@ -33,7 +33,7 @@ def score(question: dict[str, Any]) -> dict[str, Any]:
     """The metrics of the checkpoint on the spans; raises CheckpointError, DataError, ResourceError."""
     import torch
 
-    from ...pipeline.data.span_body import span_from_body
+    from ...pipeline.data.span import span_from_body
     from ...pipeline.saved_model.evaluate import score_spans
     from ...pipeline.saved_model.model import SavedModel
 

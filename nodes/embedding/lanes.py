@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from ...pipeline.embedding.storage.shard_work_part import ShardWork
+from ...pipeline.embedding.storage.shard_work import ShardWork
 from ..runtime.tracing import TRACER
 
 UNDER_WAY_LIMIT: Final = 16

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ...pipeline.codecs.registry import LinkCodecs
+from ...pipeline.codecs.formats import LinkCodecs
 from ...pipeline.embedding.storage.applied import AppliedBatches
-from ...pipeline.embedding.storage.shard_work_part import ShardWork
+from ...pipeline.embedding.storage.shard_work import ShardWork
 from ...pipeline.embedding.storage.store import ShardStore
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
@@ -17,10 +17,10 @@ from ...pipeline.wire.messages import Attach, Lookup, Push, Pushed, Vectors
 from ...pipeline.wire.row_codec import RowCoding
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
-from ..runtime.kept_memory import keep_freed_memory
-from ..runtime.listening_service import ListeningService
+from ..runtime.process import keep_freed_memory
+from ..runtime.threads import ListeningService
 from .lanes import ShardLanes
-from .worker_segments import WorkerSegments
+from .shared_memory import WorkerSegments
 
 # Of answers that nobody uses any more: a few large ones of each of a few workers.
 IDLE_ANSWER_BYTES = 256 << 20

@@ -11,7 +11,7 @@ from ...pipeline.data.bad_rows import BadRows
 from ...pipeline.data.batch import Batch
 from ...pipeline.data.span import Span
 from ...pipeline.input.job_input import JobInput
-from ..runtime.kept_memory import keep_freed_memory
+from ..runtime.process import keep_freed_memory
 from ..runtime.threads import Service
 from ..runtime.tracing import Activity
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import zmq
 
 from ...pipeline.config.job import Job
-from ...pipeline.data.span_body import span_from_body
+from ...pipeline.data.span import span_from_body
 from ...pipeline.types import BatchId
 from ...pipeline.wire.sockets import Listener
 from ...pipeline.wire.tasks import TaskSet

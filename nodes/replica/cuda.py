@@ -1,19 +1,194 @@
-"""A trainer on a GPU: every worker has a stream to compute and one to copy, and the host runs ahead."""
+"""A trainer on a GPU: every worker has a stream to compute and one to copy, and the host runs ahead.
+
+What is used of CUDA: streams, events and pinned memory, by torch; a test has its own instead.
+
+The replica of a trainer on a GPU: the shadow thread's copies and changes on a stream of their own.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Protocol, cast
 
 import torch
 
 from ...pipeline.types import Float32Array, Int64Array
+from ...sync_algos.base import Slice
 from .buffer import FlatReplica
-from .cuda_streams import Event, Streams
 from .device import Computed, Landed, Landing, Lane, Staged
-from .device_replica import DeviceReplica
+
+
+class Event(Protocol):
+    """A point in a stream; `record` again moves it, for those that wait later."""
+
+    def record(self, stream: Any) -> None:
+        """Behind all that is enqueued on the stream so far."""
+        ...
+
+    def synchronize(self) -> None:
+        """Blocks the calling thread until the device has passed it."""
+        ...
+
+
+class Streams(Protocol):
+    """One device's streams. Any thread may call; a stream is enqueued on by one thread at a time, but for
+    single operations, which may interleave."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """As torch names it."""
+        ...
+
+    def stream(self) -> Any:
+        """A new stream, behind all that was enqueued on the device so far."""
+        ...
+
+    def event(self) -> Event:
+        """A new event; to wait for one that was never recorded is nothing."""
+        ...
+
+    def on(self, stream: Any) -> AbstractContextManager[object]:
+        """What torch does inside, on this thread, it enqueues on the stream."""
+        ...
+
+    def behind(self, stream: Any, event: Event) -> None:
+        """What is enqueued on the stream from now on waits, on the device, for the event's last record."""
+        ...
+
+    def pinned(self, elements: int) -> torch.Tensor:
+        """Host memory that the device copies from and to by itself, float32 [elements]."""
+        ...
+
+    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Enqueues a copy between pinned memory and the device; returns at once."""
+        ...
+
+    def used_on(self, stream: Any, tensor: torch.Tensor) -> None:
+        """The memory of a tensor that another stream made is not given out again before what is enqueued on
+        this stream by the time the tensor is dropped."""
+        ...
+
+
+class CudaStreams:
+    """Those of `torch.cuda`, for the device with this index.
+
+    Pinned memory comes from torch's caching allocator, which gives a dropped tensor's memory out again only
+    when the copies from and to it are done. Events block their waiter instead of spinning: the cores belong
+    to the node's other threads.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.torch_device = torch.device("cuda", index)
+
+    def stream(self) -> torch.cuda.Stream:
+        """See `Streams.stream`."""
+        stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.default_stream(self.torch_device))
+        return stream
+
+    def event(self) -> Event:
+        """See `Streams.event`."""
+        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+    def on(self, stream: Any) -> AbstractContextManager[object]:
+        """See `Streams.on`."""
+        return torch.cuda.stream(stream)
+
+    def behind(self, stream: Any, event: Any) -> None:
+        """See `Streams.behind`."""
+        stream.wait_event(event)
+
+    def pinned(self, elements: int) -> torch.Tensor:
+        """See `Streams.pinned`."""
+        # Else it would open the first GPU too, for a job on the second.
+        with torch.cuda.device(self.torch_device):
+            return torch.empty(elements, dtype=torch.float32, pin_memory=True)
+
+    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
+        """See `Streams.copy`."""
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+
+    def used_on(self, stream: Any, tensor: torch.Tensor) -> None:
+        """See `Streams.used_on`."""
+        tensor.record_stream(stream)
+
+
+class DeviceReplica(FlatReplica):
+    """A flat float32 buffer [numel] on a device; implements `Replica` of `sync_algos`, with CPU tensors.
+
+    What the shadow thread enqueues comes after the steps that the workers had enqueued by then, and before
+    those that they enqueue afterwards; all of this waits on the device. The host waits for a snapshot, on the
+    thread that wants it, and for nothing else. Steps that a worker enqueues while a change is being enqueued
+    race with it element by element, as they do on the CPU.
+    """
+
+    def __init__(self, flat: torch.Tensor, examples: Int64Array, streams: Streams) -> None:
+        super().__init__(flat, examples)
+        self._streams = streams
+        self._stream = streams.stream()
+        self._changed = streams.event()
+        self._worker_events: list[Event] = []
+        # Workers at a fixed rate, the shadow thread and the control thread all come here.
+        self._one_at_a_time = threading.Lock()
+
+    def join(self) -> Event:
+        """A worker's event, which it records behind each of its steps. Any thread may call."""
+        event = self._streams.event()
+        self._worker_events.append(event)
+        return event
+
+    def order(self, stream: object) -> None:
+        """What a worker enqueues on its stream from now on sees what was done to the replica until now."""
+        self._streams.behind(stream, self._changed)
+
+    def read(self, start: int = 0, stop: int | None = None, stride: int = 1) -> torch.Tensor:
+        """A copy on the CPU, behind the workers' steps so far. Any thread may call, and waits."""
+        return self._fetch(self.flat[start:stop:stride])
+
+    def snapshot(self, part: Slice) -> torch.Tensor:
+        """A copy of a slice in memory of its own on the CPU, behind the workers' steps so far."""
+        return self._fetch(self.flat[part.start : part.stop])
+
+    def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
+        """`w[part] += scale * delta` in place; returns when it is enqueued."""
+        with self._one_at_a_time, self._streams.on(self._stream):
+            given = self._upload(delta)
+            self._behind_workers()
+            self.flat[part.start : part.stop].add_(given, alpha=scale)
+            self._changed.record(self._stream)
+
+    def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
+        """`w[part] <- (1 - rate) w[part] + rate * target` in place; returns when it is enqueued."""
+        with self._one_at_a_time, self._streams.on(self._stream):
+            given = self._upload(target)
+            self._behind_workers()
+            self.flat[part.start : part.stop].lerp_(given, rate)
+            self._changed.record(self._stream)
+
+    def _fetch(self, view: torch.Tensor) -> torch.Tensor:
+        host, done = self._streams.pinned(view.numel()), self._streams.event()
+        with self._one_at_a_time, self._streams.on(self._stream):
+            self._behind_workers()
+            # A strided copy goes through the host in pieces; the device gathers faster.
+            self._streams.copy(self._stream, host, view.contiguous())
+            done.record(self._stream)
+        done.synchronize()
+        return host
+
+    def _upload(self, values: torch.Tensor) -> torch.Tensor:
+        host = self._streams.pinned(values.numel())
+        host.copy_(values)
+        there = torch.empty(values.numel(), dtype=torch.float32, device=self._streams.torch_device)
+        self._streams.copy(self._stream, there, host)
+        return there
+
+    def _behind_workers(self) -> None:
+        for event in tuple(self._worker_events):
+            self._streams.behind(self._stream, event)
 
 
 class CudaDevice:

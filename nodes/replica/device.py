@@ -179,7 +179,6 @@ def find_device(name: str) -> Device:
             where="trainer.device",
             remedy='give one of these, or "auto"',
         )
-    from .cuda import CudaDevice
-    from .cuda_streams import CudaStreams
+    from .cuda import CudaDevice, CudaStreams
 
     return CudaDevice(CudaStreams(index))

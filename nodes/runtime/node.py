@@ -1,4 +1,7 @@
-"""The life of every node but the coordinator: join, get ready, do what is asked, leave."""
+"""The life of every node but the coordinator: join, get ready, do what is asked, leave.
+
+A node's side of a performance profile: measurements and a trace.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import resource
 import socket
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 import zmq.asyncio
@@ -19,25 +23,86 @@ import zmq.asyncio
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ...pipeline.jobfile.extras import missing_modules
-from ...pipeline.wire.aio import send_now
 from ...pipeline.wire.conversation import Conversation, Gone, Refused
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure, Pulse
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import prepare
+from ...pipeline.wire.segment import running_kernel
+from ...pipeline.wire.sockets import prepare, send_now
 from ...pipeline.wire.tasks import TaskSet, race
-from .health import Health, health_path, serve_health
-from .health_words import node_health
-from .metrics_port import metrics_address
-from .node_profile import NodeProfile
+from .health import Health, health_path, node_health, serve_health
 from .process_hooks import ProcessHooks
 from .role import NodeContext, Role
-from .settings import NodeSettings
-from .told_host import told_host
+from .settings import NodeSettings, metrics_address, told_host
+from .tracing import TRACER, Sampler, thread_figures
 
 if TYPE_CHECKING:
     from ...watch.metrics_server import MetricsServer
+
+
+LONGEST_TRACE_SECONDS: Final = 10.0
+
+
+class NodeProfile:
+    """Measures and traces a node, on its control thread; idle before `measure`."""
+
+    def __init__(self, role: Role, metrics: Callable[[], dict[str, Any]]) -> None:
+        self._role = role
+        self._metrics = metrics
+        self._sampler: Sampler | None = None
+
+    def measure(self, *, last: bool) -> dict[str, Any]:
+        """Read all counts, with this machine's clock.
+
+        The first call starts the sampler of this process, and one with `last` stops it.
+        """
+        if self._sampler is None:
+            self._sampler = Sampler()
+            self._sampler.start()
+        answer = measures(self._metrics(), self._sampler)
+        answer["threads"] |= self._role.process_threads()
+        if last:
+            self.close()
+        return answer
+
+    async def trace(self, seconds: float) -> dict[str, Any]:
+        """Trace all threads for `seconds`, at most LONGEST_TRACE_SECONDS; see `Tracer.stop`.
+
+        `processes` has the traces of the node's other processes.
+        """
+        seconds = min(seconds, LONGEST_TRACE_SECONDS)
+        further = asyncio.ensure_future(self._role.trace_processes(seconds))
+        TRACER.start()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            traced = TRACER.stop()
+        return traced | {"pid": os.getpid(), "processes": await further}
+
+    def close(self) -> None:
+        """Stop the sampler."""
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+
+
+def measures(counts: Mapping[str, Any], sampler: Sampler) -> dict[str, Any]:
+    """Measure a process: its counts, threads and sampler, with this machine's clock."""
+    return {
+        "clock": time.monotonic(),
+        "machine": running_kernel(),
+        "cores": cores(),
+        "counts": counts,
+        "threads": thread_figures(),
+        "sampled": sampler.figures(),
+    }
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 
 ORPHAN_SECONDS = 9.0
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import zmq
 
-from .logs import log_to_folder
-from .process import watch_supervisor
+from .process import log_to_folder, watch_supervisor
 
 PULSE_SECONDS = 0.5
 

@@ -1,13 +1,22 @@
-"""What a node is started with, beside the job."""
+"""What a node is started with, beside the job.
+
+Where a node serves its metrics.
+
+Which host a node tells the others (`advertise`), with "auto" resolved.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
 from ...pipeline.config.job import Job
-from ...pipeline.wire.endpoints import listen_address, local_address, use_ipc
+from ...pipeline.config.sections import MAX_PORT
+from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.wire.endpoints import AUTO, listen_address, local_address, own_address, use_ipc
 
 
 @dataclass(frozen=True)
@@ -43,3 +52,58 @@ class NodeSettings:
         if use_ipc(self.job.network.transport, self.bind, one_machine=self.supervised):
             return local_address(self.token)
         return listen_address(self.bind)
+
+
+def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:
+    """Host and port; None for nowhere. The host is the one that the node listens on for others."""
+    port = settings.metrics_port
+    if port is None:
+        port = settings.job.watch.metrics_port
+    if not port:
+        return None
+    bind = settings.bind.removeprefix("tcp://")
+    host, colon, own = bind.rpartition(":")
+    return (host if colon and (own.isdecimal() or own == "*") else bind).strip("[]"), port
+
+
+def metrics_ports(job: Job) -> dict[tuple[str, int], int]:
+    """By role and index, for all nodes on one machine: the coordinator's, and those after it; zeros where
+    there are none. Raises JobFileError if they do not all fit."""
+    nodes = [("coordinator", 0)]
+    nodes += [(role, index) for role, count in job.expected.items() for index in range(count)]
+    first = job.watch.metrics_port
+    if first and first + len(nodes) - 1 > MAX_PORT:
+        raise JobFileError(
+            f"watch.metrics_port: {first} given; {len(nodes)} nodes need the ports up to "
+            f"{first + len(nodes) - 1}, and the last one is {MAX_PORT}",
+            remedy="give a lower one",
+        )
+    return {node: first + at if first else 0 for at, node in enumerate(nodes)}
+
+
+RETRY_SECONDS = 0.5
+
+
+async def told_host(settings: NodeSettings) -> str:
+    """`settings.advertise`; for "auto" this host's address towards the coordinator.
+
+    A container may start before the name of its coordinator is known, so that is asked again for
+    `run.start_timeout_seconds`. Call it on the node's loop.
+
+    Raises:
+        ClusterError: the coordinator's host is not known after that.
+    """
+    if settings.advertise != AUTO:
+        return settings.advertise
+    deadline = time.monotonic() + settings.job.run.start_timeout_seconds
+    while True:
+        try:
+            return await asyncio.to_thread(own_address, settings.join)
+        except ClusterError as error:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{error.what}, still not after {settings.job.run.start_timeout_seconds:g} s",
+                    where=settings.join,
+                    remedy="start the coordinator first and give the address that it prints",
+                ) from error
+        await asyncio.sleep(RETRY_SECONDS)

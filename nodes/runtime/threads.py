@@ -1,13 +1,28 @@
-"""Threads that own sockets: they stop when told, and a failure of theirs fails the node."""
+"""Threads that own sockets: they stop when told, and a failure of theirs fails the node.
+
+One bridge from a thread to an asyncio loop: a result that the loop awaits.
+
+A service thread that owns a `Listener` and waits for its messages in a poller.
+
+Work on a thread that has to end before anything else is done, also when nobody waits for it any more.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import queue
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, ParamSpec, TypeVar
 
-from ...pipeline.wire.waker import Waker
+import zmq
+
+from ...pipeline.wire.sockets import Listener, Waker
+from .message_handler import MessageHandler
 
 log = logging.getLogger(__name__)
 
@@ -60,3 +75,124 @@ class Service(ABC):
             self._failed(error)
         finally:
             log.debug("thread %s ends", threading.current_thread().name)
+
+
+T = TypeVar("T")
+
+
+class ThreadBridge(Generic[T]):
+    """A result on its way from a thread to the loop that this is made on.
+
+    Any thread may call `give`, `fail` and `run`. What comes when nobody waits any more is dropped.
+
+    Attributes:
+        result: to be awaited on the loop.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.result: asyncio.Future[T] = self._loop.create_future()
+
+    def give(self, result: T) -> None:
+        """The result is there."""
+        self._on_loop(lambda: self.result.set_result(result))
+
+    def fail(self, error: BaseException) -> None:
+        """There is none, for this reason."""
+        self._on_loop(lambda: self.result.set_exception(error))
+
+    def run(self, work: Callable[[], T]) -> None:
+        """Runs `work` here and gives its result, or its exception."""
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+            self.fail(error)
+        else:
+            self.give(result)
+
+    def _on_loop(self, settle: Callable[[], None]) -> None:
+        def if_awaited() -> None:
+            if not self.result.done():
+                settle()
+
+        # A loop that has ended.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(if_awaited)
+
+
+POLL_MILLISECONDS = 200
+
+
+class ListeningService(MessageHandler, Service):
+    """Handles messages in the order in which they come, and between them what other threads ask for.
+
+    For work that holds its thread; what does not is a `ListeningLoop`.
+
+    Args:
+        listener: the bound socket; owned by this thread from `start` on, and closed at its end.
+    """
+
+    def __init__(self, name: str, listener: Listener, failed: Callable[[BaseException], None]) -> None:
+        MessageHandler.__init__(self, listener)
+        Service.__init__(self, name, failed)
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def call(self, command: Callable[[], None]) -> None:
+        """Runs `command` on this thread between two messages; any thread may call it.
+
+        If the thread stops first it is never run: whoever waits for it is to be cancelled with the node.
+        """
+        self._commands.put(command)
+        self.waker.wake()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Runs `work` on this thread between two messages, and gives what it gives; for a loop's thread."""
+        bridge = ThreadBridge[T]()
+        self.call(lambda: bridge.run(work))
+        return await bridge.result
+
+    def body(self) -> None:
+        """Serves until told to stop, then closes the socket."""
+        poller = zmq.Poller()
+        poller.register(self.listener.socket, zmq.POLLIN)
+        poller.register(self.waker.fileno(), zmq.POLLIN)
+        waker_only = zmq.Poller()
+        waker_only.register(self.waker.fileno(), zmq.POLLIN)
+        try:
+            while not self.stopping:
+                (poller if self.takes_more() else waker_only).poll(POLL_MILLISECONDS)
+                woken_at = time.monotonic()
+                self.waker.clear()
+                while not self._commands.empty():
+                    self.settle()
+                    # What was taken is then not done, and a command would see rows that are half of it.
+                    if self.stopping:
+                        break
+                    self._commands.get()()
+                self._take(woken_at)
+        finally:
+            self.listener.close()
+
+    def settle(self) -> None:
+        """Called before a command: what was taken is to be done by then, unless the thread is `stopping`."""
+
+
+P = ParamSpec("P")
+
+
+async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `work` gives, run on a thread; its exception is raised.
+
+    A thread cannot be cancelled. Where this coroutine is, it waits for the end of the work all the same, and
+    raises CancelledError then, from what the work raised: so whoever cleans up after it never runs beside it.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from task.exception()
+    return task.result()

@@ -1,10 +1,16 @@
-"""Timing of the activities of this process's threads, and a trace of them."""
+"""Timing of the activities of this process's threads, and a trace of them.
+
+A thread that samples how late it wakes, to find what delays the process.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -104,3 +110,123 @@ class Activity:
             self.cpu_seconds += time.thread_time() - self._cpu_began
         if TRACER.on:
             TRACER.note(self.name, self._began, seconds)
+
+
+PERIOD_SECONDS: Final = 0.08
+STALL_SECONDS: Final = 0.03
+# Who waits for the interpreter lock wakes every 5 ms and asks for it; who is stopped does not wake.
+ASKING_SECONDS: Final = 0.1
+# Long for a wake-up, short beside the 5 ms for which a thread that runs Python code keeps the lock.
+LOCK_SECONDS: Final = 0.0005
+
+OWN_SCHEDULE: Final = "/proc/thread-self/schedstat"
+ENOUGH_BYTES: Final = 128
+# For a wake-up that is due, and waits for the interpreter lock or a core at most.
+NOTED_SECONDS: Final = 0.1
+
+
+class Sampler:
+    """Samples wake-ups during a profile. One thread calls `start`, `figures` and `stop`.
+
+    How late a wake-up is, beside what the kernel says that the thread waited for a core, is how long it
+    waited for the interpreter lock, a probe of how contended that is; or, if it is more than STALL_SECONDS
+    and the thread did not ask for the lock meanwhile, how long the process was stopped. Where the kernel does
+    not tell, waits for cores count as such too.
+    """
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._due = math.inf
+        self._wakes = 0
+        self._locked_wakes = 0
+        self._stalled_seconds = 0.0
+
+    def start(self) -> None:
+        """Start sampling."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and join it."""
+        self._stop.set()
+        self._thread.join()
+
+    def figures(self) -> dict[str, Any]:
+        """Count wake-ups, those that waited for the interpreter lock, and stopped seconds.
+
+        Waits for a wake-up that is due: the request to a process that was stopped and continued may
+        precede it.
+        """
+        latest = time.monotonic() + NOTED_SECONDS
+        while self._due < time.monotonic() < latest:
+            time.sleep(LOCK_SECONDS)
+        return {
+            "wakes": self._wakes,
+            "locked_wakes": self._locked_wakes,
+            "stalled_seconds": self._stalled_seconds,
+        }
+
+    def _run(self) -> None:
+        schedule = _opened(OWN_SCHEDULE)
+        try:
+            while not self._stop.is_set():
+                (waited, slices), due = _own(schedule), time.monotonic() + PERIOD_SECONDS
+                self._due = due
+                time.sleep(PERIOD_SECONDS)
+                late = time.monotonic() - due
+                waited_then, slices_then = _own(schedule)
+                self._note(late - (waited_then - waited), slices_then - slices)
+                self._due = math.inf
+        finally:
+            self._due = math.inf
+            if schedule is not None:
+                os.close(schedule)
+
+    def _note(self, late: float, slices: int) -> None:
+        """Record a wake-up that was `late` seconds late, in `slices` turns on a core."""
+        self._wakes += 1
+        if late > STALL_SECONDS and slices <= 2 + late / ASKING_SECONDS:
+            # It stopped some time before the wake-up was due, on average half a period.
+            self._stalled_seconds += late + PERIOD_SECONDS / 2
+        elif late > LOCK_SECONDS:
+            self._locked_wakes += 1
+
+
+def thread_figures() -> dict[str, list[float]]:
+    """CPU seconds and seconds of waiting for a core, by name of Python thread.
+
+    Threads of one name are summed. Empty if the system does not report them.
+    """
+    found: dict[str, list[float]] = {}
+    for thread in threading.enumerate():
+        path = Path(f"/proc/self/task/{thread.native_id}/schedstat")
+        if (ran := _schedule(path)) is not None:
+            sums = found.setdefault(thread.name, [0.0, 0.0])
+            sums[0] += ran[0]
+            sums[1] += ran[1]
+    return found
+
+
+def _opened(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def _own(schedule: int | None) -> tuple[float, int]:
+    """Seconds that this thread waited for a core, and its turns on one; 0 if unknown."""
+    if schedule is None:
+        return 0.0, 0
+    # Read anew from the start, the file has the figures of that moment.
+    _, waited, slices = os.pread(schedule, ENOUGH_BYTES, 0).split()
+    return int(waited) / 1e9, int(slices)
+
+
+def _schedule(path: Path) -> tuple[float, float] | None:
+    """Seconds on a core and waiting for one; None if unknown or the thread has ended."""
+    try:
+        ran, waited, _ = path.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return int(ran) / 1e9, int(waited) / 1e9

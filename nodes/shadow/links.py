@@ -13,9 +13,8 @@ from ...sync_algos.grouping import Grouping, everyone
 from ..allreduce.link import PeerLink
 from ..allreduce.sockets import PeerSocket
 from ..replica.replica import Shared
-from ..runtime.members import GroupView
+from ..runtime.members import GroupView, summed
 from ..runtime.role import MemberInfo
-from ..runtime.traffic import summed
 from .center_client import CenterLink
 
 

@@ -1,9 +1,14 @@
-"""Counting rounds and the sync gap of one trainer."""
+"""Counting rounds and the sync gap of one trainer.
+
+Where the workers of a trainer wait for a round that all trainers run together, at a fixed rate.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 
@@ -66,3 +71,106 @@ class RoundCounter:
                 "round_cpu_seconds": self._cpu_seconds,
                 "synced_iterations": self._synced_iterations,
             }
+
+
+STARVED_SECONDS = 0.2
+
+
+class _Place(Enum):
+    WORKING = "working"
+    AT_GATE = "at the gate"
+    STARVED = "starved"
+
+
+class RoundGate:
+    """A barrier of workers and the shadow thread. Any thread may call; workers call for themselves.
+
+    A round is due when no worker is at work and either one has come to the gate, or another trainer waits
+    for this one. A worker without input for STARVED_SECONDS does not hold rounds up: at the end of the input
+    the trainers that have none left still take part, so that nobody waits for them in vain.
+
+    Args:
+        workers: how many there are.
+        every: iterations of a worker between two rounds, k.
+        arrived: called, on the worker's thread, when a round may have become due.
+    """
+
+    def __init__(self, workers: int, every: int, arrived: Callable[[], None]) -> None:
+        self._every = every
+        self._arrived = arrived
+        self._changed = threading.Condition()
+        self._places = [_Place.STARVED] * workers
+        self._starved_since = [0.0] * workers
+        self._iterations = [0] * workers
+        self._in_round = False
+        self._open = False
+
+    def work(self, index: int) -> None:
+        """Waits for the end of a round that is under way, then counts as working."""
+        with self._changed:
+            while self._in_round and not self._open:
+                self._changed.wait()
+            self._places[index] = _Place.WORKING
+
+    def iterated(self, index: int) -> None:
+        """After an iteration; every k-th one waits here until a round has ended, or the gate is opened."""
+        self._iterations[index] += 1
+        if self._iterations[index] % self._every == 0:
+            self.arrive(index)
+
+    def arrive(self, index: int) -> None:
+        """Waits until a round has ended, or the gate is opened."""
+        with self._changed:
+            if self._open:
+                return
+            self._places[index] = _Place.AT_GATE
+        self._arrived()
+        with self._changed:
+            while self._places[index] is _Place.AT_GATE and not self._open:
+                self._changed.wait()
+            self._places[index] = _Place.WORKING
+
+    def starve(self, index: int) -> None:
+        """The worker has nothing to train, and says so again and again."""
+        with self._changed:
+            if self._places[index] is _Place.WORKING:
+                self._places[index] = _Place.STARVED
+                self._starved_since[index] = time.monotonic()
+
+    def enter(self, *, wanted: bool) -> bool:
+        """Begins a round if one is due; `wanted` says whether another trainer waits for this one."""
+        with self._changed:
+            now = time.monotonic()
+            if self._open or self._in_round or not all(self._waits(i, now) for i in range(len(self._places))):
+                return False
+            if not wanted and _Place.AT_GATE not in self._places:
+                return False
+            self._in_round = True
+            return True
+
+    def leave(self) -> None:
+        """The round has ended, complete or not: who waits for it goes on."""
+        with self._changed:
+            self._in_round = False
+            for index, place in enumerate(self._places):
+                if place is _Place.AT_GATE:
+                    self._places[index] = _Place.WORKING
+            self._changed.notify_all()
+
+    def open(self) -> None:
+        """For good: nobody waits any more."""
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    @property
+    def someone_waits(self) -> bool:
+        """Whether a worker is at the gate."""
+        with self._changed:
+            return _Place.AT_GATE in self._places
+
+    def _waits(self, index: int, now: float) -> bool:
+        place = self._places[index]
+        if place is _Place.STARVED:
+            return now - self._starved_since[index] >= STARVED_SECONDS
+        return place is _Place.AT_GATE

@@ -14,14 +14,11 @@ from ...pipeline.wire.tasks import TaskSet
 from ...sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
 from ..allreduce.sockets import PeerSocket
 from ..replica.replica import Shared
-from ..runtime.members import GroupView
+from ..runtime.members import GroupView, summed
 from ..runtime.role import MemberInfo, NodeContext
-from ..runtime.traffic import summed
-from .distant_rounds import DistantRounds
-from .fixed_rate import GatedRounds, OwnRounds, WorkerRounds
+from .fixed_rate import DistantRounds, GatedRounds, OwnRounds, WorkerRounds
 from .links import Links, LinkSettings, PeerCalls
-from .round_gate import RoundGate
-from .rounds import RoundCounter
+from .rounds import RoundCounter, RoundGate
 from .thread import Shadow
 
 REPORT_SECONDS = 10.0

@@ -15,8 +15,7 @@ from ..replica.replica import Shared
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER
 from .links import Links
-from .round_gate import RoundGate
-from .rounds import RoundCounter
+from .rounds import RoundCounter, RoundGate
 
 # Where rounds cannot be had, because a node is gone or this trainer is out of the group.
 RETRY_SECONDS = 0.05

@@ -6,6 +6,8 @@ readers and relay; it forks the one behind the second, which imports torch and f
 imported once a job, and its pages are shared.
 
 Both end when their socket ends. Neither has a thread, another socket, or CUDA when it forks: else it refuses.
+
+Whether this process can be forked: a child has none of its threads, and shares its sockets and its GPU.
 """
 
 from __future__ import annotations
@@ -24,12 +26,39 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..runtime.entry_points import CLI, JOB_CHECK, RELAY
-from ..runtime.process_title import show_command_line
-from .fork_safety import why_not_fork
+from ..runtime.process import CLI, JOB_CHECK, RELAY, show_command_line
+
+
+def why_not_fork(own_sockets: Collection[int] = ()) -> str:
+    """What stands against a fork, in words; empty if nothing does. Linux only.
+
+    Counts the threads that the kernel knows, and so also those of libraries.
+
+    Args:
+        own_sockets: descriptors of sockets that the child closes before it does anything else.
+    """
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        return f"it has {threads} threads"
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            opened = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            # The listing's own descriptor, closed by now.
+            continue
+        if opened.startswith("socket:") and int(name) not in own_sockets:
+            return f"it has a socket (descriptor {name})"
+        if opened.startswith("/dev/nvidia"):
+            return f"it has a GPU open ({opened})"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "it has initialized CUDA"
+    return ""
+
 
 MESSAGE_BYTES = 64 << 10
 # What is imported before the first fork, by both; then by the process without torch; then by the other one.

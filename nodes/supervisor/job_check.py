@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode, JobFileError, ShadowSyncError
-from ...pipeline.jobfile.load_part import load_resolved
+from ...pipeline.jobfile.load import load_resolved
 from ..launch import check_sync
-from ..runtime.entry_points import JOB_CHECK
+from ..runtime.process import JOB_CHECK
 from .child import Child, words_of
 from .starter import Starter
 

@@ -10,11 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 from ...pipeline.config.job import Job
-from ...pipeline.config.slow_network import SlowNetwork
+from ...pipeline.config.network import SlowNetwork
 from ...pipeline.errors import ClusterError, ExitCode, JobFileError
 from ...pipeline.report.model import EmulatedNetwork
 from ...pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
-from ..runtime.entry_points import RELAY
+from ..runtime.process import RELAY
 from .child import Child, words_of
 from .starter import Starter
 

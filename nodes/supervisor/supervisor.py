@@ -22,16 +22,14 @@ import zmq.asyncio
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.report.model import Report
-from ...pipeline.report.resume_hint import resume_hint
+from ...pipeline.report.run_folder import resume_hint
 from ...pipeline.report.write import read_report, rewrite_texts
-from ...pipeline.wire.aio import send_now
 from ...pipeline.wire.conversation import Conversation, Gone, Refused
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import prepare
-from ..runtime.entry_points import CLI
-from ..runtime.metrics_port import metrics_ports
-from ..runtime.process import watch_supervisor
+from ...pipeline.wire.sockets import prepare, send_now
+from ..runtime.process import CLI, watch_supervisor
+from ..runtime.settings import metrics_ports
 from .child import Child, words_of
 from .job_check import have_checked
 from .slow_network import Emulation

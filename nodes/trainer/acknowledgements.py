@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...pipeline.wire.conversation import Conversation
-from ..worker.trained import Trained
+from ..worker.batches import Trained
 
 LOOK_SECONDS = 0.05
 FLUSH_SECONDS = 0.2

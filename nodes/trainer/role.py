@@ -17,16 +17,15 @@ from ...pipeline.models.flat import digest_of
 from ...sync_algos.base import Algorithm
 from ...sync_algos.model_origin import ModelOrigin
 from ..allreduce.sockets import PeerSocket
-from ..runtime.kept_memory import keep_freed_memory
 from ..runtime.members import GroupView
+from ..runtime.process import keep_freed_memory
 from ..runtime.role import MemberInfo, NodeContext, Role, unknown_verb
 from ..shadow.synchronizer import Synchronizer
+from ..worker.batches import Trained
 from ..worker.handle import WorkerHandle
-from ..worker.trained import Trained
 from .acknowledgements import TrainedOutbox
-from .checkpoint import TrainerSnapshot
+from .checkpoint import TrainerKeeping, TrainerSnapshot
 from .restore import Restored, restore_trainer
-from .trainer_keeping import TrainerKeeping
 from .worker_pool import Crew, make_crew
 
 HOLD_SECONDS = 5.0

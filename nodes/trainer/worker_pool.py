@@ -9,18 +9,18 @@ from functools import partial
 from typing import Any
 
 from ...pipeline.config.job import Job
-from ...pipeline.quality import QualitySums
+from ...pipeline.metrics import QualitySums
+from ..replica.buffer import SharedMemory
 from ..replica.replica import Shared
-from ..replica.replica_memory import SharedMemory
+from ..runtime.members import summed
 from ..runtime.role import MemberInfo, NodeContext
-from ..runtime.thread_bridge import ThreadBridge
-from ..runtime.traffic import summed
+from ..runtime.threads import ThreadBridge
 from ..shadow.fixed_rate import FixedRate, WorkerRounds
+from ..worker.batches import Trained
 from ..worker.handle import Held, WorkerHandle
+from ..worker.process_channel import WorkerOrder
 from ..worker.process_parent import ProcessWorker
-from ..worker.trained import Trained
 from ..worker.worker import Worker
-from ..worker.worker_order import WorkerOrder
 
 TRACED_SECONDS = 3.0
 

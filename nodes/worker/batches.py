@@ -1,11 +1,17 @@
-"""A delivery on its way through a worker."""
+"""A delivery on its way through a worker.
+
+What a worker says of a batch that it has trained, or left out.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ...pipeline.embedding.lookup.lookup import LookupPlan
-from ...pipeline.types import Float32Array
+from ...pipeline.embedding.lookup.request import LookupPlan
+from ...pipeline.types import BatchId, Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..embedding.shared_memory import Lease
 from .reader_client import ReaderLine
@@ -31,3 +37,72 @@ class Slot:
     def training(self) -> bool:
         """Whether it is to be trained, not evaluated."""
         return self.delivery.pass_number == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A batch that is trained, and whose pushes every shard has answered; or one that is left out.
+
+    Attributes:
+        left_out: why it was not trained: nothing of it went to the replica or to a shard, and its sums are 0.
+            Empty for a batch that is trained.
+        loss_sum: log loss before the step, in nats, times the sample weights, over the examples.
+        positives: the sum of labels times sample weights.
+        weight: the sum of the sample weights; `examples` where the job has none.
+        finished_at: of the machine's monotonic clock, which its processes share.
+    """
+
+    worker: int
+    reader: str
+    sequence: int
+    id: BatchId
+    examples: int
+    loss_sum: float
+    positives: float
+    weight: float
+    finished_at: float
+    left_out: str = ""
+
+    @classmethod
+    def of(cls, worker: int, reader: str, delivery: Delivery, loss: float) -> Trained:
+        """Of a batch that is trained now; `loss` is its mean log loss."""
+        labels, weights = delivery.labels, delivery.weights
+        weighted = len(weights) > 0
+        weight = float(weights.sum()) if weighted else float(len(labels))
+        return cls(
+            worker=worker,
+            reader=reader,
+            sequence=delivery.sequence,
+            id=delivery.id,
+            examples=len(labels),
+            loss_sum=loss * weight,
+            positives=float((labels * weights).sum() if weighted else labels.sum()),
+            weight=weight,
+            finished_at=time.monotonic(),
+        )
+
+    @classmethod
+    def leaving_out(cls, worker: int, reader: str, delivery: Delivery, why: str) -> Trained:
+        """Of a batch that is left out now."""
+        id, examples, now = delivery.id, len(delivery.labels), time.monotonic()
+        return cls(worker, reader, delivery.sequence, id, examples, 0.0, 0.0, 0.0, now, why)
+
+    def to_wire(self) -> list[Any]:
+        """As a worker process tells its trainer, which knows which worker it is."""
+        return [
+            self.reader,
+            self.sequence,
+            list(self.id),
+            self.examples,
+            self.loss_sum,
+            self.positives,
+            self.weight,
+            self.finished_at,
+            self.left_out,
+        ]
+
+    @classmethod
+    def from_wire(cls, worker: int, record: Sequence[Any]) -> Trained:
+        """Of what `to_wire` gave."""
+        reader, sequence, id, *figures = record
+        return cls(worker, reader, sequence, BatchId.from_wire(id), *figures)

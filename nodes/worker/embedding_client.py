@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...pipeline.codecs.formats import CodecError
-from ...pipeline.codecs.registry import LinkCodecs
-from ...pipeline.embedding.lookup.lookup import LookupPlan
+from ...pipeline.codecs.formats import CodecError, LinkCodecs
+from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.errors import ShadowSyncError
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Attached, Failure, Lookup, Push, Pushed, Vectors

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ...pipeline.quality import QualitySums
+from ...pipeline.metrics import QualitySums
 
 
 @dataclass(frozen=True, slots=True)

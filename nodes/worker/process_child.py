@@ -1,10 +1,16 @@
-"""A worker process: the thread that trains, and this one, which talks to the trainer."""
+"""A worker process: the thread that trains, and this one, which talks to the trainer.
+
+A worker process's entry: `python -m shadowsync.nodes.worker.worker_main`, started by its trainer.
+
+Its order is the first line of standard input, which stays open as long as the trainer lives.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import queue
+import signal
 import sys
 import time
 from collections import deque
@@ -17,23 +23,20 @@ import zmq
 from ...pipeline.data.span import from_runs
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ExitCode, ShadowSyncError
-from ...pipeline.quality import QualitySums
-from ...pipeline.wire.waker import Waker
+from ...pipeline.metrics import QualitySums
+from ...pipeline.wire.sockets import Waker
+from ..replica.buffer import SharedMemory
 from ..replica.replica import Shared
-from ..replica.replica_memory import SharedMemory
-from ..runtime.kept_memory import keep_freed_memory
 from ..runtime.node import describe, process_metrics
+from ..runtime.process import keep_freed_memory, log_to_folder, log_to_stderr
 from ..runtime.role import MemberInfo
-from ..runtime.sampler import thread_figures
-from ..runtime.tracing import TRACER
-from ..shadow.distant_rounds import DistantGate, RoundNotes
-from ..shadow.fixed_rate import FixedRate, OwnRounds
+from ..runtime.tracing import TRACER, thread_figures
+from ..shadow.fixed_rate import DistantGate, FixedRate, OwnRounds, RoundNotes
 from ..shadow.links import LinkSettings
+from .batches import Trained
 from .handle import Held
-from .process_channel import WorkerPair
-from .trained import Trained
+from .process_channel import WorkerOrder, WorkerPair
 from .worker import Worker
-from .worker_order import WorkerOrder
 
 PULSE_SECONDS = 0.5
 TICK_MILLISECONDS = 25
@@ -221,3 +224,23 @@ class WorkerSide:
             "links": own.link_metrics() if own is not None else {},
         }
         self._send_later("pulse", body)
+
+
+def main() -> int:
+    """The exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A terminal's Ctrl-C reaches this process too; when it ends is for the trainer to say.
+        signal.signal(number, signal.SIG_IGN)
+    log_to_stderr()
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return int(ExitCode.STOPPED_BY_DEATH)
+    order = WorkerOrder.from_line(line)
+    log_to_folder(order.folder, f"{order.trainer}-worker-{order.index}")
+
+    WorkerSide(order).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

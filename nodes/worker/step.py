@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ...pipeline.embedding.lookup.lookup import LookupPlan
-from ...pipeline.embedding.lookup.vectors_part import Vectors
-from ...pipeline.models.loss import clip_, mean_log_loss
-from ...pipeline.models.rounded import RoundedMatrices
-from ...pipeline.quality import QualitySums
+from ...pipeline.embedding.lookup.request import LookupPlan
+from ...pipeline.embedding.lookup.vectors import Vectors
+from ...pipeline.metrics import QualitySums
+from ...pipeline.models.flat import RoundedMatrices
+from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, Landed, Landing, Staged

@@ -11,19 +11,18 @@ from typing import Any
 import torch
 import zmq
 
-from ...pipeline.embedding.lookup.lookup import LookupPlan
+from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.errors import JobFileError, ProtocolError
-from ...pipeline.quality import QualitySums
+from ...pipeline.metrics import QualitySums
 from ..replica.replica import Shared
 from ..runtime.role import MemberInfo
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate
-from .batches import Slot
+from .batches import Slot, Trained
 from .connections import MAX_UNANSWERED_PUSHES, WorkerLinks
 from .handle import Held
 from .step import Step, Stepper
-from .trained import Trained
 
 POLL_MILLISECONDS = 50
 WAITS = ("reader", "vectors", "pushes", "end")

@@ -1,8 +1,12 @@
-"""A file that is there whole or not at all."""
+"""A file that is there whole or not at all.
+
+A folder that is there whole or not at all.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,3 +57,27 @@ def unwritable(path: Path, error: OSError) -> ResourceError:
         where=str(path),
         remedy="free space or permit writing there, or set run.directory to another place",
     )
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Gives an empty folder beside `path`; when the block ends well, it is renamed to `path`.
+
+    When the block raises, the folder is removed. Raises ResourceError if `path` is there already and is no
+    empty folder, or if something cannot be written (also an OSError of the block).
+    """
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise ResourceError("is there already", where=str(path), remedy="give another folder, or remove it")
+    path = path.absolute()
+    temporary = path.with_name(f"{path.name}{UNFINISHED}{os.getpid()}")
+    try:
+        try:
+            temporary.mkdir(parents=True)
+            yield temporary
+            temporary.rename(path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error

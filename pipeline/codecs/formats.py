@@ -2,12 +2,28 @@
 
 What a lossy codec loses is fed back by whoever encodes: it encodes the difference from a reference that both
 ends hold, so that the next difference contains the error.
+
+The upper half of a float32.
+
+Half precision.
+
+Values as they are.
+
+One byte an element and one scale a block.
+
+Only the largest elements.
+
+The names of the codecs, making one, and the pair of them that a link has.
 """
 
 from __future__ import annotations
 
+import difflib
+import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,3 +55,270 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, payload: Payload, elements: int) -> Float32Array:
         """float32 [elements]; may share memory with `payload`. Raises CodecError, also for a hostile one."""
+
+
+_BLOCK = 1 << 14
+
+
+class BFloat16(Codec):
+    """bfloat16, little-endian, two bytes an element: 8 bits of precision, the range of float32.
+
+    Rounds to the nearest, to even where two are as near: the error is at most 1/256 of the value, or of the
+    smallest normal float32. Infinities and NaNs stay what they are (a NaN becomes a quiet one); a value above
+    the largest finite bfloat16 (3.39e38) by more than half a step becomes infinite, as IEEE 754 has it.
+    """
+
+    name = "bfloat16"
+
+    def encode(self, values: Float32Array) -> Payload:
+        """uint8 [2 * elements]."""
+        bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
+        halves = np.empty(len(bits), dtype="<u2")
+        rounded = np.empty(min(_BLOCK, len(bits)), dtype="<u4")
+        # Block by block, so that what is between the steps stays in the fastest cache.
+        for at in range(0, len(bits), _BLOCK):
+            part = bits[at : at + _BLOCK]
+            work = rounded[: len(part)]
+            np.right_shift(part, 16, out=work)
+            np.bitwise_and(work, 1, out=work)
+            np.add(work, 0x7FFF, out=work)
+            np.add(work, part, out=work)
+            np.right_shift(work, 16, out=work)
+            halves[at : at + _BLOCK] = work
+            # Only a NaN is above the infinities; rounding could carry it over into a number.
+            np.bitwise_and(part, 0x7FFFFFFF, out=work)
+            if work.max() > 0x7F800000:
+                nan = work > 0x7F800000
+                halves[at : at + _BLOCK][nan] = (part[nan] >> 16) | 0x0040
+        return halves.view(np.uint8)
+
+    def decode(self, payload: Payload, elements: int) -> Float32Array:
+        """Exact."""
+        if payload.nbytes != 2 * elements:
+            raise CodecError(f"bfloat16: {payload.nbytes} bytes came for {elements} elements")
+        bits = payload.view("<u2").astype("<u4")
+        np.left_shift(bits, 16, out=bits)
+        return bits.view("<f4")
+
+
+LARGEST = 65504.0
+
+
+class Float16(Codec):
+    """IEEE half precision, little-endian, two bytes an element: 11 bits of precision up to 65504.
+
+    Rounds to the nearest, to even where two are as near: the error is at most 1/2048 of the value, or 3e-8.
+    A finite value beyond ±65504 becomes ±65504, not infinite, so that error feedback can send the rest of it
+    later. Infinities and NaNs stay what they are.
+    """
+
+    name = "float16"
+
+    def encode(self, values: Float32Array) -> Payload:
+        """uint8 [2 * elements]."""
+        with np.errstate(over="ignore", under="ignore"):
+            halves = values.astype("<f2")
+        if np.isinf(halves).any():
+            over = np.isinf(halves) & np.isfinite(values)
+            halves[over] = np.copysign(np.float16(LARGEST), values[over])
+        return halves.view(np.uint8)
+
+    def decode(self, payload: Payload, elements: int) -> Float32Array:
+        """Exact."""
+        if payload.nbytes != 2 * elements:
+            raise CodecError(f"float16: {payload.nbytes} bytes came for {elements} elements")
+        return payload.view("<f2").astype("<f4")
+
+
+class Float32(Codec):
+    """Little-endian float32, bit by bit; neither side copies."""
+
+    name = "float32"
+    lossy = False
+
+    def encode(self, values: Float32Array) -> Payload:
+        """A view of the values' own memory."""
+        return values.astype("<f4", copy=False).view(np.uint8)
+
+    def decode(self, payload: Payload, elements: int) -> Float32Array:
+        """A view of the payload's memory; read-only if that is."""
+        if payload.nbytes != 4 * elements:
+            raise CodecError(f"float32: {payload.nbytes} bytes came for {elements} elements")
+        return payload.view("<f4")
+
+
+SMALLEST_BLOCK, LARGEST_BLOCK = 64, 1 << 16
+_TINY = float(np.finfo(np.float32).tiny)
+# So that 127 times it is still finite.
+_LARGEST_SCALE = np.nextafter(np.float32(float(np.finfo(np.float32).max) / 127), np.float32(0))
+
+
+class Int8(Codec):
+    """Blocks of `block` elements, each `round(x / scale)` as int8 with `scale` the block's largest |x| / 127.
+
+    The payload is the scales, float32 little-endian, one a block (the last block may be shorter), then the
+    int8 of all elements. The error is at most half a scale (and what float32 loses in `x / scale`); a block
+    whose scale would be below the smallest normal float32 travels as zeros.
+
+    Raises CodecError for values that are not finite: one of them would take its block's other values along.
+    """
+
+    name = "int8"
+
+    def __init__(self, block: int = 1024) -> None:
+        if not SMALLEST_BLOCK <= block <= LARGEST_BLOCK:
+            raise ValueError(f"int8_block: {block} given; {SMALLEST_BLOCK} to {LARGEST_BLOCK} will do")
+        self._block = block
+
+    def encode(self, values: Float32Array) -> Payload:
+        """uint8 [4 * blocks + elements]."""
+        scales_bytes = 4 * self._blocks(len(values))
+        payload = np.empty(scales_bytes + len(values), dtype=np.uint8)
+        scales, levels = payload[:scales_bytes].view("<f4"), payload[scales_bytes:].view(np.int8)
+        whole = len(values) // self._block
+        head = whole * self._block
+        _quantize(_rows(values[:head], whole), scales[:whole], _rows(levels[:head], whole))
+        if head < len(values):
+            _quantize(values[None, head:], scales[whole:], levels[None, head:])
+        return payload
+
+    def decode(self, payload: Payload, elements: int) -> Float32Array:
+        """Takes four bytes of memory for each byte of the payload."""
+        blocks = self._blocks(elements)
+        if elements < 0 or payload.nbytes != 4 * blocks + elements:
+            raise CodecError(f"int8 by {self._block}: {payload.nbytes} bytes came for {elements} elements")
+        scales, levels = payload[: 4 * blocks].view("<f4"), payload[4 * blocks :].view(np.int8)
+        if not np.all((scales >= 0) & (scales <= _LARGEST_SCALE)):
+            raise CodecError("int8: a scale that is negative, too large, or no number")
+        if elements and levels.min() < -127:
+            raise CodecError("int8: a level below -127")
+        values = levels.astype("<f4")
+        whole = elements // self._block
+        head = whole * self._block
+        rows = _rows(values[:head], whole)
+        np.multiply(rows, scales[:whole, None], out=rows)
+        if head < elements:
+            values[head:] *= scales[whole]
+        return values
+
+    def _blocks(self, elements: int) -> int:
+        return -(-elements // self._block)
+
+
+def _rows(flat: NDArray[Any], count: int) -> NDArray[Any]:
+    """A view [count, block]; also of nothing."""
+    return flat.reshape(count, len(flat) // count if count else 0)
+
+
+def _quantize(values: Float32Array, scales: Float32Array, levels: NDArray[np.int8]) -> None:
+    """Rows of values, float32 [n, block], to scales [n] and levels [n, block]."""
+    if not values.size:
+        return
+    most = np.maximum(values.max(axis=1), -values.min(axis=1))
+    if not np.isfinite(most).all():
+        raise CodecError("int8: values that are not finite")
+    np.minimum(most / np.float32(127), _LARGEST_SCALE, out=scales)
+    scales[scales < _TINY] = 0
+    with np.errstate(divide="ignore"):
+        steps = np.where(scales > 0, np.float32(1) / scales, np.float32(0))
+    scaled = values * steps[:, None]
+    np.rint(scaled, out=scaled)
+    np.clip(scaled, -127, 127, out=scaled)
+    levels[...] = scaled
+
+
+LARGEST_FRACTION = 0.5
+
+
+class TopK(Codec):
+    """The `fraction` of a chunk's elements that are largest by magnitude, as they are; the others are zero.
+
+    At least one element of a chunk travels. The payload is the elements' indices in the chunk, uint32
+    ascending, then their values, float32, both little-endian: 8 bytes each, so that a fraction above a half
+    would be more than float32. The error of an element that was left out is its whole value: use it with
+    error feedback only.
+
+    Raises CodecError for values that are not finite: there is no order among NaNs.
+    """
+
+    name = "topk"
+
+    def __init__(self, fraction: float = 0.05) -> None:
+        if not 0.0 < fraction <= LARGEST_FRACTION:
+            raise ValueError(
+                f"topk_fraction: {fraction!r} given; above 0 and at most {LARGEST_FRACTION} will do"
+            )
+        self._fraction = fraction
+
+    def encode(self, values: Float32Array) -> Payload:
+        """uint8 [8 * kept]."""
+        kept = self._kept(len(values))
+        payload = np.empty(8 * kept, dtype=np.uint8)
+        if not kept:
+            return payload
+        sizes = np.abs(values)
+        if not np.isfinite(sizes.max()):
+            raise CodecError("topk: values that are not finite")
+        # Several times as fast as `argpartition`.
+        least = np.partition(sizes, len(values) - kept)[len(values) - kept]
+        chosen = np.flatnonzero(sizes >= least)
+        if len(chosen) > kept:
+            surplus = np.flatnonzero(sizes[chosen] == least)[kept - len(chosen) :]
+            chosen = np.delete(chosen, surplus)
+        payload[: 4 * kept].view("<u4")[:] = chosen
+        np.take(values, chosen, out=payload[4 * kept :].view("<f4"))
+        return payload
+
+    def decode(self, payload: Payload, elements: int) -> Float32Array:
+        """Takes `4 / (8 * fraction)` times the payload's bytes of memory."""
+        kept = self._kept(elements)
+        if elements < 0 or payload.nbytes != 8 * kept:
+            raise CodecError(f"topk: {payload.nbytes} bytes came for {kept} of {elements} elements")
+        chosen = payload[: 4 * kept].view("<u4").astype(np.int64)
+        if kept and (chosen[-1] >= elements or not np.all(chosen[1:] > chosen[:-1])):
+            raise CodecError(f"topk: indices that do not ascend, or are not below {elements}")
+        kept_values = payload[4 * kept :].view("<f4")
+        if not np.isfinite(kept_values).all():
+            raise CodecError("topk: values that are not finite")
+        values = np.zeros(elements, dtype="<f4")
+        values[chosen] = kept_values
+        return values
+
+    def _kept(self, elements: int) -> int:
+        return min(elements, math.ceil(self._fraction * elements)) if elements > 0 else 0
+
+
+@dataclass(frozen=True)
+class CodecOptions:
+    """The options of all codecs: elements of a block of int8, and the share of elements that topk keeps."""
+
+    int8_block: int = 1024
+    topk_fraction: float = 0.05
+
+
+CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
+    Float32.name: lambda _: Float32(),
+    BFloat16.name: lambda _: BFloat16(),
+    Float16.name: lambda _: Float16(),
+    Int8.name: lambda options: Int8(options.int8_block),
+    TopK.name: lambda options: TopK(options.topk_fraction),
+}
+# What each element becomes depends on it alone, with a small error: these do without a reference.
+STATELESS: tuple[str, ...] = (Float32.name, BFloat16.name, Float16.name)
+
+
+def make_codec(name: str, options: CodecOptions | None = None) -> Codec:
+    """The codec called `name`; raises ValueError naming what there is, or the option that cannot be used."""
+    if name not in CODECS:
+        close = difflib.get_close_matches(name, CODECS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(CODECS)}"
+        raise ValueError(f"{name!r} given; {hint}")
+    return CODECS[name](options or CodecOptions())
+
+
+@dataclass(frozen=True)
+class LinkCodecs:
+    """The codecs of a link, each way: to the center or the reducer, and back."""
+
+    up: Codec = field(default_factory=Float32)
+    down: Codec = field(default_factory=Float32)

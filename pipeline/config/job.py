@@ -6,21 +6,21 @@ import hashlib
 
 from pydantic import ConfigDict, Field, model_validator
 
-from .checkpoint_section import CheckpointSection
-from .data_section import DataSection
-from .embedding_section import EmbeddingSection
-from .model_section import ModelSection
-from .network import CodecsSection
-from .network_section import NetworkSection
-from .run_section import RunSection
-from .section import Section
-from .sections import STRICT
-from .start_section import StartSection
-from .sync_section import SyncSection
-from .tables import TableSection, TableSettings, require_known, table_settings
-from .trainer_section import TrainerSection
-from .validation_section import ValidationSection
-from .watch_section import ReportSection, WatchSection
+from .data import DataSection
+from .network import CodecsSection, NetworkSection
+from .sections import (
+    STRICT,
+    CheckpointSection,
+    ReportSection,
+    RunSection,
+    Section,
+    StartSection,
+    SyncSection,
+    ValidationSection,
+    WatchSection,
+)
+from .tables import EmbeddingSection, ModelSection, TableSection, TableSettings, require_known, table_settings
+from .trainer import TrainerSection
 
 
 class Job(Section):

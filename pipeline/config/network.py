@@ -1,16 +1,29 @@
-"""The section of a job file on how values travel."""
+"""The section of a job file on how values travel.
+
+A network that is made slow on purpose: what `--delay` and `--bandwidth` say, in seconds and bytes.
+
+The section of a job file on addresses and the network.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
-from ..codecs.float32 import Float32
-from ..codecs.int8 import LARGEST_BLOCK, SMALLEST_BLOCK
-from ..codecs.registry import STATELESS, CodecOptions, LinkCodecs, make_codec
-from ..codecs.topk import LARGEST_FRACTION
-from .sections import STRICT
+from ..codecs.formats import (
+    LARGEST_BLOCK,
+    LARGEST_FRACTION,
+    SMALLEST_BLOCK,
+    STATELESS,
+    CodecOptions,
+    Float32,
+    LinkCodecs,
+    make_codec,
+)
+from .sections import STRICT, Section
 
 
 class CodecsSection(BaseModel):
@@ -73,3 +86,120 @@ class CodecsSection(BaseModel):
     def _pair(self, up: str, down: str) -> LinkCodecs:
         options = CodecOptions(self.int8_block, self.topk_fraction)
         return LinkCodecs(make_codec(up, options), make_codec(down, options))
+
+
+DELAY_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+BANDWIDTH_UNITS: Final = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
+MAX_DELAY_SECONDS: Final = 10.0
+MIN_BYTES_PER_SECOND: Final = 1e3
+_NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z/]*)")
+
+
+@dataclass(frozen=True)
+class SlowNetwork:
+    """What is put on the links that are emulated.
+
+    Attributes:
+        delay_seconds: one way; a question and its answer take twice as long. 0 puts the emulation in place
+            without a delay, so that runs with and without one differ in nothing else.
+        bytes_per_second: of each node that listens, in each direction, all its connections together, as
+            the network card of a machine of its own would have it; None is no limit.
+        every_link: all links of the job, or those of synchronization only.
+    """
+
+    delay_seconds: float
+    bytes_per_second: float | None
+    every_link: bool
+
+    def in_words(self) -> str:
+        """For reports and pages."""
+        parts = [f"a delay of {self.delay_seconds * 1e3:g} ms one way"]
+        if self.bytes_per_second is not None:
+            parts.append(f"{self.bytes_per_second * 8 / 1e6:g} Mbit/s for each node that listens, each way")
+        where = "all links" if self.every_link else "the links of synchronization"
+        return f"{' and '.join(parts)}, on {where}"
+
+
+def parse_delay(text: str) -> float:
+    """Seconds; raises ValueError that says what would do."""
+    seconds = _amount(text, DELAY_UNITS, "50ms, 0.2s or 800us")
+    if seconds > MAX_DELAY_SECONDS:
+        raise ValueError(f"{text!r} given; at most {MAX_DELAY_SECONDS:g}s can be emulated")
+    return seconds
+
+
+def parse_bandwidth(text: str) -> float:
+    """Bytes per second; raises ValueError that says what would do."""
+    rate = _amount(text, BANDWIDTH_UNITS, "100mbit, 2.5gbit or 800kbit (bits per second)")
+    if rate < MIN_BYTES_PER_SECOND:
+        raise ValueError(f"{text!r} given; at least 8kbit can be emulated")
+    return rate
+
+
+def _amount(text: str, units: dict[str, float], examples: str) -> float:
+    found = _NUMBER_AND_UNIT.fullmatch(text.strip())
+    if found is None or found[2].lower() not in units:
+        raise ValueError(f"{text!r} given; write a number and its unit: {examples}")
+    return float(found[1]) * units[found[2].lower()]
+
+
+class NetworkSection(Section):
+    """Addresses, which differ from host to host, and the transport. A slow network can be put on the links,
+    under `shadowsync run` only. Nodes need not agree on this section."""
+
+    transport: Literal["auto", "tcp", "ipc"] = Field(
+        default="auto",
+        description='"ipc" costs a third less CPU than loopback TCP and stays on one Linux machine; "auto"'
+        " takes it for the nodes of `shadowsync run` while `bind` is the loopback address, else TCP.",
+    )
+    shared_memory: bool = Field(
+        default=True,
+        description="Vectors and gradients between a worker and an embedding node on one Linux machine lie in"
+        ' memory that both see, instead of in messages. Never with `transport = "tcp"` or all links slow.',
+    )
+    bind: str = Field(default="127.0.0.1", description="Host to listen on, where `--bind` is not given.")
+    advertise: str = Field(
+        default="", description="Host that others are told, where `--advertise` is not given; empty: `bind`."
+    )
+    delay: str = Field(default="", description='A slow network: for example "50ms", one way; empty: none.')
+    bandwidth: str = Field(
+        default="", description='A slow network: for example "100mbit" of each listening node, each way.'
+    )
+    delay_links: Literal["sync", "all"] = Field(
+        default="sync", description="Which links are slow: those of synchronization, or all."
+    )
+    emulation: Literal["auto", "relay", "tc"] = Field(
+        default="auto",
+        description='By which means: a relay process, which "auto" is too. "tc" of earlier versions is read'
+        " in the jobs of saved models, and refused for a new run.",
+    )
+
+    @model_validator(mode="after")
+    def _units(self) -> NetworkSection:
+        for key, text, parse in (
+            ("delay", self.delay, parse_delay),
+            ("bandwidth", self.bandwidth, parse_bandwidth),
+        ):
+            try:
+                if text:
+                    parse(text)
+            except ValueError as error:
+                raise ValueError(f"network.{key}: {error}") from error
+        return self
+
+    @property
+    def slow(self) -> SlowNetwork | None:
+        """The network to emulate, if one is asked for."""
+        if not self.delay and not self.bandwidth:
+            return None
+        return SlowNetwork(
+            delay_seconds=parse_delay(self.delay) if self.delay else 0.0,
+            bytes_per_second=parse_bandwidth(self.bandwidth) if self.bandwidth else None,
+            every_link=self.delay_links == "all",
+        )
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether nodes of one machine may share memory: what goes through it takes no network's time."""
+        every_link = self.slow is not None and self.slow.every_link
+        return self.shared_memory and self.transport != "tcp" and not every_link

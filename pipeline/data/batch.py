@@ -1,10 +1,15 @@
-"""A batch of examples."""
+"""A batch of examples.
+
+Multi-hot values: for each table and example a bag of rows, which may be empty.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..types import BatchId, Float32Array, Int32Array
 
@@ -51,3 +56,68 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """The bags of some examples.
+
+    Attributes:
+        rows: int32 [N], the rows of table 0 of example 0, of example 1, ..., then those of table 1, ...
+        lengths: int32 [M, n], how many of them each bag has.
+    """
+
+    rows: Int32Array = field(default_factory=no_bag_rows)
+    lengths: Int32Array = field(default_factory=no_bag_lengths)
+
+    def slice(self, start: int, stop: int) -> Bags:
+        """The bags of examples start to stop - 1."""
+        if not self.lengths.shape[1]:
+            return self
+        if not len(self.lengths):
+            return Bags(self.rows, self.lengths[:, start:stop])
+        ends = _ends(self.lengths)
+        begins = ends - self.lengths
+        parts = []
+        if start < stop:
+            parts = [
+                self.rows[first:last]
+                for first, last in zip(begins[:, start].tolist(), ends[:, stop - 1].tolist(), strict=True)
+            ]
+        return Bags(_joined(parts), np.ascontiguousarray(self.lengths[:, start:stop]))
+
+    def take(self, indices: NDArray[np.intp]) -> Bags:
+        """The bags of the examples named by `indices`, in that order, as C-contiguous copies."""
+        lengths = self.lengths.take(indices, axis=1)
+        if not len(lengths):
+            return Bags(self.rows, lengths)
+        begins = (_ends(self.lengths) - self.lengths).take(indices, axis=1).ravel()
+        counts = lengths.ravel().astype(np.int64)
+        total = int(counts.sum())
+        # Where each bag begins in the result, taken away from where it begins here, and counted up inside.
+        shift = np.repeat(begins - (np.cumsum(counts) - counts), counts)
+        return Bags(self.rows[shift + np.arange(total)], lengths)
+
+    @staticmethod
+    def join(parts: Sequence[Bags]) -> Bags:
+        """All parts one after the other, as C-contiguous copies; `parts` must not be empty."""
+        lengths = np.concatenate([part.lengths for part in parts], axis=1)
+        if not len(lengths):
+            return Bags(no_bag_rows(), lengths)
+        bounds = [np.concatenate([[0], np.cumsum(part.lengths.sum(axis=1))]) for part in parts]
+        rows = [
+            part.rows[bound[table] : bound[table + 1]]
+            for table in range(len(lengths))
+            for part, bound in zip(parts, bounds, strict=True)
+        ]
+        return Bags(_joined(rows), lengths)
+
+
+def _ends(lengths: Int32Array) -> NDArray[np.int64]:
+    """int64 [M, n]: one past the last row of each bag."""
+    ends: NDArray[np.int64] = np.cumsum(lengths, dtype=np.int64).reshape(lengths.shape)
+    return ends
+
+
+def _joined(parts: Sequence[Int32Array]) -> Int32Array:
+    return np.concatenate(parts) if parts else no_bag_rows()

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from ..types import IndexArray
 from .bad_rows import BadRows, printable
-from .column_tap import ColumnTap
-from .decimals import parse_number, parse_numbers
+from .fields import parse_number, parse_numbers
 from .hashing import hash_fields, table_rows_of
-from .schema import Examples, FeatureShape, log_transform
+from .schema import ColumnTap, Examples, FeatureShape, log_transform
 from .span import Span
 from .text import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, line_blocks, line_numbers, too_long
 

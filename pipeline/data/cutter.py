@@ -8,12 +8,10 @@ from ..errors import DataError
 from ..types import BatchId
 from .bad_rows import BadRows
 from .batch import Batch
-from .column_tap import ColumnTap
 from .criteo_tsv import read_tsv
-from .example_memory import WindowMemory
 from .parquet import read_parquet
-from .schema import Examples, FeatureShape
-from .shuffle import row_order, windows
+from .schema import ColumnTap, Examples, FeatureShape
+from .shuffle import WindowMemory, row_order, windows
 from .span import Span
 
 

@@ -1,26 +1,73 @@
-"""Parquet logs: columns `label`, `I1`, `I2`, ... and `C1`, `C2`, ..., read in bounded memory."""
+"""Parquet logs: columns `label`, `I1`, `I2`, ... and `C1`, `C2`, ..., read in bounded memory.
+
+Whether the ids of a column are texts or integers, which are hashed differently: one in all files.
+
+Whether a Parquet file has the columns of a schema, and of which types they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..config.data import ColumnSection, suggest
 from ..errors import DataError
-from .arrow_columns import is_number, is_text, numbers_of, plain_type
 from .bad_rows import BadRows
-from .column_tap import ColumnTap
-from .fields import hashes, nulls
+from .fields import hashes, is_number, is_text, nulls, numbers_of, plain_type
 from .hashing import table_rows_of
-from .id_classes import IdClasses
 from .paths import opened, reading
-from .schema import LABEL, Examples, FeatureShape, log_transform
+from .record_schema import RecordSchema
+from .schema import LABEL, ColumnTap, Examples, FeatureShape, log_transform
 from .span import Span
+
+IdClass: TypeAlias = Literal["text", "integer"]
+
+
+def id_class(kind: pa.DataType) -> IdClass | None:
+    """Of a column of ids or of lists of them; None for one that holds nothing but nulls, or no ids."""
+    kind = plain_type(kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = plain_type(kind.value_type)
+    if is_text(kind):
+        return "text"
+    return "integer" if pa.types.is_integer(kind) else None
+
+
+class IdClasses:
+    """The class of each column's ids, over all files that were looked at. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[IdClass, str]] = {}
+
+    @property
+    def by_column(self) -> dict[str, IdClass]:
+        """Of each column that has a class."""
+        return {name: found for name, (found, _) in self._found.items()}
+
+    def know(self, classes: Mapping[str, IdClass], where: str) -> None:
+        """The classes of files that are not looked at, as `where` states them."""
+        self._found |= {name: (found, where) for name, found in classes.items()}
+
+    def note(self, path: str, name: str, kind: pa.DataType) -> None:
+        """A file has the column in this type. Raises DataError if an earlier one has the other class."""
+        found = id_class(kind)
+        if found is None:
+            return
+        first, where = self._found.setdefault(name, (found, path))
+        if first != found:
+            raise DataError(
+                f"column {name} holds {found} ids, and in {where} {first} ids: the same value would have "
+                "another row of the table",
+                where=path,
+                remedy=f"write {name} in one type into all files of data.path, validation_path and eval_path",
+            )
+
 
 BATCH_ROWS = 16_384
 _BATCH_BYTES = 4 << 20
@@ -176,3 +223,54 @@ def _examples(
     if not valid.all():
         labels, dense, table_rows = labels[valid], dense[:, valid], np.compress(valid, table_rows, axis=1)
     return Examples(labels.astype(np.float32), np.ascontiguousarray(log_transform(dense).T), table_rows)
+
+
+PREPARED_KEY: Final = b"shadowsync.order"
+"""In the metadata of each part that `shadowsync prepare` wrote: whose it is."""
+_REMEDY = "name the columns of [data.columns] as the file does, or change their kinds"
+
+
+def check_raw(path: str, arrow: Any) -> None:
+    """Raises DataError for a part of a prepared folder: its values would be hashed and transformed again."""
+    if PREPARED_KEY in (arrow.metadata or {}):
+        raise DataError(
+            "is a part of a prepared folder, hashed and transformed already",
+            where=path,
+            remedy="give its folder as data.prepared; to score, give the files that it was made of",
+        )
+
+
+def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | None = None) -> None:
+    """Raises DataError for a column that the file does not have once, or has in a type that does not fit;
+    with `ids`, which it tells of this file, also for ids of another class than in an earlier one."""
+    for name, column in schema.data.columns.items():
+        if column.kind == "ignored":
+            continue
+        source = schema.source_of(name)
+        if arrow.names.count(source) != 1:
+            times = "no" if source not in arrow.names else f"{arrow.names.count(source)} times"
+            raise DataError(
+                f"has {times} column {source!r}; {suggest(source, arrow.names)}", where=path, remedy=_REMEDY
+            )
+        kind = plain_type(arrow.field(source).type)
+        fits, wanted = _fits(kind, column)
+        if not (fits or pa.types.is_null(kind)):
+            raise DataError(
+                f"column {source} holds {kind}; {name} needs {wanted}", where=path, remedy=_REMEDY
+            )
+        if ids is not None and column.kind in ("categorical", "multi_hot"):
+            ids.note(path, name, kind)
+
+
+def _fits(kind: pa.DataType, column: ColumnSection) -> tuple[bool, str]:
+    if column.kind == "categorical":
+        return is_text(kind) or pa.types.is_integer(kind), "texts or integers"
+    if column.kind == "multi_hot":
+        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        inner = plain_type(kind.value_type) if lists else kind
+        fits = is_text(inner) or (lists and (pa.types.is_integer(inner) or pa.types.is_null(inner)))
+        return fits, "lists of texts or integers, or delimited texts"
+    if column.kind == "timestamp" or column.transform == "time":
+        fits = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        return fits or is_number(kind) or is_text(kind), "times, dates, numbers or texts"
+    return is_number(kind) or is_text(kind), "numbers, or texts that are numbers"

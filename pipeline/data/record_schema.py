@@ -8,18 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..config.data import ColumnSection
-from ..config.data_section import DataSection
+from ..config.data import ColumnSection, DataSection
 from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, Int32Array, Mask, Uint64Array
-from .arrow_columns import is_text
-from .bags import Bags
-from .batch import no_weights
-from .column_tap import ColumnTap
-from .fields import TextRules, bags, equals_any, hashes, moments, nulls, numbers
+from .batch import Bags, no_weights
+from .fields import TextRules, bags, equals_any, hashes, is_text, moments, nulls, numbers
 from .hashing import column_number, table_rows_of
 from .label_expression import LabelExpression
-from .schema import Examples, log_transform
+from .schema import ColumnTap, Examples, log_transform
 
 
 @dataclass(frozen=True, slots=True)

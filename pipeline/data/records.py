@@ -11,16 +11,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..types import Float64Array
-from .arrow_columns import bytes_of
 from .bad_rows import BadRows, printable
-from .line_parser import LineParser, Parsed
-from .parquet import parquet_rows
-from .parquet_schema import check_parquet
+from .fields import bytes_of
+from .parquet import check_parquet, parquet_rows
 from .record_schema import Fault, Records, RecordSchema
 from .schema import Examples
+from .schema_check import columns_of, delimiter_of
 from .span import Span
-from .text import LineBlock, line_blocks, line_numbers, without_first_line
-from .text_header import columns_of, delimiter_of
+from .text import LineBlock, LineParser, Parsed, line_blocks, line_numbers, without_first_line
 
 # Each column is some calls into Arrow, which cost as much as a hundred rows.
 RECORD_BLOCK_BYTES = 1 << 21

@@ -1,16 +1,18 @@
-"""What a log has to contain, and parsed examples before they are cut into batches."""
+"""What a log has to contain, and parsed examples before they are cut into batches.
+
+What a chunk of rows was made of: the hashes of its ids, and which of its numbers are missing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Float32Array, Int32Array
-from .bags import Bags
-from .batch import no_weights
+from ..types import Float32Array, Int32Array, Mask, Uint64Array
+from .batch import Bags, no_weights
 
 LABEL = "label"
 
@@ -123,3 +125,21 @@ def log_transform(values: NDArray[np.float64]) -> Float32Array:
     np.copysign(signed, values, out=signed)
     signed += 0.0
     return signed.astype(np.float32)
+
+
+@dataclass
+class ColumnTap:
+    """The good rows of the chunk that a reader gave last, beside its examples. One thread at a time.
+
+    Attributes:
+        hashes: of each column with a table, uint64 [n]; of a multi-hot one those of all of its bags, one
+            after the other.
+        missing: of each dense column, bool [n].
+    """
+
+    hashes: Mapping[str, Uint64Array] = field(default_factory=dict)
+    missing: Mapping[str, Mask] = field(default_factory=dict)
+
+    def show(self, hashes: Mapping[str, Uint64Array], missing: Mapping[str, Mask]) -> None:
+        """A reader's own: called once for each chunk, right before it is given."""
+        self.hashes, self.missing = hashes, missing

@@ -7,9 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..errors import DataError
 from .bad_rows import printable
-from .id_classes import IdClasses
-from .parquet import check_click_columns, row_groups
-from .parquet_schema import check_parquet, check_raw
+from .parquet import IdClasses, check_click_columns, check_parquet, check_raw, row_groups
 from .paths import can_seek, matching, reading, size_of
 from .record_schema import RecordSchema
 from .schema import FeatureShape

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.split_section import SplitSection
+from ..config.data import SplitSection
 from .bad_rows import BadRows
 from .hashing import hash_bytes, mix64, mix_numbers
 from .records import Chunk

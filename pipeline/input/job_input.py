@@ -9,14 +9,12 @@ import numpy as np
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch
-from ..data.column_tap import ColumnTap
 from ..data.cutter import batches_of, examples_of
-from ..data.example_memory import WindowMemory
-from ..data.id_classes import IdClasses
+from ..data.parquet import IdClasses
 from ..data.record_schema import RecordSchema
 from ..data.records import Chunk, read_records
-from ..data.schema import FeatureShape
-from ..data.sorted_rows import SortedRows
+from ..data.schema import ColumnTap, FeatureShape
+from ..data.shuffle import SortedRows, WindowMemory
 from ..data.span import Span
 from ..data.spans import plan_spans
 from ..data.split import of_part, of_range

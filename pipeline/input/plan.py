@@ -1,15 +1,24 @@
-"""Counting the rows of spans: how many, whether in the order of time, and how many before a moment."""
+"""Counting the rows of spans: how many, whether in the order of time, and how many before a moment.
+
+What is trained on, validated on and tested on: the spans of each part. Imports no torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
 
 import numpy as np
 
+from ..config.data import DataSection, seconds_of
+from ..config.job import Job
 from ..data.bad_rows import BadRows
-from ..data.sorted_rows import size_of_chunk
-from ..data.span import Span
+from ..data.parquet import IdClass
+from ..data.paths import identity
+from ..data.shuffle import size_of_chunk, too_large
+from ..data.span import PartName, Span
+from ..errors import DataError
 from .job_input import JobInput
 
 
@@ -58,3 +67,151 @@ def count_rows(
                 count.before[place] += int((chunk.times < moment).sum())
         count.of_span.append(rows)
     return count
+
+
+@dataclass(frozen=True)
+class InputPlan:
+    """The spans of each part; no row is in two of them.
+
+    Attributes:
+        train: numbered from 0, in the order of the plan.
+        validation, test: each numbered from 0; empty where the job has no such part.
+        progressive: the numbers of the spans of `train` whose batches are scored before they are trained on.
+        id_classes: of the columns with ids, in Parquet, that have a value in any file.
+    """
+
+    train: list[Span]
+    validation: list[Span] = field(default_factory=list)
+    test: list[Span] = field(default_factory=list)
+    progressive: frozenset[int] = frozenset()
+    id_classes: Mapping[str, IdClass] = field(default_factory=dict)
+
+
+def plan_input(job: Job) -> InputPlan:
+    """The plan of a job's input, a pure function of the job file and the files.
+
+    Looks at the first rows of each file; with `data.order = "time"` or `data.split.progressive` it reads all
+    of `data.path` once. Raises DataError for files that cannot be used, for one that is in two parts, and for
+    a column whose ids are texts in one file and integers in another; JobFileError for such a schema.
+    """
+    source, data = JobInput(job), job.data
+    files = source.plan(data.path)
+    validation, test = (
+        source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
+    )
+    check_apart({"path": files, "validation_path": validation, "eval_path": test})
+    given = InputPlan([], validation, test, id_classes=source.ids.by_column)
+    if data.order == "time":
+        return _by_time(source, data, files, given)
+    train = files
+    if data.split.by == "fraction":
+        train = _drawn(files, "train")
+        validation = _drawn(files, "validation") if data.split.validation else validation
+        test = _drawn(files, "test") if data.split.test else test
+    given = replace(given, train=train, validation=validation, test=test)
+    if not data.split.progressive:
+        return given
+    count = count_rows(source, train, BadRows(data.max_bad_rows))
+    return _with_progressive(train, count.of_span, count.rows, data, given)
+
+
+def check_apart(parts: Mapping[str, Sequence[Span]]) -> None:
+    """Raises DataError for a file that two keys of the data section name."""
+    files = {key: {identity(span.path): span.path for span in spans} for key, spans in parts.items()}
+    for (one, mine), (other, yours) in combinations(files.items(), 2):
+        for name in sorted(mine.keys() & yours.keys())[:1]:
+            raise DataError(
+                f"is in data.{one} and in data.{other}, so its rows would be in two parts",
+                where=yours[name],
+                remedy=f"let data.{one} leave it out, or take a part of data.path by data.split",
+            )
+
+
+def _drawn(spans: Sequence[Span], part: PartName) -> list[Span]:
+    return [replace(span, part=part) for span in spans]
+
+
+def _by_time(source: JobInput, data: DataSection, files: list[Span], plan: InputPlan) -> InputPlan:
+    moments = [data.split.validation_from, data.split.test_from]
+    asked = [seconds_of(moment) for moment in moments if moment is not None]
+    count = count_rows(source, files, BadRows(data.max_bad_rows), asked)
+    spans, rows = files, count.of_span
+    if not count.in_order:
+        if count.size_bytes > data.sort_limit_bytes:
+            raise too_large(count.size_bytes, count.rows, data.sort_limit_bytes, data.path)
+        spans = _sorted_spans(files[0], count, data.span_bytes)
+        rows = [span.stop - span.start for span in spans]
+    ends = _ends(data, count)
+    validation, test = (_numbered(cut_rows(spans, rows, start, stop)) for start, stop in pairwise(ends))
+    plan = replace(plan, validation=validation or plan.validation, test=test or plan.test)
+    return _with_progressive(spans, rows, ends[0], data, plan)
+
+
+def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
+    """One past the last row of training, of validation, and of all, in the order of time."""
+    split, total = data.split, count.rows
+    before = iter(count.before)
+    test_from = total - round(total * split.test)
+    validation_from = test_from - round(total * split.validation)
+    if split.validation_from is not None:
+        validation_from = next(before)
+    if split.test_from is not None:
+        test_from = next(before)
+        validation_from = validation_from if split.validation_from is not None else test_from
+    if not validation_from:
+        raise DataError(
+            "no row is left to train on before the parts that data.split takes",
+            where=", ".join(data.path),
+            remedy="let validation_from and test_from be later, or the fractions smaller",
+        )
+    return validation_from, test_from, total
+
+
+def _sorted_spans(file: Span, count: RowCount, span_bytes: int) -> list[Span]:
+    at_once = max(1, span_bytes * count.rows // max(count.size_bytes, 1))
+    starts = range(0, count.rows, at_once)
+    return [
+        replace(file, number=number, kind="sorted", start=start, stop=min(start + at_once, count.rows))
+        for number, start in enumerate(starts)
+    ]
+
+
+def _with_progressive(
+    spans: Sequence[Span], rows: Sequence[int], end: int, data: DataSection, plan: InputPlan
+) -> InputPlan:
+    """The plan with rows 0 to `end` - 1 as its training, cut where the progressive part begins."""
+    begin = end - round(end * data.split.progressive)
+    before = cut_rows(spans, rows, 0, begin)
+    after = cut_rows(spans, rows, begin, end) if begin < end else []
+    train = _numbered([*before, *after])
+    return replace(plan, train=train, progressive=frozenset(range(len(before), len(train))))
+
+
+def cut_rows(spans: Sequence[Span], rows: Sequence[int], start: int, stop: int) -> list[Span]:
+    """Pieces of spans that have good rows start to stop - 1 of all of them.
+
+    Args:
+        spans: whole ones, in order.
+        rows: good rows of each.
+    """
+    if start == stop > 0:
+        # The spans without a good row that lie here are with the rows before them.
+        return []
+    pieces = []
+    done, total = 0, sum(rows)
+    for span, count in zip(spans, rows, strict=True):
+        before, done = done, done + count
+        first, last = max(start - before, 0), min(stop - before, count)
+        # A span without a good row has bad ones to tell of: it goes with the rows that follow it.
+        empty = count == 0 and start <= before and (before < stop or before == total == stop)
+        if first >= last and not empty:
+            continue
+        if span.kind == "sorted":
+            pieces.append(replace(span, start=span.start + first, stop=span.start + last))
+        else:
+            pieces.append(replace(span, first=first, last=-1 if last == count else last))
+    return pieces
+
+
+def _numbered(spans: Sequence[Span]) -> list[Span]:
+    return [replace(span, number=number) for number, span in enumerate(spans)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..config.job import Job
-from ..data.id_classes import IdClass
+from ..data.parquet import IdClass
 from ..data.paths import absolute, matching, reading, size_of
 from ..data.prepared.agreement import check_agreement, role_paths
 from ..data.prepared.manifest import Part, PreparedManifest, Role, in_folder, read_prepared

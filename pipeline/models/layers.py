@@ -1,12 +1,20 @@
-"""Products of all pairs of vectors, with a backward pass that multiplies once."""
+"""Products of all pairs of vectors, with a backward pass that multiplies once.
+
+The loss of a batch and the bound of its gradient.
+
+The multi-layer perceptron that the models are made of.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final, cast
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 
 class PairProducts(nn.Module):
@@ -62,3 +70,60 @@ class _PairProducts(torch.autograd.Function):
         both = gradient.index_select(1, mirror)
         both[:, :: features + 1] = 0.0
         return torch.bmm(both.view(-1, features, features), vectors), None, None
+
+
+# As `torch.nn.utils.clip_grad_norm_` has it.
+_CLIP_EPS = 1e-6
+
+
+def mean_log_loss(
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The mean log loss in nats, a scalar, of logits and labels, float32 [B]: weighted by `weights`,
+    float32 [B], none negative, if given. A batch whose weights are all 0 has loss 0 and moves nothing."""
+    if weights is None:
+        return binary_cross_entropy_with_logits(logits, labels)
+    each = binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    total = weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
+    loss: torch.Tensor = (each * weights).sum() / total
+    return loss
+
+
+def clip_(gradient: torch.Tensor, limit: float) -> torch.Tensor:
+    """Scales a flat gradient, float32 [numel], in place so that its Euclidean norm is at most `limit`; gives
+    the norm before, a scalar on the gradient's device. Nothing waits for the device.
+
+    Source: Pascanu, Mikolov, Bengio, arXiv 1211.5063, Algorithm 1, over all parameters together.
+    """
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient)
+    gradient.mul_((limit / (norm + _CLIP_EPS)).clamp(max=1.0))
+    return norm
+
+
+THIN_ELEMENTS: Final = 4096
+"""Layers with fewer weights gain nothing by lower precision: each product of bfloat16 takes some 25
+microseconds before it begins."""
+
+
+class ThinLinear(nn.Linear):
+    """A linear layer in float32, whatever autocast says."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """float32 [..., out] from [..., in]."""
+        device = inputs.device.type
+        if not torch.is_autocast_enabled(device):
+            return super().forward(inputs)
+        with torch.autocast(device, enabled=False):
+            return super().forward(inputs.float())
+
+
+def mlp(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
+    """Linear layers of these widths with ReLU between them, and after the last if `last_relu`."""
+    layers: list[nn.Module] = []
+    for at, (width_in, width_out) in enumerate(pairwise(widths)):
+        kind = ThinLinear if width_in * width_out < THIN_ELEMENTS else nn.Linear
+        layers.append(kind(width_in, width_out))
+        if last_relu or at < len(widths) - 2:
+            # In place: nothing else reads a linear layer's output, and its gradient does not need it.
+            layers.append(nn.ReLU(inplace=True))
+    return nn.Sequential(*layers)

@@ -13,7 +13,7 @@ import torch
 from torch.optim.adagrad import adagrad
 from torch.optim.adam import adam
 
-from ..config.trainer_section import TrainerSection
+from ..config.trainer import TrainerSection
 
 ADAGRAD_EPS = 1e-10
 ADAM_BETAS = (0.9, 0.999)

@@ -13,6 +13,8 @@ to the job file:
 torch's own generator only, which is seeded from `run.seed` so that every trainer starts from the same
 weights. Several workers run `forward` on modules of their own whose parameters share memory, so a module
 keeps no state between calls but its parameters (no batch normalization).
+
+A user's own class by name: "package.module:Class", or "file.py:Class".
 """
 
 from __future__ import annotations
@@ -25,12 +27,32 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...class_loader import NoSuchFile, is_file, load_module
 from ..config.job import Job
 from ..errors import JobFileError
-from .built_in import DCNv2
-from .dlrm import DLRM
-from .own import load_own
-from .wide_deep import WideDeep
+from .built_in import DLRM, DCNv2, WideDeep
+
+_WHERE = "model.name"
+
+
+def load_own(name: str) -> Any:
+    """What the name stands for; raises JobFileError. A file is imported once in a process, by its path."""
+    where, _, wanted = name.rpartition(":")
+    try:
+        return getattr(load_module(where), wanted)
+    except NoSuchFile as error:
+        raise JobFileError(
+            f"{name!r} given; there is no file {where}", where=_WHERE, remedy="give the path of a Python file"
+        ) from error
+    except Exception as error:
+        raise JobFileError(
+            f"{name!r} cannot be imported ({type(error).__name__}: {error})",
+            where=_WHERE,
+            remedy="look at the file"
+            if is_file(where)
+            else "install the package that holds it, or set PYTHONPATH to its folder",
+        ) from error
+
 
 MODELS: dict[str, type[nn.Module]] = {"dcn_v2": DCNv2, "dlrm": DLRM, "wide_deep": WideDeep}
 # The keys of [model] that a model is made with, beside its options.

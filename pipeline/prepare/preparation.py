@@ -8,11 +8,9 @@ from pathlib import Path
 from ..config.job import Job
 from ..data.prepared.manifest import MANIFEST_NAME, Order, PreparedManifest, read_prepared
 from ..errors import DataError
-from .folder import Progress
-from .out_folder import clear, clear_unfinished, locked
+from .folder import Progress, clear, clear_unfinished, locked
 from .run import PreparationRun, Tell, Told
-from .source import order_of, plan_pieces
-from .tapped_rows import TappedInput
+from .source import TappedInput, order_of, plan_pieces
 
 __all__ = ["Prepared", "Tell", "Told", "prepare"]
 

@@ -15,13 +15,11 @@ from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.prepared.manifest import MANIFEST_NAME, ROLES, Part, PreparedManifest, Role
 from ..errors import DataError
-from .folder import Progress
-from .out_folder import clear_unfinished
+from .folder import Progress, clear_unfinished
 from .part_writer import PartWriter, sha256_of
-from .source import Piece, columns_of_job
+from .source import Piece, TappedInput, TappedRows, columns_of_job
 from .statistics import StatisticsCounter
 from .statistics_page import write_statistics
-from .tapped_rows import TappedInput, TappedRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from ..config.job import Job
 from ..data.hashing import column_number, hash_bytes
 from ..types import Float32Array
-from .tapped_rows import TappedRows
+from .source import TappedRows
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 

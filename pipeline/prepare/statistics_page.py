@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..checkpoint.atomic_file import whole_file
 from ..data.prepared.manifest import PreparedManifest
-from .out_folder import STATISTICS_JSON, STATISTICS_MARKDOWN
+from .folder import STATISTICS_JSON, STATISTICS_MARKDOWN
 from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics
 
 

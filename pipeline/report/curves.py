@@ -14,7 +14,7 @@ from matplotlib.ticker import EngFormatter
 
 from ..checkpoint.atomic_file import whole_file
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
-from .part import Point
+from .placement import Point
 
 _INCHES: Final = (8.0, 4.5)
 _DOTS_PER_INCH: Final = 110

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from .part import Amount, Count, Part, Point
-from .placement import Placement
+from .placement import Amount, Count, Part, Placement, Point
 
 FORMAT_VERSION: Final = 1
 NE_PICTURE: Final = "ne.png"

@@ -1,11 +1,25 @@
-"""Placement of the tables' rows on nodes: plan.json, and a part of report.json."""
+"""Placement of the tables' rows on nodes: plan.json, and a part of report.json.
+
+Base class and field types of report.json.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from .part import Amount, Count, Part
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0)]
+Point = tuple[Amount, Amount]
+
+
+class Part(BaseModel):
+    """Base of all parts: frozen, no unknown keys, no NaN. None: not measured."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
 
 PLAN_FILE: Final = "plan.json"
 

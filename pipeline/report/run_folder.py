@@ -1,4 +1,7 @@
-"""The folder of a run, and the link `latest` to the newest."""
+"""The folder of a run, and the link `latest` to the newest.
+
+What a run that was stopped says of how to go on. Imports no torch, as the coordinator says it too.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from ..checkpoint.atomic_file import unwritable
-from ..errors import JobFileError
+from ..checkpoint.manifest import open_checkpoint
+from ..errors import CheckpointError, JobFileError
 
 LATEST: Final = "latest"
 
@@ -65,3 +69,12 @@ def shown(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def resume_hint(run_folder: Path) -> str:
+    """How to go on with a run that was stopped, in words that follow others; "" if it has no checkpoint."""
+    try:
+        open_checkpoint(run_folder)
+    except CheckpointError:
+        return ""
+    return f"; go on from its last checkpoint with `shadowsync resume {shown(run_folder)}`"

@@ -1,4 +1,7 @@
-"""The report on the terminal, in at most 40 lines of 100 columns."""
+"""The report on the terminal, in at most 40 lines of 100 columns.
+
+The plan of the tables on the terminal, when a job starts.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..text.format import amount, count, data_size
 from ..text.terminal import add_row, plain_table
 from . import wording
 from .model import LinkTraffic, Node, Report
+from .placement import HOW_IN_WORDS, PlacedNode, PlanRecord
 
 _WIDE: Final = 100
 _IDENTITY_ROWS: Final = 6
@@ -168,3 +173,39 @@ def _print_events(report: Report, console: Console) -> None:
     hidden = len(report.events) - _EVENT_ROWS
     if hidden > 0:
         console.print(Text(f"{hidden} more events are in report.md", style="yellow"))
+
+
+SHOWN_NODES = 16
+
+
+def print_plan(record: PlanRecord, console: Console) -> None:
+    """Print what each embedding node keeps and its expected load; nothing for one node.
+
+    Only the thread that owns `console` may call.
+    """
+    if len(record.nodes) < 2:
+        return
+    how = HOW_IN_WORDS[record.how]
+    sample = f", from {record.sampled_examples:,} examples" if record.sampled_examples else ""
+    console.print(Text(f"tables over {len(record.nodes)} embedding nodes, {how}{sample}", style="bold"))
+    table = plain_table()
+    add_row(table, ("node", "pieces", "rows", "memory", "ns/example", "of the mean"), "dim")
+    for node in record.nodes[:SHOWN_NODES]:
+        add_row(table, _cells(node, record.nodes))
+    console.print(table)
+    if len(record.nodes) > SHOWN_NODES:
+        console.print(Text(f"{len(record.nodes) - SHOWN_NODES} more are in plan.json", style="dim"))
+
+
+def _cells(node: PlacedNode, nodes: list[PlacedNode]) -> tuple[str, ...]:
+    expected = [other.expected_ns for other in nodes if other.expected_ns is not None]
+    mean = sum(expected) / len(expected) if expected else 0.0
+    share = f"{node.expected_ns / mean:.2f}" if node.expected_ns is not None and mean else ""
+    return (
+        node.name,
+        count(node.pieces),
+        count(node.rows),
+        data_size(node.bytes),
+        amount(node.expected_ns, missing=""),
+        share,
+    )

@@ -14,7 +14,7 @@ from ..data.prepared.manifest import source_files
 from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
-from ..quality import QualitySums, gain_ratio
+from ..metrics import QualitySums, gain_ratio
 from .model import SavedModel, Which
 
 SCORE_BATCH = 4096

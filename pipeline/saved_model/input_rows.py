@@ -1,4 +1,7 @@
-"""The rows of files that are to be scored: every one of them, in order, those that have no score included."""
+"""The rows of files that are to be scored: every one of them, in order, those that have no score included.
+
+What of a job's columns a model needs to score a row: neither a label, nor a weight, nor a time.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,67 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..config.data import suggest
-from ..data.arrow_columns import bytes_of, plain_type
+from ..config.data import ColumnSection, DataSection, suggest
+from ..config.job import Job
 from ..data.bad_rows import printable
-from ..data.id_classes import id_class
-from ..data.line_parser import LineParser, Parsed
-from ..data.parquet import parquet_rows
-from ..data.parquet_schema import check_parquet
-from ..data.record_schema import Records
-from ..data.schema import Examples
+from ..data.fields import bytes_of, plain_type
+from ..data.parquet import IdClass, check_parquet, id_class, parquet_rows
+from ..data.record_schema import Records, RecordSchema
+from ..data.schema import LABEL, Examples
+from ..data.schema_check import delimiter_of
 from ..data.span import Span
-from ..data.text import first_line, line_blocks, line_numbers, without_first_line
-from ..data.text_header import delimiter_of
+from ..data.text import LineParser, Parsed, first_line, line_blocks, line_numbers, without_first_line
 from ..errors import DataError
 from ..types import Float32Array, IndexArray
-from .input_schema import InputSchema
+
+_NOT_INPUT = ("label", "weight", "timestamp", "ignored")
+
+
+@dataclass(frozen=True)
+class InputSchema:
+    """The schemas of one model. One thread at a time.
+
+    Attributes:
+        inputs: of the columns that the model sees; a file without the others has all that it needs.
+        label: of the label's column alone.
+        label_source: that column, as files call it.
+        places: the columns of a file without a header, in order.
+        data: how files are written: their format, delimiter, quotes.
+        id_classes: what ids training saw in each column of a file, where that is known.
+    """
+
+    inputs: RecordSchema
+    label: RecordSchema
+    label_source: str
+    places: list[str]
+    data: DataSection
+    id_classes: Mapping[str, IdClass]
+
+
+def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
+    """Of a job with or without [data.columns]; `id_classes` by the name of the column in the job. Raises
+    JobFileError for an expression that cannot be used."""
+    data = job.data if job.data.columns else _implied(job.data)
+    label = next(name for name, column in data.columns.items() if column.kind == "label")
+    seen = {name: column for name, column in data.columns.items() if column.kind not in _NOT_INPUT}
+    return InputSchema(
+        inputs=RecordSchema(data.model_copy(update={"columns": seen}), job.table_rows),
+        label=RecordSchema(data.model_copy(update={"columns": {label: data.columns[label]}}), ()),
+        label_source=data.columns[label].source or label,
+        places=[name for name, column in data.columns.items() if column.source in ("", name)],
+        data=data,
+        id_classes={data.columns[name].source or name: found for name, found in id_classes.items()},
+    )
+
+
+def _implied(data: DataSection) -> DataSection:
+    """The same as columns: a label, numbers I1, I2, ... and ids C1, C2, ..."""
+    columns = {LABEL: ColumnSection(kind="label")}
+    columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(data.dense_features)}
+    columns |= {f"C{at + 1}": ColumnSection(kind="categorical") for at in range(data.categorical_features)}
+    text = {"format": "tsv", "header": False, "quote": "", "missing": [""], "strip": False, "delimiter": ""}
+    return data.model_copy(update={"columns": columns} | (text if data.format == "criteo_tsv" else {}))
+
 
 Columns: TypeAlias = Mapping[str, pa.Array]
 

@@ -15,13 +15,11 @@ from ..checkpoint.atomic_file import whole_file
 from ..config.job import Job
 from ..data.bad_rows import KEPT
 from ..data.batch import Batch
-from ..data.id_classes import IdClass
-from ..data.parquet_schema import check_parquet
+from ..data.parquet import IdClass, check_parquet
 from ..data.spans import plan_spans
 from ..errors import CheckpointError, DataError
 from ..types import BatchId, Float32Array
-from .input_rows import InputRows, read_input, rows_of_columns
-from .input_schema import InputSchema, input_schema
+from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns
 
 NOT_FINITE = "the model's logit of it is not finite"
 _OWN = ("file", "row", "probability", "logit", "label")

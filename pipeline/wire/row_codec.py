@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from ..codecs.formats import Codec, Payload
-from ..codecs.registry import LinkCodecs
+from ..codecs.formats import Codec, LinkCodecs, Payload
 from ..types import Float32Array, Int32Array
 from .messages import CodedPush, CodedVectors, Push, Vectors
 from .schema import Message

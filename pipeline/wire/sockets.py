@@ -1,12 +1,20 @@
-"""The blocking sockets: `Connection` (DEALER) and `Listener` (ROUTER). Each is owned by one thread."""
+"""The blocking sockets: `Connection` (DEALER) and `Listener` (ROUTER). Each is owned by one thread.
+
+Sending from an asyncio loop without ever waiting.
+
+Waking a thread that waits in a ZeroMQ poller.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import zmq
+import zmq.asyncio
 
 from ..errors import ClusterError, ProtocolError
 from .frames import MAX_TENSOR_BYTES, decode, encode
@@ -179,3 +187,51 @@ class Listener:
     def close(self) -> None:
         """Closes the socket; what is queued has LINGER_MILLISECONDS to leave."""
         self.socket.close()
+
+
+def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
+    """Queues a message on the loop's thread and says whether it was queued.
+
+    With a full queue, or a peer that is gone, nothing is sent: whoever asked asks again (contract 6).
+    """
+    future = cast("asyncio.Future[Any]", socket.send_multipart(frames, zmq.NOBLOCK))
+    error = future.exception() if future.done() else None
+    if error is None:
+        return True
+    if isinstance(error, zmq.ZMQError) and error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+        log.warning("a control message could not be queued: %s", error)
+        return False
+    raise error
+
+
+class Waker:
+    """A socket pair: `wake` may be called by any thread, `fileno` and `clear` belong to the waiting one."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        """The descriptor to register with a poller for reading."""
+        return self._reader.fileno()
+
+    def wake(self) -> None:
+        """Makes the descriptor readable; a full pair is readable already."""
+        try:
+            self._writer.send(b"\0")
+        except (BlockingIOError, OSError):
+            return
+
+    def clear(self) -> None:
+        """Takes what `wake` wrote."""
+        try:
+            while self._reader.recv(4096):
+                continue
+        except (BlockingIOError, OSError):
+            return
+
+    def close(self) -> None:
+        """Closes both ends."""
+        self._reader.close()
+        self._writer.close()

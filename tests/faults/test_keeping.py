@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shadowsync.nodes.coordinator.checkpoint_room import RESERVE_BYTES
+from shadowsync.nodes.coordinator.checkpoint import RESERVE_BYTES
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import wait_until

@@ -28,7 +28,7 @@ def workers_of(pid: int) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(pid).children():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if child.cmdline()[1:] == ["-m", "shadowsync.nodes.worker.worker_main"]:
+            if child.cmdline()[1:] == ["-m", "shadowsync.nodes.worker.process_child"]:
                 found.append(child)
     return found
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from shadowsync.pipeline.jobfile.load_part import load_job
+from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.runs import RunFolder

@@ -10,7 +10,7 @@ import pytest
 import shadowsync
 import torch
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.jobfile.load_part import load_job
+from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder

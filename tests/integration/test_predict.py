@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.errors import CheckpointError, DataError
-from shadowsync.pipeline.jobfile.load_part import validate_job
+from shadowsync.pipeline.jobfile.load import validate_job
 from shadowsync.pipeline.saved_model.evaluate import batches_of, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import write_predictions

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import shadowsync
-from shadowsync.pipeline.jobfile.load_part import load_job
+from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.sync_algos.registry import make_algorithm
 from shadowsync.tests.support.page_blocks import blocks_of
 

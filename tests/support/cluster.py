@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shadowsync.nodes.sync_count import with_sync_nodes
+from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.jobfile.load_part import load_job
+from shadowsync.pipeline.jobfile.load import load_job
 
 from .processes import Process, Starter, wait_until
 from .runs import RunFolder

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding.lookup.lookup import LookupPlan
-from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
-from shadowsync.pipeline.embedding.lookup.vectors_part import Vectors
+from shadowsync.pipeline.embedding.lookup.request import LookupPlan
+from shadowsync.pipeline.embedding.lookup.router import ShardRouter
+from shadowsync.pipeline.embedding.lookup.vectors import Vectors
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.store import ShardStore

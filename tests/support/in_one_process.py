@@ -11,10 +11,10 @@ import zmq
 from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.reader.parser import AHEAD_BATCHES, Fed
 from shadowsync.nodes.reader.sender import Sender
-from shadowsync.nodes.runtime.loop_thread import LoopThread
+from shadowsync.nodes.runtime.loops import LoopThread
 from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.runtime.threads import Service
-from shadowsync.nodes.worker.trained import Trained
+from shadowsync.nodes.worker.batches import Trained
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch

@@ -17,11 +17,10 @@ from uuid import uuid4
 
 import pytest
 import zmq
-from shadowsync.nodes.launch import check_sync
+from shadowsync.nodes.launch import check_sync, with_sync_nodes
 from shadowsync.nodes.runtime.settings import NodeSettings
-from shadowsync.nodes.sync_count import with_sync_nodes
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.jobfile.load_part import load_job
+from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.sockets import Connection

@@ -17,8 +17,8 @@ from unittest import mock
 import zmq
 from shadowsync.nodes.coordinator.main import run_coordinator
 from shadowsync.nodes.launch import make_role
-from shadowsync.nodes.runtime.logs import JsonLines
 from shadowsync.nodes.runtime.node import Node
+from shadowsync.nodes.runtime.process import JsonLines
 from shadowsync.nodes.runtime.process_hooks import ProcessHooks
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from shadowsync.nodes.allreduce.early_chunks import RoundId
-from shadowsync.nodes.allreduce.peer_events import Ended, Excluded, Late, Met, Result
 from shadowsync.nodes.allreduce.protocol import AllReduceState
-from shadowsync.pipeline.codecs.registry import LinkCodecs
+from shadowsync.nodes.allreduce.round import Ended, Excluded, Late, Met, Result, RoundId
+from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import Algorithm

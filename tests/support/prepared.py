@@ -11,9 +11,9 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.span import Span
-from shadowsync.pipeline.input.input_plan import plan_input
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.input.plan import plan_input
+from shadowsync.pipeline.jobfile.load import job_of_tree
 
 Tree = dict[str, dict[str, Any]]
 FIELDS = ("labels", "dense", "rows", "weights", "bag_rows", "bag_lengths")

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from shadowsync.nodes.runtime.entry_points import CLI
-from shadowsync.nodes.supervisor.fork_client import open_server, receive_answer, send_order
+from shadowsync.nodes.runtime.process import CLI
+from shadowsync.nodes.supervisor.starter import open_server, receive_answer, send_order
 
 MARKER = "SHADOWSYNC_TEST_SESSION"
 THREADS = dict.fromkeys(

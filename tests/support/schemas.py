@@ -11,7 +11,7 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.jobfile.load import job_of_tree
 
 COLUMNS: dict[str, Any] = {
     "y": {"kind": "label", "threshold": 4},

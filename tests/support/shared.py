@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shadowsync.nodes.replica.buffer import ReplicaMemory
 from shadowsync.nodes.replica.replica import Shared
-from shadowsync.nodes.replica.replica_memory import ReplicaMemory
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from shadowsync.commands.profile import run_profile
-from shadowsync.pipeline.jobfile.load_part import load_job
+from shadowsync.pipeline.jobfile.load import load_job
 
 if __name__ == "__main__":
     seconds, job_file = sys.argv[1:]

@@ -18,7 +18,6 @@ import numpy as np
 
 from ...errors import DataError, JobFileError, ResourceError
 from .columns import BLOCK_EXAMPLES, ClickColumns, draw_block
-from .log_tally import PartTally
 from .manifest import (
     GENERATOR_VERSION,
     MANIFEST_NAME,
@@ -27,6 +26,7 @@ from .manifest import (
     LogFile,
     LogManifest,
     PartManifest,
+    PartTally,
     read_manifest,
     read_manifest_file,
     write_manifest,

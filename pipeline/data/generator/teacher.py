@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ...types import Float64Array, Int32Array
-from .click_ids import ids_of_ranks, normals_of_ids
-from .columns import COUNT_COLUMNS, ID_COLUMNS, IdColumn, draw_block, popularity
+from .columns import COUNT_COLUMNS, ID_COLUMNS, IdColumn, draw_block, ids_of_ranks, normals_of_ids, popularity
 
 LATENT_DIM: Final = 2
 MEAN_LABEL: Final = 0.25

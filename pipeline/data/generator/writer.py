@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from .click_ids import ids_of_ranks
-from .columns import COUNT_COLUMNS, ID_COLUMNS, ClickColumns
+from .columns import COUNT_COLUMNS, ID_COLUMNS, ClickColumns, ids_of_ranks
 from .manifest import Compression, DataFormat
 
 _GZIP_LEVEL: Final = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...config.data_section import DataSection
+from ...config.data import DataSection
 from ...config.job import Job
 from ...errors import JobFileError
 from ..paths import absolute

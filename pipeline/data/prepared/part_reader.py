@@ -1,7 +1,11 @@
-"""Reads one part of a prepared folder into examples, and sees what does not belong there."""
+"""Reads one part of a prepared folder into examples, and sees what does not belong there.
+
+Whether every byte of a prepared folder is what was written.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -11,13 +15,12 @@ import pyarrow.parquet as pq
 
 from ...errors import DataError
 from ...types import Int32Array
-from ..bags import Bags
-from ..batch import no_weights
-from ..parquet_schema import PREPARED_KEY
-from ..paths import opened, reading
+from ..batch import Bags, no_weights
+from ..parquet import PREPARED_KEY
+from ..paths import opened, opened_raw, reading, size_of
 from ..records import Chunk
 from ..schema import Examples
-from .manifest import Column, Part, PreparedManifest
+from .manifest import Column, Part, PreparedManifest, in_folder, read_prepared
 
 REMEDY: Final = "copy the folder anew, or prepare it again with --force"
 ROW_GROUP_ROWS: Final = 1 << 16
@@ -108,3 +111,26 @@ def _bags(lists: Sequence[Any]) -> Bags:
     rows: list[Int32Array] = [values.flatten().to_numpy() for values in lists]
     lengths = [np.diff(values.offsets.to_numpy()) for values in lists]
     return Bags(np.concatenate(rows), np.stack(lengths).astype(np.int32))
+
+
+_PIECE_BYTES = 1 << 22
+
+
+def verify_folder(folder: str) -> PreparedManifest:
+    """Reads all parts once, and compares size and SHA-256 with the manifest, which it gives.
+
+    Raises DataError for the first part that differs, is absent or cannot be read.
+    """
+    manifest = read_prepared(folder)
+    for part in manifest.parts:
+        path = in_folder(folder, part.name)
+        digest = hashlib.sha256()
+        with reading(path), opened_raw(path) as file:
+            size = size_of(path)
+            while piece := file.read(_PIECE_BYTES):
+                digest.update(piece)
+        if size is not None and size != part.bytes:
+            raise DataError(f"has {size} bytes, its manifest says {part.bytes}", where=path, remedy=REMEDY)
+        if digest.hexdigest() != part.sha256:
+            raise DataError("was altered: its SHA-256 is not the manifest's", where=path, remedy=REMEDY)
+    return manifest

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .lookup import Bags, BankLookup, LookupPlan
-from .request import Distinct
+from .request import Bags, BankLookup, Distinct, LookupPlan
 
 
 @dataclass(frozen=True, slots=True)

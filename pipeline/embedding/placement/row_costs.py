@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...config.tables import TableSettings
-from .row_state import row_bytes, state_floats
+from .ranges import row_bytes, state_floats
 from .table_access import TableAccess
 
 TABLE_BYTES: Final = (1 << 18, 1 << 25)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from ...config.tables import TableSettings
-from .ranges import Range, require_enough
-from .row_state import row_bytes
+from .ranges import Range, require_enough, row_bytes
 
 
 def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:

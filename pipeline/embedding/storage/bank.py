@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from ...types import Float32Array, Int32Array
 from ..placement.plan import Bank
-from ..placement.row_state import WEIGHTS
+from ..placement.ranges import WEIGHTS
 from .optimizers import make_row_optimizer
-from .row_storage_part import RowArray, make_row_storage
+from .row_storage import RowArray, make_row_storage
 
 Places = NDArray[np.int64]
 

@@ -12,8 +12,8 @@ from ...errors import ResourceError
 from ...memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import Float32Array, Int32Array
-from ..lookup.lookup import NO_BAG_LENGTHS
-from ..lookup.routing import NO_ROWS, ShardRouter
+from ..lookup.request import NO_BAG_LENGTHS
+from ..lookup.router import NO_ROWS, ShardRouter
 from ..placement.plan import TablePlan
 from .saved_tables import SavedTables
 from .shard_work import sum_bags

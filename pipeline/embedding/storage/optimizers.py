@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..placement.row_state import row_states
+from ..placement.ranges import row_states
 from .row_storage import RowMemory
 
 EPSILON: Final = 1e-8

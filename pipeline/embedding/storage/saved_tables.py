@@ -13,7 +13,7 @@ from ...checkpoint.reader import TensorReader
 from ...config.tables import TableSettings
 from ...errors import CheckpointError
 from ...types import Float32Array
-from ..placement.row_state import WEIGHTS, row_states
+from ..placement.ranges import WEIGHTS, row_states
 from .applied import AppliedBatches
 
 ROLE: Final = "embedding"

@@ -11,15 +11,15 @@ from ...errors import ResourceError
 from ...memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import BatchId, Float32Array, Int32Array
-from ..lookup.lookup import NO_BAG_LENGTHS, bank_shares, count_floats
+from ..lookup.request import NO_BAG_LENGTHS, bank_shares, count_floats
 from ..lookup.vectors import Floats, flat_floats
 from ..placement.plan import Piece, TablePlan
-from ..placement.row_state import STORAGE_BYTES, WEIGHTS, row_bytes
+from ..placement.ranges import STORAGE_BYTES, WEIGHTS, row_bytes
 from .bank import RowBank
 from .first_values import mixed_key, row_values
-from .row_storage_part import RowArray
+from .row_storage import RowArray
 from .saved_tables import SavedTables
-from .shard_work_part import BankPart, LookupWork, PushWork
+from .shard_work import BankPart, LookupWork, PushWork
 
 FILL_ROWS = 65_536
 FIRST_BATCH = BatchId(0, 0, 0, 0)

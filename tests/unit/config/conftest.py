@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.jobfile.load_part import load_job
+from shadowsync.pipeline.jobfile.load import load_job
 
 DATA = '[data]\nformat = "parquet"\npath = "train-*.parquet"\n'
 

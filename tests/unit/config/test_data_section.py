@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shadowsync.pipeline.config.data import seconds_of
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.split_section import seconds_of
-from shadowsync.pipeline.jobfile.load_part import load_job
+from shadowsync.pipeline.jobfile.load import load_job
 
 Load = Callable[..., Job]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel, ValidationError
-from shadowsync.pipeline.codecs.registry import LinkCodecs
+from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.config.job import Job
 
 Load = Callable[..., Job]

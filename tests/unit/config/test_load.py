@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.jobfile.load_part import REMOVED_KEYS, load_job, load_resolved
+from shadowsync.pipeline.jobfile.load import REMOVED_KEYS, load_job, load_resolved
 
 Load = Callable[..., Job]
 Write = Callable[[str], Path]

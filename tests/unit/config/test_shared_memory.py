@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.pipeline.config.network_section import NetworkSection
+from shadowsync.pipeline.config.network import NetworkSection
 
 
 @pytest.mark.parametrize(

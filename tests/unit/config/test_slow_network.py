@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.network_section import NetworkSection
-from shadowsync.pipeline.config.slow_network import SlowNetwork, parse_bandwidth, parse_delay
+from shadowsync.pipeline.config.network import NetworkSection, SlowNetwork, parse_bandwidth, parse_delay
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.jobfile.load_part import load_resolved, validate_job
+from shadowsync.pipeline.jobfile.load import load_resolved, validate_job
 
 BASE = {
     "data": {"format": "parquet", "path": ["x"], "categorical_features": 3, "dense_features": 2},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.jobfile.load_part import validate_job
+from shadowsync.pipeline.jobfile.load import validate_job
 
 
 def tree(**trainer: Any) -> dict[str, Any]:

@@ -17,9 +17,9 @@ import pytest
 import shadowsync
 import yaml
 from shadowsync.cli import main
-from shadowsync.nodes.sync_count import with_sync_nodes
+from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.jobfile.load_part import load_job
+from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.tests.support.imports import package_folders
 
 ROOT = Path(shadowsync.__file__).resolve().parent

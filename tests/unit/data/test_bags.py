@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.pipeline.data.bags import Bags
+from shadowsync.pipeline.data.batch import Bags
 
 # Tables of examples of bags.
 Lists = list[list[list[int]]]

@@ -17,7 +17,7 @@ from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.data.spans import Span, plan_spans
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.cut import cut_batches
 

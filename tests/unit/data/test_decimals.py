@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.pipeline.data.decimals import parse_number, parse_numbers
+from shadowsync.pipeline.data.fields import parse_number, parse_numbers
 from shadowsync.pipeline.data.hashing import PADDING_BYTES
 
 

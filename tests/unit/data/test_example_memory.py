@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.data.bags import Bags
-from shadowsync.pipeline.data.example_memory import WindowMemory
+from shadowsync.pipeline.data.batch import Bags
 from shadowsync.pipeline.data.schema import Examples
+from shadowsync.pipeline.data.shuffle import WindowMemory
 
 
 def _part(seed: int, count: int, *, wide: bool) -> Examples:

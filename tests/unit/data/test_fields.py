@@ -11,8 +11,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shadowsync.pipeline.data.decimals import parse_number
-from shadowsync.pipeline.data.fields import TextRules, bags, equals_any, hashes, moments, numbers
+from shadowsync.pipeline.data.fields import (
+    TextRules,
+    bags,
+    equals_any,
+    hashes,
+    moments,
+    numbers,
+    parse_number,
+)
 from shadowsync.pipeline.data.hashing import column_number, hash_bytes, hash_integers, table_rows_of
 
 RULES = TextRules(("", "?"), strip=True)

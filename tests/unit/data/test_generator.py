@@ -13,8 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from shadowsync.pipeline.data.generator import generator
-from shadowsync.pipeline.data.generator.click_ids import ranks_of_ids
-from shadowsync.pipeline.data.generator.columns import BLOCK_EXAMPLES, COUNT_COLUMNS, ID_COLUMNS
+from shadowsync.pipeline.data.generator.columns import BLOCK_EXAMPLES, COUNT_COLUMNS, ID_COLUMNS, ranks_of_ids
 from shadowsync.pipeline.data.generator.generator import LogManifest, draw_rows, generate_log, read_manifest
 from shadowsync.pipeline.data.generator.teacher import Teacher
 from shadowsync.pipeline.errors import DataError, JobFileError, ResourceError

@@ -7,14 +7,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from shadowsync.pipeline.data.generator.click_ids import ids_of_ranks, normals_of_ids, ranks_of_ids
 from shadowsync.pipeline.data.generator.columns import (
     BLOCK_EXAMPLES,
     COUNT_COLUMNS,
     ID_COLUMNS,
     ClickColumns,
     draw_block,
+    ids_of_ranks,
+    normals_of_ids,
     popularity,
+    ranks_of_ids,
 )
 from shadowsync.pipeline.data.generator.generator import draw_rows
 from shadowsync.pipeline.data.generator.teacher import EXPECTED_NE, LATENT_DIM, MEAN_LABEL, Teacher, entropy

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.split_section import SplitSection
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.data.split import drawn
 from shadowsync.pipeline.errors import DataError
-from shadowsync.pipeline.input.input_plan import InputPlan, cut_rows, plan_input
 from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.pipeline.input.plan import InputPlan, cut_rows, plan_input
 from shadowsync.tests.support.schemas import schema_job, write_lines
 
 # The weight is the row's number in the order of time, so that rows can be told apart.

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.hashing import PADDING_BYTES
-from shadowsync.pipeline.data.line_parser import LineParser, Parsed
-from shadowsync.pipeline.data.text import LineBlock
+from shadowsync.pipeline.data.text import LineBlock, LineParser, Parsed
 
 NAMES = ["a", "b", "c"]
 

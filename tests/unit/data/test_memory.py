@@ -112,7 +112,7 @@ READ_SCHEMA = """
 import sys
 import pyarrow
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.input.input_plan import plan_input
+from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.tests.support.schemas import schema_job
 

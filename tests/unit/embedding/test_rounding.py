@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.embedding.storage.bf16_rows import round_at_random, rounding_bits
+from shadowsync.pipeline.embedding.storage.bf16_rows import (
+    WidenedRows,
+    nearest_bits,
+    round_at_random,
+    rounding_bits,
+)
 from shadowsync.pipeline.embedding.storage.first_values import mixed_key
-from shadowsync.pipeline.embedding.storage.widened import WidenedRows, nearest_bits
 from shadowsync.pipeline.types import Float32Array
 
 EDGES = [0.0, -0.0, 1.0, -1.5, 3.0e38, -3.0e38, 2.0**-126, float("inf"), float("-inf")]

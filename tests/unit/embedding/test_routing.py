@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.lookup.vectors import Floats
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.tests.support.embedding_cluster import DrawnRows, EmbeddingCluster, PlainTables, draw_rows

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.embedding.storage import row_storage_part as row_storage_module
+from shadowsync.pipeline.embedding.storage import row_storage as row_storage_module
 from shadowsync.pipeline.embedding.storage.optimizers import OPTIMIZERS, make_row_optimizer
-from shadowsync.pipeline.embedding.storage.row_storage import LINE_BYTES, RowMemory
-from shadowsync.pipeline.embedding.storage.row_storage_part import Float32Rows
+from shadowsync.pipeline.embedding.storage.row_storage import LINE_BYTES, Float32Rows, RowMemory
 
 SHAPES = [(70,), (70, 1), (70, 5), (70, 16)]
 

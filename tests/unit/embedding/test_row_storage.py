@@ -9,13 +9,13 @@ import psutil
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.nodes.embedding.shard_part import ShardPart
+from shadowsync.nodes.embedding.role import ShardPart
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
-from shadowsync.pipeline.embedding.storage.row_storage_part import make_row_storage
+from shadowsync.pipeline.embedding.storage.bf16_rows import WidenedRows, nearest_bits
+from shadowsync.pipeline.embedding.storage.row_storage import make_row_storage
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.store import ShardStore
-from shadowsync.pipeline.embedding.storage.widened import WidenedRows, nearest_bits
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.types import Float32Array, Int32Array
 from shadowsync.tests.support.batches import batch_id

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.storage import shard_work_part as shard_work_module
+from shadowsync.pipeline.embedding.storage import shard_work as shard_work_module
 from shadowsync.pipeline.embedding.storage.bank import RowBank
-from shadowsync.pipeline.embedding.storage.shard_work_part import ShardWork
+from shadowsync.pipeline.embedding.storage.shard_work import ShardWork
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.tests.support.batches import batch_id

@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.placement.ranges import Range, fault_of
-from shadowsync.pipeline.embedding.placement.row_state import row_bytes
-from shadowsync.pipeline.embedding.placement.split_by_cost import TableLoad
-from shadowsync.pipeline.embedding.placement.split_by_cost_part import LEVEL_SLACK, bytes_limit, split_by_cost
+from shadowsync.pipeline.embedding.placement.ranges import Range, fault_of, row_bytes
+from shadowsync.pipeline.embedding.placement.split_by_cost import (
+    LEVEL_SLACK,
+    TableLoad,
+    bytes_limit,
+    split_by_cost,
+)
 from shadowsync.pipeline.embedding.placement.split_by_rows import split_by_rows
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.tests.support.tables import make_table, make_tables

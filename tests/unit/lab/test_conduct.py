@@ -13,7 +13,7 @@ from shadowsync.lab.plan import make_plan
 from shadowsync.lab.record import Comparison, read_record
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
-from shadowsync.pipeline.jobfile.load_part import load_resolved
+from shadowsync.pipeline.jobfile.load import load_resolved
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.run_folder import create_run_folder
 

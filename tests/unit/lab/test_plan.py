@@ -9,7 +9,7 @@ from shadowsync.lab.cells import REFERENCE, parse_cells
 from shadowsync.lab.plan import check, make_plan
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import DataError, JobFileError
-from shadowsync.pipeline.jobfile.load_part import load_resolved
+from shadowsync.pipeline.jobfile.load import load_resolved
 
 
 def _orders(base: Job, folder: Path, seeds: int) -> list[list[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.models.dlrm import ALIGNMENT, DLRM
+from shadowsync.pipeline.models.built_in import ALIGNMENT, DLRM
 from torch import nn
 
 Float64Array = NDArray[np.float64]

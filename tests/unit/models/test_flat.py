@@ -8,7 +8,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from shadowsync.pipeline.config.trainer_section import TrainerSection
+from shadowsync.pipeline.config.trainer import TrainerSection
 from shadowsync.pipeline.models.flat import FlatLayout, digest_of
 from shadowsync.pipeline.models.optimizers import SharedOptimizer
 from torch import nn

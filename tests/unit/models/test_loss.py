@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from shadowsync.pipeline.models.loss import clip_, mean_log_loss
+from shadowsync.pipeline.models.layers import clip_, mean_log_loss
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 

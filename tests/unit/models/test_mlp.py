@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from shadowsync.pipeline.models.mlp import mlp
+from shadowsync.pipeline.models.layers import mlp
 from torch import nn
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.config.trainer_section import TrainerSection
+from shadowsync.pipeline.config.trainer import TrainerSection
 from shadowsync.pipeline.models.optimizers import SharedOptimizer
 
 Name = Literal["sgd", "adagrad", "adam", "adamw"]

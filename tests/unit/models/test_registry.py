@@ -9,7 +9,7 @@ import pytest
 import torch
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.models.dlrm import DLRM
+from shadowsync.pipeline.models.built_in import DLRM
 from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.models.registry import build_model, find_model
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from shadowsync.pipeline.models.flat import FlatLayout
-from shadowsync.pipeline.models.rounded import RoundedMatrices
+from shadowsync.pipeline.models.flat import FlatLayout, RoundedMatrices
 from torch import nn
 
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.models.built_in import CrossLayer, DCNv2
-from shadowsync.pipeline.models.dlrm import DLRM
-from shadowsync.pipeline.models.loss import mean_log_loss
-from shadowsync.pipeline.models.wide_deep import WideDeep
+from shadowsync.pipeline.models.built_in import DLRM, CrossLayer, DCNv2, WideDeep
+from shadowsync.pipeline.models.layers import mean_log_loss
 from torch import nn
 
 Array = NDArray[np.float64]

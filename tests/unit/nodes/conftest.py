@@ -8,8 +8,8 @@ import pytest
 import zmq
 from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.sync.center import CenterState
-from shadowsync.nodes.sync.center_service import CenterService
-from shadowsync.pipeline.codecs.registry import LinkCodecs
+from shadowsync.nodes.sync.role import CenterService
+from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.allreduce.weighted_mean import WeightedMean
-from shadowsync.pipeline.codecs.registry import CODECS, LinkCodecs, make_codec
+from shadowsync.nodes.allreduce.reduce import WeightedMean
+from shadowsync.pipeline.codecs.formats import CODECS, LinkCodecs, make_codec
 from shadowsync.pipeline.wire.peer_messages import PeerChunk, PeerResult
 from shadowsync.sync_algos.grouping import Grouping, everyone, fixed, shuffled
 from shadowsync.tests.support.exact_mean import exact_mean, is_rounded

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.allreduce.early_chunks import EarlyChunks, RoundId
-from shadowsync.nodes.allreduce.round import Phase
+from shadowsync.nodes.allreduce.round import EarlyChunks, Phase, RoundId
 from shadowsync.pipeline.wire.messages import Lookup
 from shadowsync.pipeline.wire.peer_messages import (
     PeerAsk,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.shadow.center_client import CenterLink
 from shadowsync.nodes.sync.center import CenterState
-from shadowsync.nodes.sync.center_service import CenterService
-from shadowsync.pipeline.codecs.reference import Reference
-from shadowsync.pipeline.codecs.registry import CODECS, CodecOptions, LinkCodecs, make_codec
+from shadowsync.nodes.sync.role import CenterService
+from shadowsync.pipeline.codecs.feedback import Reference
+from shadowsync.pipeline.codecs.formats import CODECS, CodecOptions, LinkCodecs, make_codec
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterSeed, CenterValues
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions

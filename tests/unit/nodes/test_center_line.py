@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import zmq.asyncio
+from shadowsync.nodes.runtime.members import Traffic
 from shadowsync.nodes.runtime.role import MemberInfo
-from shadowsync.nodes.runtime.traffic import Traffic
-from shadowsync.nodes.shadow.center_line import CenterLine
-from shadowsync.pipeline.codecs.float32 import Float32
+from shadowsync.nodes.shadow.center_client import CenterLine
+from shadowsync.pipeline.codecs.formats import Float32
 from shadowsync.pipeline.wire.messages import CenterRead, CenterValues
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import PeerLost, Slice

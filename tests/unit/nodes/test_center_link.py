@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.shadow.center_client import CenterLink
-from shadowsync.nodes.sync.center_service import CenterService
+from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.wire.messages import CenterRead, Failure, Lookup
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from shadowsync.nodes.coordinator.checkpoint import PART_SECONDS
 from shadowsync.nodes.coordinator.membership import Member
-from shadowsync.nodes.coordinator.model_words import ModelFacts
-from shadowsync.nodes.coordinator.outcome import HURRY_SECONDS, Outcome
+from shadowsync.nodes.coordinator.outcome import HURRY_SECONDS, ModelFacts, Outcome
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError

@@ -9,7 +9,7 @@ import pytest
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
-from shadowsync.nodes.coordinator.model_words import ModelFacts
+from shadowsync.nodes.coordinator.outcome import ModelFacts
 from shadowsync.nodes.coordinator.placement import Placement
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state import JobState

@@ -9,10 +9,8 @@ from typing import Any, cast
 
 import pytest
 from shadowsync.nodes.replica.replica import Shared
-from shadowsync.nodes.shadow.distant_rounds import DistantGate, DistantRounds, RoundNotes
-from shadowsync.nodes.shadow.fixed_rate import GatedRounds
-from shadowsync.nodes.shadow.round_gate import RoundGate
-from shadowsync.nodes.shadow.rounds import RoundCounter
+from shadowsync.nodes.shadow.fixed_rate import DistantGate, DistantRounds, GatedRounds, RoundNotes
+from shadowsync.nodes.shadow.rounds import RoundCounter, RoundGate
 from shadowsync.tests.support.processes import wait_until
 
 EVERY = 3

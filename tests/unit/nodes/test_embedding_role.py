@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import zmq
 from shadowsync.nodes.embedding import role as embedding_module
-from shadowsync.nodes.embedding.role import EmbeddingRole
-from shadowsync.nodes.embedding.shard_part import ShardPart
+from shadowsync.nodes.embedding.role import EmbeddingRole, ShardPart
 from shadowsync.nodes.runtime.role import NodeContext
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shadowsync.nodes.replica.example_count import ExampleCount
+from shadowsync.nodes.replica.replica import ExampleCount
 
 
 def _count(*, alone: bool = False) -> ExampleCount:

@@ -17,14 +17,16 @@ from typing import Any
 
 import psutil
 import pytest
-from shadowsync.nodes.runtime.entry_points import ENTRY_POINTS, python
+from shadowsync.nodes.runtime.process import ENTRY_POINTS, python
 from shadowsync.nodes.supervisor.child import Child
-from shadowsync.nodes.supervisor.fork_client import ForkStarter, receive_answer, send_order
 from shadowsync.nodes.supervisor.starter import (
     METHOD_VARIABLE,
+    ForkStarter,
     SpawnStarter,
     Starter,
     make_starter,
+    receive_answer,
+    send_order,
     start_method,
 )
 from shadowsync.pipeline.errors import ClusterError, JobFileError
@@ -133,7 +135,7 @@ def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -
         textwrap.dedent(
             """
             import asyncio
-            from shadowsync.nodes.supervisor.fork_client import ForkStarter, receive_answer, send_order
+            from shadowsync.nodes.supervisor.starter import ForkStarter, receive_answer, send_order
 
             async def main():
                 starter = ForkStarter()
@@ -195,7 +197,7 @@ def test_the_light_server_has_no_torch_and_the_other_one_has(script: Callable[[s
 
 FORKS = """
 import os, socket, sys, threading
-from shadowsync.nodes.supervisor.fork_safety import why_not_fork
+from shadowsync.nodes.supervisor.fork_server import why_not_fork
 
 own = socket.socket()
 held = threading.Event()

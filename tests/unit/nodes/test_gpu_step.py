@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.replica.device_replica import DeviceReplica
+from shadowsync.nodes.replica.cuda import DeviceReplica
 from shadowsync.nodes.replica.replica import Shared
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.quality import QualitySums
+from shadowsync.pipeline.metrics import QualitySums
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice

@@ -15,8 +15,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.nodes.runtime.health import Health, ask_health, health_path, serve_health
-from shadowsync.nodes.runtime.health_words import coordinator_health, node_health
+from shadowsync.nodes.runtime.health import (
+    Health,
+    ask_health,
+    coordinator_health,
+    health_path,
+    node_health,
+    serve_health,
+)
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.processes import wait_until
 

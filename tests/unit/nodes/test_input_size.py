@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.input_size import Expected, InputSize
-from shadowsync.pipeline.config.split_section import SplitSection
+from shadowsync.nodes.coordinator.progress import Expected, InputSize
+from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.tests.support.http_files import http_files

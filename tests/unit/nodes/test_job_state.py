@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import shadowsync
+from shadowsync.nodes.coordinator.outcome import Stop
 from shadowsync.nodes.coordinator.state import (
     MAX_POINTS,
     NEXT_PHASES,
@@ -16,7 +17,6 @@ from shadowsync.nodes.coordinator.state import (
     Phase,
     PhaseError,
 )
-from shadowsync.nodes.coordinator.stop import Stop
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.fake_coordinator import member, state_of
 

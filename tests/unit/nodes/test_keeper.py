@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from shadowsync.nodes.coordinator import checkpoint_manager as keeper_module
 from shadowsync.nodes.coordinator.checkpoint_manager import CheckpointManager
-from shadowsync.nodes.coordinator.model_words import ModelFacts
+from shadowsync.nodes.coordinator.outcome import ModelFacts
 from shadowsync.nodes.coordinator.validation import CheckpointScore
 from shadowsync.pipeline.checkpoint.best import BestNote, promote
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ResourceError
-from shadowsync.pipeline.quality import QualitySums
+from shadowsync.pipeline.metrics import QualitySums
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import zmq
-from shadowsync.nodes.runtime import listening_service
-from shadowsync.nodes.runtime.listening_service import ListeningService
+from shadowsync.nodes.runtime import threads as listening_service
+from shadowsync.nodes.runtime.threads import ListeningService
 from shadowsync.pipeline.wire.messages import Credit, Failure, Lookup, Pushed
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener

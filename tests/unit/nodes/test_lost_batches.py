@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shadowsync.nodes.coordinator.audit import lost_batches
 from shadowsync.nodes.coordinator.ledger import LedgerState
-from shadowsync.nodes.coordinator.lost_batches import lost_batches
 from shadowsync.nodes.coordinator.membership import Member
 from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.pipeline.data.spans import Span

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.model_words import ModelFacts
+from shadowsync.nodes.coordinator.outcome import ModelFacts
 
 
 def facts(origin: str) -> ModelFacts:

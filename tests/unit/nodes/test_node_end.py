@@ -15,7 +15,7 @@ from shadowsync.nodes.runtime.role import NodeContext, Role
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.schema import Message

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.node_clocks import NodeClocks
-from shadowsync.nodes.coordinator.node_measures import measured_between
+from shadowsync.nodes.coordinator.profiler import NodeClocks, measured_between
 
 
 def answer(clock: float, **changes: Any) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shadowsync.nodes.allreduce.context import KEPT_RESULTS
 from shadowsync.nodes.allreduce.link import PeerLink
-from shadowsync.nodes.allreduce.round_memory import KEPT_RESULTS
-from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
+from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.messages import Failure, Lookup
 from shadowsync.pipeline.wire.peer_messages import PeerReady, PeerResult

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from shadowsync.nodes.coordinator import placement as placement_module
+from shadowsync.nodes.coordinator.membership import require_same_plan
 from shadowsync.nodes.coordinator.placement import Placement
-from shadowsync.nodes.coordinator.same_plan import require_same_plan
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -22,11 +22,11 @@ from shadowsync.pipeline.embedding.placement.ranges import Range
 from shadowsync.pipeline.embedding.placement.row_costs import TableCost, TimedPrices
 from shadowsync.pipeline.errors import ClusterError, DataError
 from shadowsync.pipeline.input import sample as sample_module
-from shadowsync.pipeline.input.input_plan import plan_input
+from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import sample_batches, take_sample
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.report.placement import PlanRecord, read_plan
-from shadowsync.pipeline.report.placement_table import print_plan
+from shadowsync.pipeline.report.terminal import print_plan
 from shadowsync.tests.support.fake_coordinator import member
 from shadowsync.watch.live import Lines, LiveTable, Silence
 

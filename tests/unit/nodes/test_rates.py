@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.rates import STALE_SECONDS, WINDOW_SECONDS, Rates
+from shadowsync.nodes.coordinator.progress import STALE_SECONDS, WINDOW_SECONDS, Rates
 
 
 def test_a_rate_is_of_the_last_seconds() -> None:

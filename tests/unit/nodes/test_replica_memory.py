@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from shadowsync.nodes.replica.replica_memory import PrivateMemory, ReplicaMemory, SharedMemory
+from shadowsync.nodes.replica.buffer import PrivateMemory, ReplicaMemory, SharedMemory
 
 STEPS = 200
 
@@ -17,7 +17,7 @@ STEPS = 200
 STEP = """
 import sys
 import torch
-from shadowsync.nodes.replica.replica_memory import SharedMemory
+from shadowsync.nodes.replica.buffer import SharedMemory
 
 elements, steps = int(sys.argv[2]), int(sys.argv[3])
 memory = SharedMemory.attach(int(sys.argv[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shadowsync.pipeline.checkpoint.manifest import begin, commit
-from shadowsync.pipeline.report.resume_hint import resume_hint
+from shadowsync.pipeline.report.run_folder import resume_hint
 from shadowsync.tests.support.saved_shards import manifest_of_files
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from shadowsync.nodes.shadow.round_gate import STARVED_SECONDS, RoundGate
+from shadowsync.nodes.shadow.rounds import STARVED_SECONDS, RoundGate
 
 PATIENCE_SECONDS = 10.0
 

@@ -11,9 +11,8 @@ from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.worker.batches import Slot
 from shadowsync.nodes.worker.embedding_client import ShardLines, ShardRefused
 from shadowsync.nodes.worker.reader_client import ReaderLine
-from shadowsync.pipeline.codecs.formats import CodecError
-from shadowsync.pipeline.codecs.registry import STATELESS, LinkCodecs, make_codec
-from shadowsync.pipeline.embedding.lookup.lookup import (
+from shadowsync.pipeline.codecs.formats import STATELESS, CodecError, LinkCodecs, make_codec
+from shadowsync.pipeline.embedding.lookup.request import (
     NO_BAG_LENGTHS,
     BankLookup,
     BankShare,

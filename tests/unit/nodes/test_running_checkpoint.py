@@ -10,12 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from shadowsync.nodes.coordinator import checkpoint as checkpoint_room
 from shadowsync.nodes.coordinator import checkpoint as running_checkpoint
-from shadowsync.nodes.coordinator import checkpoint_room
-from shadowsync.nodes.coordinator.checkpoint import RunningCheckpoint
-from shadowsync.nodes.coordinator.checkpoint_room import RESERVE_BYTES
+from shadowsync.nodes.coordinator.checkpoint import RESERVE_BYTES, RunningCheckpoint
 from shadowsync.nodes.coordinator.membership import Member
-from shadowsync.nodes.coordinator.model_words import ModelFacts
+from shadowsync.nodes.coordinator.outcome import ModelFacts
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ResourceError
 from shadowsync.sync_algos.model_origin import ModelOrigin

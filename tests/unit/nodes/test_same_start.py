@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.controller import JobController
-from shadowsync.nodes.coordinator.same_start import require_same_start
+from shadowsync.nodes.coordinator.membership import require_same_start
 from shadowsync.nodes.coordinator.state import Origin
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member

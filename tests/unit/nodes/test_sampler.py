@@ -14,7 +14,7 @@ import pytest
 
 PROBE = """
 import json, sys, threading, time
-from shadowsync.nodes.runtime.sampler import Sampler, thread_figures
+from shadowsync.nodes.runtime.tracing import Sampler, thread_figures
 
 hogs = int(sys.argv[1])
 loop = compile(sys.argv[2], "loop", "exec")
@@ -94,7 +94,7 @@ def test_a_stop_is_no_lock() -> None:
 
 ASKED_FIRST = """
 import time
-from shadowsync.nodes.runtime.sampler import Sampler
+from shadowsync.nodes.runtime.tracing import Sampler
 
 sampler = Sampler()
 sampler.start()

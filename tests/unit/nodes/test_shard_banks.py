@@ -12,8 +12,8 @@ from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.worker.batches import Slot
 from shadowsync.nodes.worker.embedding_client import ShardLines
 from shadowsync.nodes.worker.reader_client import ReaderLine
-from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
-from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
+from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire.messages import Delivery, Failure, Push

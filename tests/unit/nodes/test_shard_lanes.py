@@ -13,10 +13,10 @@ import pytest
 import zmq
 from shadowsync.nodes.embedding.lanes import UNDER_WAY_LIMIT, ShardLanes
 from shadowsync.nodes.embedding.server import ShardService
-from shadowsync.nodes.runtime.listening_service import POLL_MILLISECONDS
+from shadowsync.nodes.runtime.threads import POLL_MILLISECONDS
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.bank import RowBank
-from shadowsync.pipeline.embedding.storage.shard_work_part import ShardWork
+from shadowsync.pipeline.embedding.storage.shard_work import ShardWork
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire import frames
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors

@@ -7,7 +7,7 @@ import pytest
 from shadowsync.nodes.worker.batches import Slot
 from shadowsync.nodes.worker.embedding_client import ShardLines, ShardRefused
 from shadowsync.nodes.worker.reader_client import ReaderLine
-from shadowsync.pipeline.embedding.lookup.lookup import NO_BAG_LENGTHS, BankLookup, BankShare, LookupPlan
+from shadowsync.pipeline.embedding.lookup.request import NO_BAG_LENGTHS, BankLookup, BankShare, LookupPlan
 from shadowsync.pipeline.wire.messages import Delivery, Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.tests.support.batches import batch_id

@@ -18,8 +18,8 @@ from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.embedding.shared_memory import SharedRows
 from shadowsync.nodes.worker.batches import Slot
 from shadowsync.nodes.worker.embedding_client import ShardLines, ShardRefused
-from shadowsync.pipeline.codecs.registry import LinkCodecs, make_codec
-from shadowsync.pipeline.embedding.lookup.routing import ShardRouter
+from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
+from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import Float32Array

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.pipeline.data.span import Span
-from shadowsync.pipeline.data.span_body import span_from_body, span_to_body
+from shadowsync.pipeline.data.span import Span, span_from_body, span_to_body
 
 SPANS = [
     Span(3, "/a/b.tsv", "bytes", 5, 9),

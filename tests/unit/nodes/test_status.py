@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.input_size import InputSize
 from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.nodes.coordinator.monitoring import Watching
 from shadowsync.nodes.coordinator.monitoring import _names as page_names
 from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.progress import InputSize
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state import InputFacts, JobState, Phase
 from shadowsync.nodes.coordinator.status import answer_status, build_status
-from shadowsync.nodes.runtime.metrics_port import metrics_address, metrics_ports
-from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.nodes.runtime.settings import NodeSettings, metrics_address, metrics_ports
 from shadowsync.nodes.supervisor.starter import SpawnStarter
 from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger

@@ -14,8 +14,8 @@ from shadowsync.nodes.replica.replica import Shared
 from shadowsync.nodes.worker.step import DENSE as DENSE_GRADIENT
 from shadowsync.nodes.worker.step import EMBEDDINGS, LOSS, ON_DEVICE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.models.mlp import THIN_ELEMENTS
-from shadowsync.pipeline.quality import QualitySums
+from shadowsync.pipeline.metrics import QualitySums
+from shadowsync.pipeline.models.layers import THIN_ELEMENTS
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice

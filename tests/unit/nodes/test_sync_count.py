@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes import sync_count
-from shadowsync.nodes.sync_count import with_sync_nodes
+from shadowsync.nodes import launch as sync_count
+from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.sync_algos.registry import ALGORITHMS
@@ -86,7 +86,7 @@ def test_a_node_without_torch_stays_without(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(MINE, encoding="utf-8")
     script = (
-        "import sys\nfrom shadowsync.nodes.sync_count import with_sync_nodes\n"
+        "import sys\nfrom shadowsync.nodes.launch import with_sync_nodes\n"
         "from shadowsync.pipeline.config.job import Job\n"
         "job = Job.model_validate({'data': {'format': 'parquet', 'path': ['x']}, 'sync': {'algorithm': "
         "sys.argv[1]}})\nprint(with_sync_nodes(job, may_import=sys.argv[2] == '1').sync_nodes, "

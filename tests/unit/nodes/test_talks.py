@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shadowsync.nodes.coordinator.talks import FORGET_SECONDS, THERE_SECONDS, SessionRegistry
+from shadowsync.nodes.coordinator.server import FORGET_SECONDS, THERE_SECONDS, SessionRegistry
 from shadowsync.pipeline.wire.conversation import Conversation
 from shadowsync.pipeline.wire.schema import Message
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from shadowsync.nodes.runtime.thread_bridge import ThreadBridge
+from shadowsync.nodes.runtime.threads import ThreadBridge
 
 
 def on_a_thread(work: object) -> None:

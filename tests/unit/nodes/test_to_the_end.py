@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from shadowsync.nodes.runtime.to_the_end import to_the_end
+from shadowsync.nodes.runtime.threads import to_the_end
 
 
 def test_its_result_and_its_error_are_those_of_the_work() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.runtime.traffic import Traffic, summed
+from shadowsync.nodes.runtime.members import Traffic, summed
 
 
 def test_each_way_has_its_bytes_and_what_float32_would_take() -> None:

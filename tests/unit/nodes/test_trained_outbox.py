@@ -7,7 +7,7 @@ import time
 from typing import Any, cast
 
 from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECONDS, TrainedOutbox
-from shadowsync.nodes.worker.trained import Trained
+from shadowsync.nodes.worker.batches import Trained
 from shadowsync.pipeline.wire.conversation import Conversation
 from shadowsync.tests.support.batches import batch_id
 

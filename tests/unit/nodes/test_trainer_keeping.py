@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from shadowsync.nodes.trainer.checkpoint import TrainerSnapshot
-from shadowsync.nodes.trainer.trainer_keeping import TrainerKeeping
+from shadowsync.nodes.trainer.checkpoint import TrainerKeeping, TrainerSnapshot
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.sync_algos.registry import make_algorithm

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from shadowsync.nodes.worker.trained import Trained
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.nodes.worker.batches import Trained
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.wire.buffers import BufferPool
 from shadowsync.tests.support.in_one_process import Training, training_in_one_process
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.unwritten import no_checkpoint
+from shadowsync.nodes.coordinator.shutdown import no_checkpoint
 from shadowsync.pipeline.errors import ExitCode, ResourceError
 from shadowsync.pipeline.wire.conversation import Conversation, Refused
 from shadowsync.pipeline.wire.schema import Message

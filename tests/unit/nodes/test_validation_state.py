@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.validation_state import Scored, ValidationState
-from shadowsync.pipeline.config.validation_section import ValidationSection
+from shadowsync.nodes.coordinator.validation import Scored, ValidationState
+from shadowsync.pipeline.config.sections import ValidationSection
 
 
 def judge(values: list[float], **settings: object) -> tuple[list[bool], ValidationState]:

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 import torch
-from shadowsync.nodes.shadow.distant_rounds import DistantRounds
+from shadowsync.nodes.shadow.fixed_rate import DistantRounds
 from shadowsync.nodes.shadow.rounds import RoundCounter
 from shadowsync.nodes.trainer.worker_pool import ProcessCrew
 from shadowsync.nodes.worker import process_parent as worker_process
+from shadowsync.nodes.worker.process_channel import WorkerOrder
 from shadowsync.nodes.worker.process_parent import ProcessWorker
-from shadowsync.nodes.worker.worker_order import WorkerOrder
 from shadowsync.pipeline.wire.messages import WorkerNote
 
 

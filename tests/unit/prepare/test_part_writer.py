@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from shadowsync.pipeline.data.bags import Bags
+from shadowsync.pipeline.data.batch import Bags
 from shadowsync.pipeline.data.prepared.manifest import Column
 from shadowsync.pipeline.data.records import Chunk
 from shadowsync.pipeline.data.schema import Examples

@@ -14,7 +14,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.prepared.manifest import read_prepared
 from shadowsync.pipeline.errors import DataError, ResourceError
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.folder import PROGRESS_NAME, Progress
 from shadowsync.pipeline.prepare.preparation import Prepared, Told, prepare
 from shadowsync.pipeline.prepare.run import PreparationRun

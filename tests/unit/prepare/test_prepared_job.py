@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.nodes.coordinator.checkpoint_manifest import describe_input, input_differences
+from shadowsync.nodes.coordinator.checkpoint import describe_input, input_differences
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.prepared.manifest import (
     MANIFEST_NAME,
@@ -23,11 +23,11 @@ from shadowsync.pipeline.data.prepared.manifest import (
     read_prepared,
     source_files,
 )
-from shadowsync.pipeline.data.prepared.verify import verify_folder
+from shadowsync.pipeline.data.prepared.part_reader import verify_folder
 from shadowsync.pipeline.errors import DataError, JobFileError
-from shadowsync.pipeline.input.input_plan import plan_input
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.pipeline.jobfile.load_part import job_of_tree, load_job, load_resolved
+from shadowsync.pipeline.input.plan import plan_input
+from shadowsync.pipeline.jobfile.load import job_of_tree, load_job, load_resolved
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare
 from shadowsync.tests.support.prepared import Tree, batches_of, csv_job, csv_lines, on_folder, same_batches
 

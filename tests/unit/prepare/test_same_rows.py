@@ -12,8 +12,8 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.data.generator.generator import generate_log
-from shadowsync.pipeline.input.input_plan import plan_input
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.input.plan import plan_input
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare
 from shadowsync.tests.support.prepared import (
     Tree,

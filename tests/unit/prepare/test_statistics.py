@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.generator.manifest import DataFormat
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare import statistics as module
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare
 from shadowsync.pipeline.prepare.statistics import IdStatistics, NumberStatistics, Statistics, shared_rows

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import JobFileError, ResourceError
-from shadowsync.pipeline.report.hardware import describe_hardware, versions
 from shadowsync.pipeline.report.model import NE_PICTURE, Report
 from shadowsync.pipeline.report.run_folder import create_run_folder, point_latest
-from shadowsync.pipeline.report.write import read_report, write_report
+from shadowsync.pipeline.report.write import describe_hardware, read_report, versions, write_report
 
 FILES = ["ne.png", "report.json", "report.md", "sync_gap.png", "throughput.png"]
 
@@ -93,8 +92,8 @@ def test_the_coordinator_gets_all_of_this_without_torch() -> None:
         "import sys\n"
         "import shadowsync.pipeline.report.write, shadowsync.pipeline.report.terminal\n"
         "import shadowsync.pipeline.checkpoint.manifest, shadowsync.pipeline.checkpoint.reader\n"
-        "import shadowsync.pipeline.quality\n"
-        "from shadowsync.pipeline.report.hardware import versions\n"
+        "import shadowsync.pipeline.metrics\n"
+        "from shadowsync.pipeline.report.write import versions\n"
         "versions()\n"
         "print([name for name in ('torch', 'matplotlib') if name in sys.modules])\n"
     )

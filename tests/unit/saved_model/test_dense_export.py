@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.models.built_in import DCNv2
-from shadowsync.pipeline.models.dlrm import DLRM
-from shadowsync.pipeline.models.wide_deep import WideDeep
+from shadowsync.pipeline.models.built_in import DLRM, DCNv2, WideDeep
 from shadowsync.pipeline.saved_model import dense_export
 from shadowsync.pipeline.saved_model.dense_export import Format, export_dense
 from torch import nn

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from shadowsync.pipeline.data.id_classes import IdClass
+from shadowsync.pipeline.data.parquet import IdClass
 from shadowsync.pipeline.data.spans import plan_spans
 from shadowsync.pipeline.errors import DataError
-from shadowsync.pipeline.jobfile.load_part import job_of_tree
-from shadowsync.pipeline.saved_model.input_rows import InputRows, read_input, rows_of_columns
-from shadowsync.pipeline.saved_model.input_schema import InputSchema, input_schema
+from shadowsync.pipeline.jobfile.load import job_of_tree
+from shadowsync.pipeline.saved_model.input_rows import (
+    InputRows,
+    InputSchema,
+    input_schema,
+    read_input,
+    rows_of_columns,
+)
 
 COLUMNS = {
     "when": "timestamp",

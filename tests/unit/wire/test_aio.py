@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import zmq
 import zmq.asyncio
-from shadowsync.pipeline.wire.aio import send_now
-from shadowsync.pipeline.wire.sockets import prepare
+from shadowsync.pipeline.wire.sockets import prepare, send_now
 
 Work = Callable[[zmq.asyncio.Socket, zmq.asyncio.Socket], Awaitable[None]]
 

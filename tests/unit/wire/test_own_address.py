@@ -6,8 +6,7 @@ import socket
 
 import pytest
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.pipeline.wire.endpoints import advertised
-from shadowsync.pipeline.wire.own_address import own_address
+from shadowsync.pipeline.wire.endpoints import advertised, own_address
 
 
 def test_towards_this_host_it_is_the_loopback_address() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
-from shadowsync.pipeline.wire.waker import Waker
+from shadowsync.pipeline.wire.sockets import Waker
 
 
 @pytest.fixture

@@ -10,12 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from shadowsync.pipeline.codecs.bfloat16 import BFloat16
-from shadowsync.pipeline.codecs.float16 import Float16
-from shadowsync.pipeline.codecs.formats import Codec, CodecError
-from shadowsync.pipeline.codecs.int8 import Int8
-from shadowsync.pipeline.codecs.registry import CODECS, CodecOptions, make_codec
-from shadowsync.pipeline.codecs.topk import TopK
+from shadowsync.pipeline.codecs.formats import (
+    CODECS,
+    BFloat16,
+    Codec,
+    CodecError,
+    CodecOptions,
+    Float16,
+    Int8,
+    TopK,
+    make_codec,
+)
 from shadowsync.pipeline.types import Float32Array
 
 ALL = sorted(CODECS)

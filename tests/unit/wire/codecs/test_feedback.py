@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.pipeline.codecs.feedback import Encoded, ErrorFeedback, decode_chunk, encode_chunk
-from shadowsync.pipeline.codecs.formats import Codec, CodecError
-from shadowsync.pipeline.codecs.reference import NO_REFERENCE, Reference
-from shadowsync.pipeline.codecs.registry import CODECS, CodecOptions, make_codec
+from shadowsync.pipeline.codecs.feedback import (
+    NO_REFERENCE,
+    Encoded,
+    ErrorFeedback,
+    Reference,
+    decode_chunk,
+    encode_chunk,
+)
+from shadowsync.pipeline.codecs.formats import CODECS, Codec, CodecError, CodecOptions, make_codec
 from shadowsync.pipeline.types import Float32Array
 
 ALL = sorted(CODECS)
