@@ -60,7 +60,7 @@ def make_role(name: str, job: Job) -> Role:
         from .sync.role import SyncRole
 
         return SyncRole(job, algorithm)
-    from .replica.device import find_device
+    from .replica.replica import find_device
     from .trainer.role import TrainerRole
 
     find_device(job.trainer.device)

@@ -19,8 +19,7 @@ from ...pipeline.data.span import span_to_body
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError
 from ...pipeline.metrics import QualitySums
-from ..runtime.process import SCORING, python
-from ..supervisor.child import words_of
+from ..runtime.process import SCORING, exit_status_text, python
 from ..supervisor.starter import ONE_THREAD
 
 # Lower than training's, and yet it gets a share where training takes the whole machine.
@@ -65,7 +64,7 @@ async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> Checkpoin
     if code != 0:
         last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ClusterError(
-            f"the process that scores ended with {words_of(code)}" + (f": {last}" if last else "")
+            f"the process that scores ended with {exit_status_text(code)}" + (f": {last}" if last else "")
         )
     return _score_of(answer)
 

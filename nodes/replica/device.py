@@ -9,7 +9,6 @@ from typing import Protocol
 
 import torch
 
-from ...pipeline.errors import JobFileError
 from ...pipeline.types import Float32Array, Int64Array
 from .buffer import FlatReplica
 
@@ -160,25 +159,3 @@ class _Here:
     def wait(self) -> Landed:
         done = self._computed
         return Landed(float(done.loss), float(done.norm), done.logits.numpy(), None)
-
-
-def find_device(name: str) -> Device:
-    """The device that `trainer.device` names; "auto" is the first GPU, and the CPU where there is none.
-
-    Raises JobFileError for one that this machine does not have, naming those that it has.
-    """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "cpu" or (name == "auto" and not gpus):
-        return CpuDevice()
-    index = int(name.partition(":")[2] or 0)
-    if index >= gpus:
-        there = ["cpu", *(f"cuda:{at} ({torch.cuda.get_device_name(at)})" for at in range(gpus))]
-        built = "" if torch.version.cuda else "; this torch is built without CUDA"
-        raise JobFileError(
-            f"{name!r} given; this machine has: {', '.join(there)}{built}",
-            where="trainer.device",
-            remedy='give one of these, or "auto"',
-        )
-    from .cuda import CudaDevice, CudaStreams
-
-    return CudaDevice(CudaStreams(index))

@@ -18,12 +18,13 @@ from torch import nn
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.router import ShardRouter
 from ...pipeline.embedding.placement.plan import TablePlan
+from ...pipeline.errors import JobFileError
 from ...pipeline.models.flat import FlatLayout
 from ...pipeline.models.optimizers import SharedOptimizer
 from ...pipeline.models.registry import build_model
 from ...pipeline.types import Int64Array
 from .buffer import FlatReplica, PrivateMemory, ReplicaMemory
-from .device import Device, find_device
+from .device import CpuDevice, Device
 
 _OTHERS, _OWN, _RATIO = range(3)
 _RATIO_UNIT = 1_000_000
@@ -150,3 +151,25 @@ class Shared:
     def total_iterations(self) -> int:
         """Steps of all workers so far."""
         return int(self.iterations.sum())
+
+
+def find_device(name: str) -> Device:
+    """The device that `trainer.device` names; "auto" is the first GPU, and the CPU where there is none.
+
+    Raises JobFileError for one that this machine does not have, naming those that it has.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "cpu" or (name == "auto" and not gpus):
+        return CpuDevice()
+    index = int(name.partition(":")[2] or 0)
+    if index >= gpus:
+        there = ["cpu", *(f"cuda:{at} ({torch.cuda.get_device_name(at)})" for at in range(gpus))]
+        built = "" if torch.version.cuda else "; this torch is built without CUDA"
+        raise JobFileError(
+            f"{name!r} given; this machine has: {', '.join(there)}{built}",
+            where="trainer.device",
+            remedy='give one of these, or "auto"',
+        )
+    from .cuda import CudaDevice, CudaStreams
+
+    return CudaDevice(CudaStreams(index))

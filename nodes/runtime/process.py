@@ -18,6 +18,7 @@ import functools
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -151,3 +152,15 @@ def show_command_line(arguments: Sequence[str]) -> None:
             memory.write(shown.ljust(end - start, b"\0"))
         with open("/proc/self/comm", "w", encoding="ascii") as file_of_name:
             file_of_name.write("shadowsync")
+
+
+def exit_status_text(code: int | None) -> str:
+    """Describe how a process ended: its exit code or the signal that killed it."""
+    if code is None:
+        return "still running"
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exit code {code}"

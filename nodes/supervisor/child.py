@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections import deque
 
 from ...pipeline.errors import ExitCode
 from .starter import Started
 
 KEPT_LINES = 40
-
-
-def words_of(code: int | None) -> str:
-    """How a process ended, in words."""
-    if code is None:
-        return "still running"
-    if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-    return f"exit code {code}"
 
 
 class Child:

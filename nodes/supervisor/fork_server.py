@@ -1,7 +1,7 @@
 """The fork server of a job: processes that have imported what nodes need and fork themselves for each.
 
-`python -m shadowsync.nodes.supervisor.fork_server LIGHT TORCH`: two descriptors of sockets, of which the client has the
-other ends, see `fork_client`. The process behind the first never imports torch and forks coordinator,
+`python -m shadowsync.nodes.supervisor.fork_server LIGHT TORCH`: two descriptors of sockets, of which the
+client has the other ends, see `starter`. The first process never imports torch and forks coordinator,
 readers and relay; it forks the one behind the second, which imports torch and forks all others. So torch is
 imported once a job, and its pages are shared.
 

@@ -1,4 +1,4 @@
-"""The check of a job that needs torch: `python -m shadowsync.nodes.supervisor.job_check JOB.json`, and who asks it.
+"""The check of a job that needs torch: `python -m shadowsync.nodes.supervisor.job_check JOB.json`.
 
 The exit code is 0, or 2 with a last line of JSON that says what is wrong.
 """
@@ -14,15 +14,15 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from ...pipeline.jobfile.load import load_resolved
 from ..launch import check_sync
-from ..runtime.process import JOB_CHECK
-from .child import Child, words_of
+from ..runtime.process import JOB_CHECK, exit_status_text
+from .child import Child
 from .starter import Starter
 
 
 def check_job(job: Job) -> None:
     """Raises JobFileError for an algorithm, a model or a device that cannot be had."""
     from ...pipeline.models.registry import build_model
-    from ..replica.device import find_device
+    from ..replica.replica import find_device
 
     check_sync(job)
     build_model(job)
@@ -45,7 +45,7 @@ async def have_checked(starter: Starter, job_file: Path) -> None:
     if found is not None:
         raise JobFileError(found["what"], where=found["where"], remedy=found["remedy"])
     if child.code != ExitCode.OK:
-        raise ShadowSyncError(f"the check of the job ended with {words_of(child.code)}")
+        raise ShadowSyncError(f"the check of the job ended with {exit_status_text(child.code)}")
 
 
 def main() -> int:

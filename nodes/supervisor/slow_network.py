@@ -14,8 +14,8 @@ from ...pipeline.config.network import SlowNetwork
 from ...pipeline.errors import ClusterError, ExitCode, JobFileError
 from ...pipeline.report.model import EmulatedNetwork
 from ...pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
-from ..runtime.process import RELAY
-from .child import Child, words_of
+from ..runtime.process import RELAY, exit_status_text
+from .child import Child
 from .starter import Starter
 
 Place = tuple[str, int]
@@ -82,7 +82,10 @@ class Emulation:
         """What to end with if the relay died before it was told to."""
         if self.relay is None or not self.relay.ended.is_set() or self._told("figures") is not None:
             return None
-        return ExitCode.STOPPED_BY_DEATH, f"the relay of the slow network died ({words_of(self.relay.code)})"
+        return (
+            ExitCode.STOPPED_BY_DEATH,
+            f"the relay of the slow network died ({exit_status_text(self.relay.code)})",
+        )
 
     def note(self) -> EmulatedNetwork | None:
         """What the report says of it."""

@@ -28,9 +28,9 @@ from ...pipeline.wire.conversation import Conversation, Gone, Refused
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import prepare, send_now
-from ..runtime.process import CLI, watch_supervisor
+from ..runtime.process import CLI, exit_status_text, watch_supervisor
 from ..runtime.settings import metrics_ports
-from .child import Child, words_of
+from .child import Child
 from .job_check import have_checked
 from .slow_network import Emulation
 from .starter import Starter
@@ -205,7 +205,7 @@ class Supervisor:
         body = {
             "token": child.token,
             "role": child.role,
-            "how": words_of(child.code),
+            "how": exit_status_text(child.code),
             "code": child.exit_code,
         }
         with contextlib.suppress(Gone, Refused):
@@ -278,7 +278,10 @@ class Supervisor:
         if (relay := self._emulation.verdict()) is not None:
             return *relay, report
         if coordinator.code is not None and coordinator.code < 0:
-            text, code = f"the coordinator died ({words_of(coordinator.code)})", ExitCode.STOPPED_BY_DEATH
+            text, code = (
+                f"the coordinator died ({exit_status_text(coordinator.code)})",
+                ExitCode.STOPPED_BY_DEATH,
+            )
             if self._interrupts:
                 text, code = "interrupted", ExitCode.INTERRUPTED
             if self.folder is not None:

@@ -25,11 +25,10 @@ from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
 from ...pipeline.wire.messages import WorkerNote
-from ..runtime.process import WORKER, python
+from ..runtime.process import WORKER, exit_status_text, python
 from ..runtime.role import MemberInfo
 from ..runtime.threads import Service
 from ..shadow.fixed_rate import DistantRounds, GatedRounds, WorkerRounds
-from ..supervisor.child import words_of
 from .batches import Trained
 from .handle import Held
 from .process_channel import WorkerOrder, WorkerPair
@@ -119,7 +118,7 @@ class WorkerLine(Service):
                 self.post("stop", {})
             if code is not None:
                 if end_at is None:
-                    raise self._death(process, words_of(code))
+                    raise self._death(process, exit_status_text(code))
                 return
             self._send(pair)
             if end_at is not None and time.monotonic() > end_at:

@@ -199,7 +199,6 @@ def test_no_torch_in_the_coordinator_and_the_readers(module: str) -> None:
         ("shadowsync.nodes.reader.role", False),
         ("shadowsync.nodes.supervisor.supervisor", False),
         ("shadowsync.nodes.launch", False),
-        ("shadowsync.nodes.launch", False),
         ("shadowsync.sync_algos.built_in", False),
         ("shadowsync.sync_algos.registry", True),
         ("shadowsync.nodes.supervisor.relay", False),
