@@ -26,9 +26,9 @@ from ...pipeline.checkpoint.saved_ledger import SavedLedger
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError, ResourceError
 from ...sync_algos.model_origin import ModelOrigin
-from ..runtime.threads import to_the_end
+from ..runtime.threads import run_in_thread_uncancellable
 from .membership import Member
-from .outcome import ModelFacts
+from .outcome import FinalModel
 from .server import CoordinatorServer
 from .state import JobState
 
@@ -174,7 +174,7 @@ class RunningCheckpoint:
         written: how many are in their place.
     """
 
-    def __init__(self, server: CoordinatorServer, model: ModelFacts) -> None:
+    def __init__(self, server: CoordinatorServer, model: FinalModel) -> None:
         self._server = server
         self._state = server.state
         self._model = model
@@ -188,15 +188,15 @@ class RunningCheckpoint:
         began = time.monotonic()
         try:
             # Nodes may have another working directory.
-            partial = await to_the_end(lambda: begin(self._state.folder).resolve())
+            partial = await run_in_thread_uncancellable(lambda: begin(self._state.folder).resolve())
             estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
-            await to_the_end(require_room, partial, max(estimate, self._last_bytes))
+            await run_in_thread_uncancellable(require_room, partial, max(estimate, self._last_bytes))
             manifest = await self._write(partial)
-            await to_the_end(self._commit, partial, manifest)
+            await run_in_thread_uncancellable(self._commit, partial, manifest)
         except BaseException:
             # What it took on the disk is needed, above all where the disk is full. Of one that is in its
             # place nothing is left to be removed.
-            await to_the_end(sweep, self._state.folder)
+            await run_in_thread_uncancellable(sweep, self._state.folder)
             raise
         log.info(
             "checkpoint at %d examples, within %.2f s", manifest.examples_trained, time.monotonic() - began

@@ -14,7 +14,7 @@ from .checkpoint_manager import CheckpointManager
 from .divergence import DivergenceSampler
 from .evaluation import Evaluation, take_progressive
 from .membership import require_same_plan, require_same_start
-from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, Kept, ModelFacts, Outcome, Score, Stop
+from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, FinalModel, Kept, Outcome, Score, Stop
 from .profiler import Profiler
 from .server import CoordinatorServer
 from .shutdown import JobFinalizer
@@ -99,7 +99,7 @@ class JobController:
             for m in members.alive()
         ]  # fmt: skip
         self._note_fresh()
-        self._model = ModelFacts.of(facts[0], self._job.sync.algorithm)
+        self._model = FinalModel.of(facts[0], self._job.sync.algorithm)
         self._state.start_members()
         group = self._state.group.form(m.info.index for m in members.alive("trainer")).to_body()
         meeting = {"members": infos, "group": group}

@@ -18,7 +18,7 @@ from ...pipeline.report.model import Progressive
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
 from .membership import Member
-from .outcome import ASK_SECONDS, Answers, ModelFacts, Outcome, Score
+from .outcome import ASK_SECONDS, Answers, FinalModel, Outcome, Score
 from .server import CoordinatorServer
 
 EVAL_SECONDS = 24 * 3600.0
@@ -28,7 +28,7 @@ class Evaluation:
     """One pass over the held-out spans with the single model, or one for each replica."""
 
     def __init__(
-        self, server: CoordinatorServer, outcome: Outcome, model: ModelFacts, spans: list[Span]
+        self, server: CoordinatorServer, outcome: Outcome, model: FinalModel, spans: list[Span]
     ) -> None:
         self._server = server
         self._state = server.state

@@ -24,7 +24,7 @@ from ..runtime.settings import NodeSettings
 from .controller import JobController
 from .ledger import LedgerState
 from .ledger_store import LedgerStore
-from .monitoring import Watching
+from .monitoring import Monitoring
 from .outcome import Outcome
 from .placement import Placement
 from .progress import InputSize
@@ -111,7 +111,7 @@ async def run_coordinator(
         origin=restored.origin() if restored is not None else None,
     )
     server = CoordinatorServer(settings, state, store, process)
-    watching = Watching(server)
+    watching = Monitoring(server)
     try:
         if restored is not None:
             store.restored(restored.ledger)

@@ -27,7 +27,7 @@ PERIOD_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
-class Watching:
+class Monitoring:
     """One status a second to all that show it. Belongs to the coordinator's loop.
 
     Each part is imported only where it is asked for.

@@ -109,7 +109,7 @@ _WORDS = {
 
 
 @dataclass
-class ModelFacts:
+class FinalModel:
     """The trainers' model. `origin` becomes REPLICAS when the single model is lost.
 
     `digests` are of the single model as each trainer has it, by the trainer's name, and `rounds` how many
@@ -125,7 +125,7 @@ class ModelFacts:
     saved_by: str = ""
 
     @classmethod
-    def of(cls, facts: dict[str, Any], algorithm: str) -> ModelFacts:
+    def of(cls, facts: dict[str, Any], algorithm: str) -> FinalModel:
         """Take one trainer's facts; they all agree."""
         return cls(
             origin=ModelOrigin(facts["model_origin"]),

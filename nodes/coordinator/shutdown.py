@@ -16,15 +16,17 @@ from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
 from ...pipeline.errors import ClusterError, ShadowSyncError
 from ...sync_algos.model_origin import ModelOrigin
-from ..runtime.threads import to_the_end
+from ..runtime.threads import run_in_thread_uncancellable
 from .checkpoint import PART_SECONDS, Books, manifest_of
 from .divergence import CHUNK_ELEMENTS, Divergence
 from .membership import Member
-from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, ModelFacts, Outcome
+from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, FinalModel, Outcome
 from .server import CoordinatorServer
 
 
-def no_checkpoint(names: Sequence[str], part: str, refusals: Mapping[str, ShadowSyncError]) -> ClusterError:
+def checkpoint_failed(
+    names: Sequence[str], part: str, refusals: Mapping[str, ShadowSyncError]
+) -> ClusterError:
     """The error for nodes that did not write `part`.
 
     It has the words and the exit code of the first of them that said why: a full disk is told as one.
@@ -47,7 +49,7 @@ class JobFinalizer:
     """
 
     def __init__(
-        self, server: CoordinatorServer, outcome: Outcome, model: ModelFacts, *, hurry: bool = False
+        self, server: CoordinatorServer, outcome: Outcome, model: FinalModel, *, hurry: bool = False
     ) -> None:
         self._hurry = hurry
         self._server = server
@@ -142,11 +144,11 @@ class JobFinalizer:
             return
         try:
             # Nodes may have another working directory.
-            directory = await to_the_end(lambda: begin(self._state.folder).resolve())
+            directory = await run_in_thread_uncancellable(lambda: begin(self._state.folder).resolve())
             saver, manifest = await self._write(directory, trainers)
-            await to_the_end(commit, directory, manifest)
+            await run_in_thread_uncancellable(commit, directory, manifest)
         except BaseException:
-            await to_the_end(sweep, self._state.folder)
+            await run_in_thread_uncancellable(sweep, self._state.folder)
             raise
         self._outcome.model_saved = manifest.model
         self._note_disagreement(saver, trainers)
@@ -163,7 +165,7 @@ class JobFinalizer:
         answers = await self._server.call_all(others, "checkpoint", body, self._part_seconds)
         missing = [shard.info.name for shard in shards if shard.info.name not in answers]
         if missing:
-            raise no_checkpoint(missing, "its part", self._server.refusals)
+            raise checkpoint_failed(missing, "its part", self._server.refusals)
         files = [FileEntry(**f) for part in (written, *answers.values()) for f in part["files"]]
         files += await asyncio.to_thread(books.ledger.write, directory)
         return saver, manifest_of(self._state, files, self._model.saved(saver.info.name), books)
@@ -193,7 +195,7 @@ class JobFinalizer:
                 ):
                     # One that could not read it in time speaks for all; one that refuses, for itself.
                     break
-        raise no_checkpoint(names, "the model", self._server.refusals)
+        raise checkpoint_failed(names, "the model", self._server.refusals)
 
     def _note_disagreement(self, saver: Member, trainers: list[Member]) -> None:
         if self._model.single and self._model.digests:

@@ -19,7 +19,7 @@ from .ledger import Acknowledged, LedgerState
 from .membership import Member, Membership
 from .outcome import Stop
 from .placement import Placement
-from .progress import InputSize, Rates, Tally
+from .progress import InputSize, NodeRates, TrainingMetrics
 
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512
@@ -158,9 +158,9 @@ class JobState:
         self.origin = origin or Origin()
         self.members = Membership(job.expected, job.digest)
         self.group = SyncGroup()
-        self.tally = Tally()
+        self.tally = TrainingMetrics()
         self.bad_batches = BadBatches(job.trainer.max_bad_batches)
-        self.rates = Rates()
+        self.rates = NodeRates()
         self.divergence = DivergenceCurve()
         # (examples trained, metric of `[validation]`), in the order in which they were scored.
         self.validation_points: list[tuple[int, float]] = []

@@ -19,7 +19,7 @@ from ...pipeline.wire.sockets import Listener
 from ...pipeline.wire.tasks import TaskSet
 from ..runtime.role import NodeContext, Role, unknown_verb
 from .deliveries import TRAINING
-from .parser import Feed, ReadSpan, SpanTotals
+from .parser import Parser, ReadSpan, SpanTotals
 from .sender import Sender
 
 ASK_SECONDS = 60.0
@@ -36,7 +36,7 @@ class ReaderRole(Role):
         self._job = job
         self._listener: Listener | None = None
         self._sender: Sender | None = None
-        self._feed: Feed | None = None
+        self._feed: Parser | None = None
         self._node: NodeContext | None = None
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet(self._failed)
@@ -56,7 +56,7 @@ class ReaderRole(Role):
         """Starts the parser and the sender; nothing is read before `begin`."""
         assert self._listener is not None
         self._node = node
-        self._feed = Feed(self._job, self._wake_sender, node.fail)
+        self._feed = Parser(self._job, self._wake_sender, node.fail)
         retain = self._job.data.retain_bytes
         self._sender = Sender(self._listener, self._feed.out, retain, self._on_totals)
         self._tasks.start(self._sender.serve())

@@ -34,7 +34,7 @@ from ...pipeline.wire.tasks import TaskSet, race
 from .health import Health, health_path, node_health, serve_health
 from .process_hooks import ProcessHooks
 from .role import NodeContext, Role
-from .settings import NodeSettings, metrics_address, told_host
+from .settings import NodeSettings, metrics_address, resolve_advertised_host
 from .tracing import TRACER, Sampler, thread_figures
 
 if TYPE_CHECKING:
@@ -213,7 +213,9 @@ class Node:
             "role": self.role.name,
             "token": settings.token,
             "digest": job.digest,
-            "endpoint": advertised(endpoint, settings.bind, await told_host(settings)) if endpoint else "",
+            "endpoint": advertised(endpoint, settings.bind, await resolve_advertised_host(settings))
+            if endpoint
+            else "",
             "pid": os.getpid(),
             "host": socket.gethostname(),
         }

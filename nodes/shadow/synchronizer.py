@@ -12,12 +12,12 @@ import torch
 from ...pipeline.models.flat import digest_of
 from ...pipeline.wire.tasks import TaskSet
 from ...sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
-from ..allreduce.sockets import PeerSocket
-from ..replica.replica import Shared
+from ..allreduce.sockets import PeerListener
+from ..replica.replica import TrainerContext
 from ..runtime.members import GroupView, summed
 from ..runtime.role import MemberInfo, NodeContext
-from .fixed_rate import DistantRounds, GatedRounds, OwnRounds, WorkerRounds
-from .links import Links, LinkSettings, PeerCalls
+from .fixed_rate import GatedRounds, OwnRounds, RemoteRounds, WorkerRounds
+from .links import LinkConfig, PeerCallbacks, ZmqPeers
 from .rounds import RoundCounter, RoundGate
 from .thread import Shadow
 
@@ -39,11 +39,11 @@ class Synchronizer:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: TrainerContext,
         algorithm: Algorithm,
         node: NodeContext,
         members: Sequence[MemberInfo],
-        socket: PeerSocket | None,
+        socket: PeerListener | None,
         view: GroupView,
         state: AlgorithmState | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class Synchronizer:
         self._model: torch.Tensor | None = None
         self.rounds = RoundCounter(shared.total_iterations)
         self.fixed: Sequence[WorkerRounds] = []
-        self._settings = LinkSettings(
+        self._settings = LinkConfig(
             node.zmq_context,
             algorithm,
             sorted((m for m in members if m.role == "sync"), key=lambda m: m.index),
@@ -69,9 +69,9 @@ class Synchronizer:
             algorithm.load_state(state)
         if shared.job.sync.mode == "fixed":
             self._at_fixed_rate()
-        calls = PeerCalls(self._tell_late, self._tell_excluded, self._on_wanted)
+        calls = PeerCallbacks(self._tell_late, self._tell_excluded, self._on_wanted)
 
-        def open_links() -> Links:
+        def open_links() -> ZmqPeers:
             return self._settings.open(shared, "shadow", socket, view, calls)
 
         self._shadow = Shadow(shared, algorithm, open_links, self.rounds, self._gate, node.fail)
@@ -108,7 +108,7 @@ class Synchronizer:
     async def regroup(self, view: GroupView) -> None:
         """Another generation of trainers; ends the rounds of the last one."""
 
-        async def on_loop(links: Links) -> None:
+        async def on_loop(links: ZmqPeers) -> None:
             if links.peers is not None:
                 links.peers.regroup(view.generation, view.members)
 
@@ -148,7 +148,7 @@ class Synchronizer:
     async def between_rounds(self, work: Callable[[], T]) -> T:
         """Runs `work` on the shadow thread, where no step of a round is half done, and gives its result."""
 
-        async def on_loop(links: Links) -> T:  # noqa: ARG001
+        async def on_loop(links: ZmqPeers) -> T:  # noqa: ARG001
             return work()
 
         return await self._shadow.call(on_loop)
@@ -179,7 +179,7 @@ class Synchronizer:
             gate = self._gate = RoundGate(workers, self._shared.job.sync.every, lambda: self._shadow.poke())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
         elif self._algorithm.needs_center and self._shared.job.trainer.worker_kind == "process":
-            self.fixed = [DistantRounds(self.rounds) for _ in range(workers)]
+            self.fixed = [RemoteRounds(self.rounds) for _ in range(workers)]
         elif self._algorithm.needs_center:
             self.fixed = [
                 OwnRounds(index, self._shared, self._settings, self.rounds) for index in range(workers)
@@ -188,7 +188,7 @@ class Synchronizer:
     async def _mean_of_replicas(self) -> torch.Tensor | None:
         replica = self._shared.replica
 
-        async def mean(links: Links) -> torch.Tensor:
+        async def mean(links: ZmqPeers) -> torch.Tensor:
             async with self._shadow.one_round:
                 group = await links.meet()
                 return await group.mean(replica.snapshot(replica.whole))

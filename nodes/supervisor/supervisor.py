@@ -28,7 +28,7 @@ from ...pipeline.wire.conversation import Conversation, Gone, Refused
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import prepare, send_now
-from ..runtime.process import CLI, exit_status_text, watch_supervisor
+from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
 from .child import Child
 from .job_check import have_checked
@@ -86,7 +86,7 @@ class Supervisor:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.interrupt)
         if self._supervised:
-            watch_supervisor(loop, self.interrupt)
+            exit_when_parent_dies(loop, self.interrupt)
         tasks: list[asyncio.Task[Any]] = []
         try:
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...pipeline.wire.conversation import Conversation
-from ..worker.batches import Trained
+from ..worker.batches import BatchAck
 
 LOOK_SECONDS = 0.05
 FLUSH_SECONDS = 0.2
@@ -23,7 +23,7 @@ RECORDS_AT_ONCE = 1024
 log = logging.getLogger(__name__)
 
 
-class TrainedOutbox:
+class AckSender:
     """Gathers records from the workers' threads and tells them to the coordinator in batches.
 
     The queue is bounded by the readers' credit: a delivery counts as done only once it is confirmed here,
@@ -33,18 +33,18 @@ class TrainedOutbox:
     def __init__(
         self,
         coordinator: Conversation,
-        confirmed: Callable[[Trained], None],
+        confirmed: Callable[[BatchAck], None],
         synced_iterations: Callable[[], int],
     ) -> None:
         self._coordinator = coordinator
         self._confirmed = confirmed
         self._synced_iterations = synced_iterations
-        self._records: queue.SimpleQueue[Trained] = queue.SimpleQueue()
+        self._records: queue.SimpleQueue[BatchAck] = queue.SimpleQueue()
         self._told_at = -math.inf
         self.confirmed_examples = 0
         self.left_out_examples = 0
 
-    def put(self, record: Trained) -> None:
+    def put(self, record: BatchAck) -> None:
         """Any thread may call."""
         self._records.put(record)
 
@@ -79,8 +79,8 @@ class TrainedOutbox:
         waiting = self._records.qsize()
         return waiting >= FLUSH_RECORDS or (waiting > 0 and now - self._told_at >= FLUSH_SECONDS)
 
-    def _take(self) -> list[Trained]:
-        records: list[Trained] = []
+    def _take(self) -> list[BatchAck]:
+        records: list[BatchAck] = []
         while len(records) < RECORDS_AT_ONCE and not self._records.empty():
             records.append(self._records.get())
         return records

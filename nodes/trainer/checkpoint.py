@@ -23,7 +23,7 @@ from ...pipeline.models.flat import FlatLayout
 from ...pipeline.types import Float32Array
 from ...sync_algos.base import Algorithm, AlgorithmState
 from ...sync_algos.model_origin import ModelOrigin
-from ..replica.replica import Shared
+from ..replica.replica import TrainerContext
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TrainerSnapshot:
     global_model: torch.Tensor | None
 
     @classmethod
-    def take(cls, shared: Shared, algorithm: Algorithm) -> TrainerSnapshot:
+    def take(cls, shared: TrainerContext, algorithm: Algorithm) -> TrainerSnapshot:
         """What a trainer holds now. Workers may train meanwhile: each element is as it was at some moment of
         the copy, as in any snapshot of a round. Call it where no round writes the algorithm's state."""
         state = algorithm.state()
@@ -134,7 +134,7 @@ Snapshots = Callable[[Callable[[], TrainerSnapshot]], Awaitable[TrainerSnapshot]
 Model = Callable[[str], Awaitable[torch.Tensor | None]]
 
 
-class TrainerKeeping:
+class TrainerCheckpoint:
     """Runs on the control thread; copies and writes are made on others.
 
     Args:
@@ -143,7 +143,7 @@ class TrainerKeeping:
     """
 
     def __init__(
-        self, shared: Shared, algorithm: Algorithm, index: int, snapshots: Snapshots, model: Model
+        self, shared: TrainerContext, algorithm: Algorithm, index: int, snapshots: Snapshots, model: Model
     ) -> None:
         self._shared = shared
         self._algorithm = algorithm

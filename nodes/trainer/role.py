@@ -16,17 +16,17 @@ from ...pipeline.data.span import from_runs
 from ...pipeline.models.flat import digest_of
 from ...sync_algos.base import Algorithm
 from ...sync_algos.model_origin import ModelOrigin
-from ..allreduce.sockets import PeerSocket
+from ..allreduce.sockets import PeerListener
 from ..runtime.members import GroupView
-from ..runtime.process import keep_freed_memory
+from ..runtime.process import tune_malloc
 from ..runtime.role import MemberInfo, NodeContext, Role, unknown_verb
 from ..shadow.synchronizer import Synchronizer
-from ..worker.batches import Trained
+from ..worker.batches import BatchAck
 from ..worker.handle import WorkerHandle
-from .acknowledgements import TrainedOutbox
-from .checkpoint import TrainerKeeping, TrainerSnapshot
+from .acknowledgements import AckSender
+from .checkpoint import TrainerCheckpoint, TrainerSnapshot
 from .restore import Restored, restore_trainer
-from .worker_pool import Crew, make_crew
+from .worker_pool import WorkerPool, make_crew
 
 HOLD_SECONDS = 5.0
 
@@ -44,19 +44,19 @@ class TrainerRole(Role):
         self._algorithm = algorithm
         self._loop = asyncio.get_running_loop()
         self._node: NodeContext | None = None
-        self._crew: Crew | None = None
+        self._crew: WorkerPool | None = None
         self._workers: list[WorkerHandle] = []
-        self._socket: PeerSocket | None = None
+        self._socket: PeerListener | None = None
         self._sync: Synchronizer | None = None
         self._restored: Restored | None = None
-        self._outbox: TrainedOutbox | None = None
+        self._outbox: AckSender | None = None
         self._outbox_task: asyncio.Task[None] | None = None
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Binds the socket that other trainers reach this one at; without peers a trainer only connects."""
         if not self._algorithm.needs_peers:
             return ""
-        self._socket = PeerSocket(context, address)
+        self._socket = PeerListener(context, address)
         return self._socket.endpoint
 
     async def prepare(self, node: NodeContext) -> dict[str, Any]:
@@ -64,10 +64,10 @@ class TrainerRole(Role):
         self._node = node
         torch.set_num_threads(1)
         # A step's activations are freed at its end; without this each step faults their pages in again.
-        keep_freed_memory()
+        tune_malloc()
         self._crew = make_crew(self._job, node)
         self._shared = await self._crew.prepare()
-        self._keeping = TrainerKeeping(
+        self._keeping = TrainerCheckpoint(
             self._shared, self._algorithm, node.index, self._between_rounds, self._model
         )
         # Of the first weights: in a run that goes on the replicas are not equal any more.
@@ -139,7 +139,9 @@ class TrainerRole(Role):
         """Ends the threads and processes."""
         if self._outbox_task is not None:
             self._outbox_task.cancel()
-        threads: list[Crew | Synchronizer] = [part for part in (self._crew, self._sync) if part is not None]
+        threads: list[WorkerPool | Synchronizer] = [
+            part for part in (self._crew, self._sync) if part is not None
+        ]
         for thread in threads:
             thread.stop()
         for thread in threads:
@@ -152,7 +154,7 @@ class TrainerRole(Role):
         node = self._node
         assert node is not None
         members = [MemberInfo.from_body(member) for member in body["members"]]
-        self._outbox = TrainedOutbox(node.coordinator, self._on_confirmed, self._synced_iterations)
+        self._outbox = AckSender(node.coordinator, self._on_confirmed, self._synced_iterations)
         if self._algorithm.needs_center or self._algorithm.needs_peers:
             view = GroupView.from_body(body["group"])
             restored = self._restored
@@ -258,7 +260,7 @@ class TrainerRole(Role):
     def _synced_iterations(self) -> int:
         return int(self._sync.metrics()["synced_iterations"]) if self._sync is not None else 0
 
-    def _on_confirmed(self, record: Trained) -> None:
+    def _on_confirmed(self, record: BatchAck) -> None:
         self._workers[record.worker].confirm(record.reader, record.sequence)
 
     def _outbox_ended(self, task: asyncio.Task[None]) -> None:

@@ -97,7 +97,7 @@ class Delivery(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerNote(Message):
+class WorkerMessage(Message):
     """One thing that either tells the other, by its verb. Both are on one machine and live and die together,
     so nothing is sent again."""
 
@@ -304,7 +304,7 @@ MESSAGES: dict[str, MessageSchema] = {
         Pulse,
         Credit,
         Delivery,
-        WorkerNote,
+        WorkerMessage,
         Lookup,
         Vectors,
         Push,

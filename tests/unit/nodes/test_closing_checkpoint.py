@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from shadowsync.nodes.coordinator.checkpoint import PART_SECONDS
 from shadowsync.nodes.coordinator.membership import Member
-from shadowsync.nodes.coordinator.outcome import HURRY_SECONDS, ModelFacts, Outcome
+from shadowsync.nodes.coordinator.outcome import HURRY_SECONDS, FinalModel, Outcome
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
@@ -19,7 +19,7 @@ from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, memb
 
 def closing(c: FakeServer, *, hurry: bool = False) -> JobFinalizer:
     outcome = Outcome(trainers={"trainer-0": {}})
-    model = ModelFacts(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
+    model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
     return JobFinalizer(c, outcome, model, hurry=hurry)
 
 
@@ -75,7 +75,7 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
 
         c.answer = answer
         outcome = Outcome(trainers={"trainer-0": {}, "trainer-1": {}})
-        model = ModelFacts(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
+        model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
         await JobFinalizer(c, outcome, model).checkpoint()
         asked = [body["model"] for _, _, body, _ in c.asked if body["dense"]]
         return model.saved_by, asked, outcome

@@ -9,7 +9,7 @@ import pytest
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
-from shadowsync.nodes.coordinator.outcome import ModelFacts
+from shadowsync.nodes.coordinator.outcome import FinalModel
 from shadowsync.nodes.coordinator.placement import Placement
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state import JobState
@@ -44,7 +44,7 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
                 state.bad_batches.add(left_out, ledger.path_of)
             ledger.span_read(0, 0, batches=3, examples=30, bad_rows=0)
             controller = JobController(c, [], [])
-            controller._model = ModelFacts(ModelOrigin.REPLICAS, "none", 1, needs_peers=False)
+            controller._model = FinalModel(ModelOrigin.REPLICAS, "none", 1, needs_peers=False)
             state.start_members()
             await asyncio.wait_for(controller._train(), 20.0)
             stop = state.stop

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from shadowsync.nodes.coordinator import checkpoint_manager as keeper_module
 from shadowsync.nodes.coordinator.checkpoint_manager import CheckpointManager
-from shadowsync.nodes.coordinator.outcome import ModelFacts
+from shadowsync.nodes.coordinator.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation import CheckpointScore
 from shadowsync.pipeline.checkpoint.best import BestNote, promote
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
@@ -36,7 +36,7 @@ def score(probability: float) -> CheckpointScore:
 
 
 def keeper_of(c: FakeServer) -> CheckpointManager:
-    model = ModelFacts(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
+    model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
     return CheckpointManager(c, model, SPANS)
 
 

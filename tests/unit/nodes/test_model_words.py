@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.outcome import ModelFacts
+from shadowsync.nodes.coordinator.outcome import FinalModel
 
 
-def facts(origin: str) -> ModelFacts:
+def facts(origin: str) -> FinalModel:
     """Of an algorithm called x."""
     answer = {"model_origin": origin, "dense_elements": 10, "needs_peers": True}
-    return ModelFacts.of(answer, "x")
+    return FinalModel.of(answer, "x")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from shadowsync.nodes.coordinator import checkpoint as checkpoint_room
 from shadowsync.nodes.coordinator import checkpoint as running_checkpoint
 from shadowsync.nodes.coordinator.checkpoint import RESERVE_BYTES, RunningCheckpoint
 from shadowsync.nodes.coordinator.membership import Member
-from shadowsync.nodes.coordinator.outcome import ModelFacts
+from shadowsync.nodes.coordinator.outcome import FinalModel
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ResourceError
 from shadowsync.sync_algos.model_origin import ModelOrigin
@@ -25,7 +25,7 @@ from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, memb
 def taker(
     c: FakeServer, origin: ModelOrigin = ModelOrigin.REPLICAS, *, peers: bool = False
 ) -> RunningCheckpoint:
-    return RunningCheckpoint(c, ModelFacts(origin, "none", ELEMENTS, peers))
+    return RunningCheckpoint(c, FinalModel(origin, "none", ELEMENTS, peers))
 
 
 def job(folder: Path, **facts: Any) -> FakeServer:

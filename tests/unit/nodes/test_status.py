@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
-from shadowsync.nodes.coordinator.monitoring import Watching
+from shadowsync.nodes.coordinator.monitoring import Monitoring
 from shadowsync.nodes.coordinator.monitoring import _names as page_names
 from shadowsync.nodes.coordinator.placement import Placement
 from shadowsync.nodes.coordinator.progress import InputSize
@@ -215,7 +215,7 @@ def test_what_cannot_be_shown_does_not_stop_the_job(tmp_path: Path, monkeypatch:
         raise ZeroDivisionError("of the display")
 
     def work(c: CoordinatorServer) -> None:
-        watching = Watching(c)
+        watching = Monitoring(c)
         with monkeypatch.context() as broken:
             broken.setattr("shadowsync.nodes.coordinator.monitoring.build_status", fails)
             for _ in range(3):

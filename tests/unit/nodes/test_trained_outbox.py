@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any, cast
 
-from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECONDS, TrainedOutbox
-from shadowsync.nodes.worker.batches import Trained
+from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECONDS, AckSender
+from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.pipeline.wire.conversation import Conversation
 from shadowsync.tests.support.batches import batch_id
 
@@ -25,19 +25,19 @@ class Coordinator:
         return {}
 
 
-def _record(number: int) -> Trained:
-    return Trained(0, "reader-0", number, batch_id(number), 5, 0.1, 1.0, 5.0, time.monotonic())
+def _record(number: int) -> BatchAck:
+    return BatchAck(0, "reader-0", number, batch_id(number), 5, 0.1, 1.0, 5.0, time.monotonic())
 
 
-def _outbox(coordinator: Coordinator, confirmed: asyncio.Queue[Trained]) -> TrainedOutbox:
-    return TrainedOutbox(cast("Conversation", coordinator), confirmed.put_nowait, lambda: 0)
+def _outbox(coordinator: Coordinator, confirmed: asyncio.Queue[BatchAck]) -> AckSender:
+    return AckSender(cast("Conversation", coordinator), confirmed.put_nowait, lambda: 0)
 
 
 def test_records_are_told_together() -> None:
     """The first at once; others once there are some, so that readers need not keep them, or after a while."""
 
     async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[Trained]()
+        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
         outbox = _outbox(coordinator, confirmed)
         assert not outbox.due(time.monotonic()), "nothing waits"
         outbox.put(_record(1))
@@ -59,7 +59,7 @@ def test_records_are_told_together() -> None:
 
 def test_each_record_is_told_and_confirmed_once() -> None:
     async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[Trained]()
+        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
         outbox = _outbox(coordinator, confirmed)
         running = asyncio.ensure_future(outbox.run())
         records = [_record(number) for number in range(1, 31)]
@@ -79,7 +79,7 @@ def test_the_records_after_the_first_wait() -> None:
     """Fewer than are worth a message are told only when time has passed, and not each by itself."""
 
     async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[Trained]()
+        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
         outbox = _outbox(coordinator, confirmed)
         running = asyncio.ensure_future(outbox.run())
         outbox.put(_record(1))

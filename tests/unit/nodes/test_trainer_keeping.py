@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from shadowsync.nodes.trainer.checkpoint import TrainerKeeping, TrainerSnapshot
+from shadowsync.nodes.trainer.checkpoint import TrainerCheckpoint, TrainerSnapshot
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.sync_algos.registry import make_algorithm
@@ -42,7 +42,7 @@ def written(folder: Path, unsound: str, *, dense: bool, running: bool) -> set[st
         return center if origin == "center" else shared.replica.flat
 
     async def body() -> set[str]:
-        keeping = TrainerKeeping(shared, algorithm, 1, snapshots, model)
+        keeping = TrainerCheckpoint(shared, algorithm, 1, snapshots, model)
         asked = {"directory": str(folder), "model": "replicas" if running else "center"}
         answer = await keeping.checkpoint(asked | {"dense": dense, "running": running})
         return {entry["role"] for entry in answer["files"]}

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.shutdown import no_checkpoint
+from shadowsync.nodes.coordinator.shutdown import checkpoint_failed
 from shadowsync.pipeline.errors import ExitCode, ResourceError
 from shadowsync.pipeline.wire.conversation import Conversation, Refused
 from shadowsync.pipeline.wire.schema import Message
@@ -14,7 +14,7 @@ from shadowsync.pipeline.wire.schema import Message
 
 def test_a_full_disk_is_told_as_one() -> None:
     full = ResourceError("cannot be written (No space left on device)", where="/runs/a", remedy="free space")
-    error = no_checkpoint(["embedding-0", "embedding-1"], "its part", {"embedding-1": full})
+    error = checkpoint_failed(["embedding-0", "embedding-1"], "its part", {"embedding-1": full})
     assert error.exit_code == ExitCode.RESOURCES
     assert str(error) == (
         "no checkpoint: embedding-1 could not write its part: /runs/a: cannot be written (No space left on "
@@ -23,7 +23,7 @@ def test_a_full_disk_is_told_as_one() -> None:
 
 
 def test_without_a_reason_it_is_the_clusters() -> None:
-    error = no_checkpoint(["trainer-0"], "the model", {"embedding-1": ResourceError("another's")})
+    error = checkpoint_failed(["trainer-0"], "the model", {"embedding-1": ResourceError("another's")})
     assert error.exit_code == ExitCode.CLUSTER
     assert str(error) == "no checkpoint: trainer-0 did not write the model"
 
