@@ -22,11 +22,11 @@ PROTOCOL_VERSION = 1
 _PLACES = {
     "Job": "pipeline.config.job",
     "Report": "pipeline.report.model",
-    "RunFailed": "nodes.run_job",
+    "RunFailed": "nodes.supervisor.run",
     "SavedModel": "pipeline.saved_model.model",
     "ShadowSyncError": "pipeline.errors",
     "load": "pipeline.saved_model.model",
-    "run": "nodes.run_job",
+    "run": "nodes.supervisor.run",
 }
 
 __all__ = [

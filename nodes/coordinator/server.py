@@ -128,7 +128,6 @@ class CoordinatorServer:
         self._refusals: dict[str, ShadowSyncError] = {}
         self._handle: RequestHandler | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._context = self._process.zmq_context()
         # From `listen` on.
         self._socket: zmq.asyncio.Socket | None = None
 
@@ -139,6 +138,7 @@ class CoordinatorServer:
 
     def listen(self) -> str:
         """Binds, and gives the endpoint that nodes join at; raises ClusterError."""
+        self._context = self._process.zmq_context()
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         prepare(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -178,7 +178,7 @@ class CoordinatorServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._socket is not None:
             self._socket.close()
-        self._context.term()
+            self._context.term()
 
     def request_stop(self, stop: Stop) -> None:
         """The job stops; the first reason counts."""

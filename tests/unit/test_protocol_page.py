@@ -14,7 +14,9 @@ from shadowsync.pipeline.wire.schema import Message
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 PAGE = ROOT / "docs" / "protocol.md"
-ANSWERING = ("desk", "node", "reader", "embedding", "sync", "trainer")
+ANSWERING = (
+    *("coordinator/requests", "runtime/node", "reader/role", "embedding/role", "sync/role", "trainer/role"),
+)
 
 if not PAGE.exists():
     pytest.skip("an installed package has no docs beside it", allow_module_level=True)

@@ -386,6 +386,6 @@ def test_a_span_that_is_read_twice_is_the_same(tmp_path: Path) -> None:
 
 
 def test_planning_imports_no_torch() -> None:
-    script = "import sys; from shadowsync.pipeline.data import input_plan; print('torch' in sys.modules)"
+    script = "import sys; from shadowsync.pipeline.input import plan; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -101,7 +101,7 @@ def test_a_profile_measures_then_traces_then_ends_the_job(tmp_path: Path) -> Non
 def test_a_node_that_does_not_answer_is_named(tmp_path: Path) -> None:
     _, _, (profile, _) = profiled(tmp_path, 0.1, 10_000, silent="reader-0")
     assert {node.name for node in profile.measured.nodes} == {"trainer-0", "coordinator"}
-    assert profile.notes[0].startswith("reader-0 did not answer two questions within 5 s each")
+    assert profile.notes[0].startswith("reader-0 did not answer twice within 5 s")
     _, profiler, found = profiled(tmp_path, 0.1, 10_000, silent="trainer-0")
     assert found is None
     assert profiler.ended, "which is not the end of the input"

@@ -39,9 +39,9 @@ from shadowsync.pipeline.wire.segment import HEAD_BYTES, OwnSegment, running_ker
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.leaks import memory_descriptors
+from shadowsync.tests.support.lookups import plan, slot, vectors
 from shadowsync.tests.support.outbox import Outbox
 from shadowsync.tests.support.tables import make_tables
-from shadowsync.tests.unit.nodes.test_shard_line import plan, slot, vectors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
 Context = zmq.Context[zmq.Socket[bytes]]

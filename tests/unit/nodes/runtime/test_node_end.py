@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 import zmq.asyncio
-from shadowsync.nodes.runtime import node as node_module
+from shadowsync.nodes.runtime import process_hooks
 from shadowsync.nodes.runtime.node import Node
 from shadowsync.nodes.runtime.role import NodeContext, Role
 from shadowsync.nodes.runtime.settings import NodeSettings
@@ -112,7 +112,7 @@ def test_the_answer_arrives_before_the_node_is_gone(
     kind: type[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A process logs to one folder as long as it lives.
-    monkeypatch.setattr(node_module, "log_to_folder", lambda *_: None)
+    monkeypatch.setattr(process_hooks, "log_to_folder", lambda *_: None)
 
     async def main() -> tuple[ExitCode, str, Answer | None]:
         return await asyncio.wait_for(told_to_finish(kind, tmp_path), ENOUGH_SECONDS)
