@@ -19,8 +19,7 @@ from ...pipeline.data.span import span_to_body
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError
 from ...pipeline.metrics import QualitySums
-from ..runtime.process import SCORING, exit_status_text, python
-from ..supervisor.starter import ONE_THREAD
+from ..runtime.process import ONE_THREAD, SCORING, exit_status_text, python
 
 # Lower than training's, and yet it gets a share where training takes the whole machine.
 NICE = 5

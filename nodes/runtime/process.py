@@ -26,6 +26,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 GRACE_SECONDS = 12.0
+# One thread for each of the numerical libraries: a machine has several nodes.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
+)
 
 
 def exit_when_parent_dies(loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:

@@ -22,15 +22,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ...pipeline.errors import ClusterError, JobFileError
-from ..runtime.process import FORK_SERVER, python, room
+from ..runtime.process import FORK_SERVER, ONE_THREAD, python, room
 from .fork_server import MESSAGE_BYTES
 
 METHOD_VARIABLE = "SHADOWSYNC_START_METHOD"
 METHODS = ("forkserver", "spawn")
-# One thread for each of the numerical libraries: a machine has several nodes.
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
-)
 
 
 class Started(Protocol):

@@ -41,7 +41,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
         made.append(Line(*given))
         return made[-1]
 
-    monkeypatch.setattr(worker_process, "WorkerLine", line)
+    monkeypatch.setattr(worker_process, "WorkerProcessMonitor", line)
     return made
 
 

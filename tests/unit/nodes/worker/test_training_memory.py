@@ -100,4 +100,4 @@ def test_a_batch_leaves_nothing_behind_and_one_number_would_be_seen(
         # Queues and counts differ by a few from one moment of rest to another, whatever was trained between.
         assert growth(training) < BATCHES / 2
         leaking = True
-        assert growth(training) >= BATCHES
+        assert growth(training) > BATCHES / 2

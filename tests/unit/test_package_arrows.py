@@ -1,0 +1,114 @@
+"""The arrows between the packages of nodes, and that nothing imports in a circle.
+
+Lazy imports and those under TYPE_CHECKING count: a circle that only they close still ties its files together.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import shadowsync
+from shadowsync.tests.support.imports import all_imports, package_files
+
+ROOT = Path(shadowsync.__file__).resolve().parent
+Graph = dict[str, set[str]]
+
+# Which packages of nodes each one imports; docs/architecture.md draws the same.
+NODES: Graph = {
+    "runtime": set(),
+    "coordinator": {"runtime"},
+    "reader": {"runtime"},
+    "embedding": {"runtime"},
+    "sync": {"runtime"},
+    "replica": set(),
+    "allreduce": {"runtime"},
+    "shadow": {"runtime", "replica", "allreduce"},
+    "worker": {"runtime", "replica", "embedding", "shadow"},
+    "trainer": {"runtime", "replica", "allreduce", "shadow", "worker"},
+    "launch": {"runtime", "reader", "embedding", "sync", "replica", "trainer"},
+    "supervisor": {"runtime", "replica", "launch"},
+}
+
+
+def file_graph(root: Path) -> Graph:
+    """Which module imports which, of the package's own."""
+    files = package_files(root)
+    graph: Graph = {name: set() for name in files}
+    for found in all_imports(root):
+        if found.target in files and found.target != found.module:
+            graph[found.module].add(found.target)
+    return graph
+
+
+def package_graph(root: Path) -> Graph:
+    """Which folder imports which. A module beside folders stands for itself."""
+    files = package_files(root)
+    folders = {name for name, file in files.items() if file.name == "__init__.py"}
+
+    def package(name: str) -> str:
+        parent = name.rpartition(".")[0]
+        beside = any(other.rpartition(".")[0] == parent for other in folders)
+        return name if name in folders or beside else parent
+
+    graph: Graph = {}
+    for module, targets in file_graph(root).items():
+        arrows = graph.setdefault(package(module), set())
+        arrows |= {package(target) for target in targets} - {package(module)}
+    return graph
+
+
+def circle(graph: Graph) -> list[str]:
+    """The members of one circle, the first again at the end; nothing if there is none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("graph", [file_graph, package_graph])
+def test_nothing_imports_in_a_circle(graph: Callable[[Path], Graph]) -> None:
+    assert circle(graph(ROOT)) == []
+
+
+def test_the_packages_of_nodes_import_what_the_table_says() -> None:
+    inside = "shadowsync.nodes."
+    found = {
+        name.removeprefix(inside): {target.removeprefix(inside) for target in targets if inside in target}
+        for name, targets in package_graph(ROOT).items()
+        if name.startswith(inside)
+    }
+    assert found == NODES
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "graph"),
+    [
+        ("nodes/runtime/settings.py", "from ..worker.worker import Worker", package_graph),
+        ("nodes/allreduce/link.py", "def f():\n    from ..trainer import role", package_graph),
+        (
+            "pipeline/data/batch.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..input.plan import plan_input",
+            package_graph,
+        ),
+        ("pipeline/config/data.py", "from .job import Job", file_graph),
+        ("nodes/replica/device.py", "def f():\n    from .cuda import CudaDevice", file_graph),
+    ],
+)
+def test_a_planted_circle_is_found(
+    tmp_path: Path, file: str, line: str, graph: Callable[[Path], Graph]
+) -> None:
+    """The control, with a lazy import and one for types among them."""
+    for source in package_files(ROOT).values():
+        copy = tmp_path / source.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(source.read_bytes())
+    assert circle(graph(tmp_path)) == []
+    with (tmp_path / file).open("a", encoding="utf-8") as target:
+        target.write(f"\n{line}\n")
+    module = "shadowsync." + file.removesuffix(".py").replace("/", ".")
+    found = circle(graph(tmp_path))
+    assert module in found or module.rpartition(".")[0] in found
