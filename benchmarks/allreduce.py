@@ -26,10 +26,10 @@ import torch.distributed as dist
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
 from shadowsync.benchmarks.raw_allreduce import RawAllReduce
-from shadowsync.nodes.allreduce.link import PeerLink
-from shadowsync.nodes.allreduce.sockets import PeerSocket
-from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.nodes.allreduce.link import AllReduceTransport
+from shadowsync.nodes.allreduce.sockets import PeerListener
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.sync_algos.none import NoSync
 
 TIMEOUT_SECONDS = 60.0
@@ -63,13 +63,13 @@ def serve(rank: int, setup: Setup, folder: str, pipe: Connection) -> None:
 
 async def _serve(rank: int, setup: Setup, pipe: Connection, raw: RawAllReduce | None) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = PeerSocket(context, ADDRESSES[setup.transport].format(pid=os.getpid()))
+    socket = PeerListener(context, ADDRESSES[setup.transport].format(pid=os.getpid()))
     pipe.send(socket.endpoint)
     members = [
         MemberInfo(f"trainer-{at}", "trainer", at, f"token-{at}", endpoint)
         for at, endpoint in enumerate(pipe.recv())
     ]
-    link = PeerLink(
+    link = AllReduceTransport(
         socket,
         context,
         members,

@@ -2,7 +2,7 @@
 
     python benchmarks/center_exchange.py [--rounds 10] [--megabytes 40] [--codec float32] [--out FILE.json]
 
-Ours: a `CenterLink` here and a `CenterService` in a process of its own, over loopback TCP, with EASGD's rule
+Ours: a `CenterClient` here and a `CenterService` in a process of its own, over loopback TCP, with EASGD's rule
 on the node and `w -= (1 - a) d` here. Raw: two processes over one plain TCP socket; `recv_into` a buffer that
 is there already, the same arithmetic on both sides with torch on one thread, `sendall`. A figure is the mean
 over the exchanges of one run of `--exchanges`, after two to warm up; runs of both alternate in one process.
@@ -24,11 +24,11 @@ import numpy as np
 import torch
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
-from shadowsync.nodes.runtime.role import MemberInfo
-from shadowsync.nodes.shadow.center_client import CenterLink
+from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 
@@ -90,8 +90,8 @@ class Ours:
         self._elements = elements
         self.link = self._run(self._open(endpoint, codec))
 
-    async def _open(self, endpoint: str, codec: str) -> CenterLink:
-        link = CenterLink(
+    async def _open(self, endpoint: str, codec: str) -> CenterClient:
+        link = CenterClient(
             zmq.Context(),
             [MemberInfo("sync-0", "sync", 0, "token", endpoint)],
             self._elements,

@@ -27,7 +27,7 @@ import torch
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
 from shadowsync.nodes.embedding.server import ShardService
-from shadowsync.nodes.runtime.process import keep_freed_memory
+from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
@@ -248,7 +248,7 @@ def main() -> None:
     options = parser.parse_args()
     options.rows = options.rows or (100_000_000 if options.what == "rows" else 2_600_000)
     torch.set_num_threads(1)
-    keep_freed_memory()
+    tune_malloc()
     results = {"costs": costs, "loopback": loopback, "rows": rows}[options.what](options)
     if options.out:
         settings = {key: str(value) for key, value in vars(options).items() if key != "out"}

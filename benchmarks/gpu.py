@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from shadowsync.benchmarks.job_runs import log_or_generated, on_log, run_job
 from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save, show_ratio, table
-from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.jobfile.load import validate_job
@@ -53,7 +53,7 @@ def steps(device: str, workers: int, batch: int, precision: str) -> Figures:
     trainer = {"device": device, "workers": workers, "batch": batch, "precision": precision}
     data = {"format": "parquet", "path": ["none"]}
     job = validate_job({"data": data, "model": {"table_rows": ROWS}, "trainer": trainer}, where="steps")
-    shared = Shared.build(job, TablePlan.make(job.tables, job.embedding.nodes))
+    shared = TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
     start = threading.Barrier(workers)
 
     def work() -> tuple[int, float]:

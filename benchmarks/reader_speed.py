@@ -22,7 +22,7 @@ from typing import Any
 from shadowsync.benchmarks.pairs import Figures, alternate, save, table
 from shadowsync.benchmarks.reader_inputs import INPUTS, input_of
 from shadowsync.nodes.reader.deliveries import DeliveryState
-from shadowsync.nodes.runtime.process import keep_freed_memory
+from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.span import Span
@@ -39,7 +39,7 @@ class Measured:
 
     def __init__(self, sections: dict[str, Any]) -> None:
         # As a reader's parsing thread does.
-        keep_freed_memory()
+        tune_malloc()
         self._job: Job = job_of_tree(sections)
         self._input = JobInput(self._job)
         self._spans = self._input.plan(self._job.data.path)

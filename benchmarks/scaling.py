@@ -29,16 +29,16 @@ import torch
 import zmq
 from shadowsync.benchmarks.limited_links import LimitedLinks
 from shadowsync.benchmarks.pairs import Figures, save
-from shadowsync.nodes.replica.replica import Shared
-from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.shadow.fixed_rate import OwnRounds
-from shadowsync.nodes.shadow.links import Links, LinkSettings
+from shadowsync.nodes.shadow.links import LinkConfig, ZmqPeers
 from shadowsync.nodes.shadow.rounds import RoundCounter
 from shadowsync.nodes.shadow.thread import Shadow
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.jobfile.load import validate_job
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.registry import make_algorithm
 
@@ -66,10 +66,10 @@ def job_of(mode: str, sync_nodes: int) -> Any:
     )
 
 
-def build_shared(mode: str, sync_nodes: int) -> Shared:
+def build_shared(mode: str, sync_nodes: int) -> TrainerContext:
     """What a trainer of such a job has, whatever became of its tables."""
     job = job_of(mode, sync_nodes)
-    return Shared.build(job, TablePlan.make(job.tables, job.embedding.nodes))
+    return TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
 
 
 class EmulatedTrainer:
@@ -80,7 +80,7 @@ class EmulatedTrainer:
         self._step_seconds = step
         self.rounds = RoundCounter(self._shared.total_iterations)
         algorithm = make_algorithm("easgd", {})
-        self._settings = LinkSettings(context, algorithm, syncs, [], index, f"trainer-{index}")
+        self._settings = LinkConfig(context, algorithm, syncs, [], index, f"trainer-{index}")
         self._own = OwnRounds(0, self._shared, self._settings, self.rounds) if mode == "fixed" else None
         self.shadow = Shadow(self._shared, algorithm, self._open, self.rounds, None, _fail)
         self._stop = threading.Event()
@@ -115,9 +115,9 @@ class EmulatedTrainer:
         self._thread.join()
         self.shadow.join(60.0)
 
-    def _open(self) -> Links:
+    def _open(self) -> ZmqPeers:
         center = self._settings.open_center(self._shared, "shadow")
-        return Links(0, center, None)
+        return ZmqPeers(0, center, None)
 
     def _work(self) -> None:
         torch.set_num_threads(1)

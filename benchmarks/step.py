@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from shadowsync.benchmarks.pairs import save
 from shadowsync.benchmarks.peer_log import DENSE, ROWS, TABLES
-from shadowsync.nodes.replica.replica import Shared
-from shadowsync.nodes.runtime.process import keep_freed_memory
+from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -76,7 +76,9 @@ def frames_of(message: Any) -> list[Any]:
     return [bytearray(memoryview(frame)) for frame in encode(message)]
 
 
-def one_step(parts: Parts, stepper: Stepper, shared: Shared, delivered: list[Any], values: Any) -> None:
+def one_step(
+    parts: Parts, stepper: Stepper, shared: TrainerContext, delivered: list[Any], values: Any
+) -> None:
     """A worker's step without sockets; `delivered` are the frames of its batch, `values` the vectors."""
     delivery = parts.timed("decode the batch", lambda: decode(delivered))
     requests = parts.timed("route its rows", lambda: shared.router.requests(delivery.rows))
@@ -122,7 +124,7 @@ def measure(batch: int, precision: str, steps: int) -> dict[str, Any]:
         "trainer": trainer,
     }
     job = Job.model_validate(sections)
-    shared = Shared.build(job, TablePlan.make(job.tables, job.embedding.nodes))
+    shared = TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
     stepper = Stepper(shared)
     delivered = [frames_of(delivery) for delivery in made_deliveries(20, batch)]
     values = np.random.default_rng(1).random(TABLES * batch * DIM, dtype=np.float32) * 0.1
@@ -174,7 +176,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     if not given.faults:
-        keep_freed_memory()
+        tune_malloc()
     results = [measure(batch, way, given.steps) for batch in given.batch for way in given.precision]
     for found in results:
         show(found)

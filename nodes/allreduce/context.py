@@ -17,13 +17,13 @@ from ...pipeline.wire.peer_messages import PeerReady, PeerWait
 from ...pipeline.wire.retransmission import PEER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
 from .coding import Packed, PeerCoding
-from .round import EarlyChunks, Ended, Event, Late, PeerRound, RoundId
+from .round import Ended, Event, Late, PeerRound, ReorderBuffer, RoundId
 
 Key = tuple[object, ...]
 Make = Callable[[], Message | None]
 
 
-class PeerMail:
+class SendQueue:
     """A queue of small messages and one of chunks for each peer. What waits already is not queued twice."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Result:
     waiting: set[int]
 
 
-class RoundMemory:
+class RoundHistory:
     """Which rounds ended how, and the results of the last ones while anyone may still lack them."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ BEFORE_ALL = RoundId(-1, -1)
 
 
 @dataclass
-class Standing:
+class ProtocolContext:
     """One trainer's place in the protocol.
 
     A peer that is waited for is asked by `policy` for what is missing, several times in `timeout_seconds`,
@@ -167,9 +167,9 @@ class Standing:
     index: int
     timeout_seconds: float
     coding: PeerCoding
-    early: EarlyChunks
-    mail: PeerMail = field(default_factory=PeerMail)
-    memory: RoundMemory = field(default_factory=RoundMemory)
+    early: ReorderBuffer
+    mail: SendQueue = field(default_factory=SendQueue)
+    memory: RoundHistory = field(default_factory=RoundHistory)
     events: deque[Event] = field(default_factory=deque)
     generation: int = -1
     members: tuple[int, ...] = ()

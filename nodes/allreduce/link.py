@@ -16,15 +16,15 @@ import torch
 import zmq
 
 from ...pipeline.codecs.formats import LinkCodecs
+from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.schema import Message
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.grouping import Grouping, everyone
 from ..runtime.members import summed
-from ..runtime.role import MemberInfo
 from .protocol import AllReduceState
 from .round import Ended, Event, Excluded, Late, Met, Result, RoundId
-from .sockets import IDENTITY_SUFFIX, PeerLine, PeerSocket
+from .sockets import IDENTITY_SUFFIX, PeerListener, PeerSender
 
 SENT_AT_ONCE = 4
 RECEIVED_AT_ONCE = 8
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class LinkedGroup:
+class AllReduceGroup:
     """The trainers of one round over ZeroMQ; implements `Group` of `sync_algos`."""
 
-    link: PeerLink
+    link: AllReduceTransport
     id: RoundId
     members: tuple[int, ...]
 
@@ -59,7 +59,7 @@ class LinkedGroup:
         return await self.link.reduce(self, values, 1.0, exchange=len(self.members) == 2)
 
 
-class PeerLink:
+class AllReduceTransport:
     """The other trainers as one thread's asyncio loop sees them; `meet` is that of `Peers`.
 
     Made on that loop, which everything here belongs to.
@@ -77,7 +77,7 @@ class PeerLink:
 
     def __init__(
         self,
-        socket: PeerSocket,
+        socket: PeerListener,
         context: zmq.Context[zmq.Socket[bytes]],
         members: Sequence[MemberInfo],
         index: int,
@@ -110,7 +110,7 @@ class PeerLink:
         self._on_late, self._on_excluded, self._on_wanted = on_late, on_excluded, on_wanted
         others = [member for member in members if member.index != index]
         self._peers = {(member.token + IDENTITY_SUFFIX).encode(): member.index for member in others}
-        self._lines = {member.index: PeerLine(context, member, token) for member in others}
+        self._lines = {member.index: PeerSender(context, member, token) for member in others}
         self._meeting: asyncio.Future[Met] | None = None
         self._reducing: tuple[RoundId, asyncio.Future[torch.Tensor]] | None = None
         self._was_wanted = False
@@ -154,7 +154,11 @@ class PeerLink:
         """Counts of what this link itself sent, to be summed over trainers; any thread may read them."""
         ways = summed(line.traffic.metrics("peers") for line in self._lines.values())
         standing = self._state.standing
-        own = {"reference_bytes": standing.coding.memory_bytes, "undecided_rounds": standing.undecided_rounds}
+        own = {
+            "reference_bytes": standing.coding.memory_bytes,
+            "undecided_rounds": standing.undecided_rounds,
+            "refused_messages": self.refused_messages,
+        }
         ends = {f"to/{line.member.name}": line.traffic.sent for line in self._lines.values()}
         return ways | own | ends
 
@@ -163,7 +167,7 @@ class PeerLink:
         """Rounds that ended here while a member that is gone may have completed them."""
         return self._state.standing.undecided_rounds
 
-    async def meet(self, grouping: Grouping = everyone) -> LinkedGroup:
+    async def meet(self, grouping: Grouping = everyone) -> AllReduceGroup:
         """See `Peers.meet`. Raises PeerLost also where this trainer is not of the group, or no new group
         was formed after a lost peer, within the timeout."""
         if self._closed:
@@ -175,10 +179,10 @@ class PeerLink:
         self._state.want(grouping, self._loop.time())
         self._after()
         met = await self._meeting
-        return LinkedGroup(self, met.id, met.group)
+        return AllReduceGroup(self, met.id, met.group)
 
     async def reduce(
-        self, group: LinkedGroup, values: torch.Tensor, weight: float, *, exchange: bool
+        self, group: AllReduceGroup, values: torch.Tensor, weight: float, *, exchange: bool
     ) -> torch.Tensor:
         """What `mean` and `exchange` of a group do."""
         if values.dtype != torch.float32 or values.dim() != 1 or values.numel() > self._numel:

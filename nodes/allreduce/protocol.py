@@ -36,11 +36,11 @@ from ...pipeline.wire.schema import Message
 from ...sync_algos.base import Algorithm
 from ...sync_algos.grouping import Grouping
 from .coding import PeerCoding
-from .context import Standing
-from .recovery import Resolution
-from .rendezvous import Meeting
-from .round import EarlyChunks, Ended, Excluded, Met, Phase, RoundId
-from .streaming import Streaming
+from .context import ProtocolContext
+from .recovery import RoundRecovery
+from .rendezvous import Rendezvous
+from .round import Ended, Excluded, Met, ReorderBuffer, RoundId, RoundPhase
+from .streaming import ChunkStreaming
 
 Handler = Callable[[int, Any, float], None]
 MOST_AHEAD = 1_000_000
@@ -73,15 +73,15 @@ class AllReduceState:
         algorithm: Algorithm,
     ) -> None:
         # The payload of a lossy codec may be a little larger than what it encodes, where that is tiny.
-        early = EarlyChunks(4 * numel + 65_536)
-        self.standing = Standing(index, timeout_seconds, PeerCoding(codecs, index), early)
-        self._meeting = Meeting(
+        early = ReorderBuffer(4 * numel + 65_536)
+        self.standing = ProtocolContext(index, timeout_seconds, PeerCoding(codecs, index), early)
+        self._meeting = Rendezvous(
             self.standing, algorithm, numel=numel, chunk_elements=chunk_elements, seed=seed, eager=eager
         )
         # The result of a round, and that of the one before, which a late peer may still ask for.
         buffers = BufferPool(bytes_of(numel, arrays=2))
-        self._streaming = Streaming(self.standing, chunk_elements, buffers)
-        self._resolution = Resolution(self.standing, self._streaming)
+        self._streaming = ChunkStreaming(self.standing, chunk_elements, buffers)
+        self._resolution = RoundRecovery(self.standing, self._streaming)
         self._grouping: Grouping | None = None
         self._wanted_until = 0.0
         self._handlers: dict[type[Message], Handler] = {
@@ -132,7 +132,7 @@ class AllReduceState:
             if at.index not in at.members or at.round.work is None:
                 # Nobody can complete a round that this trainer gave nothing to.
                 at.end(at.round, "the group changed")
-            elif at.round.phase is Phase.RESOLVING:
+            elif at.round.phase is RoundPhase.RESOLVING:
                 self._resolution.leave(at.round)
             else:
                 self._resolution.begin(at.round, now)
@@ -144,7 +144,7 @@ class AllReduceState:
         at = self.standing
         if at.round is not None:
             # A call that was given up began this round, and the others count on this trainer.
-            if at.round.phase is Phase.MET:
+            if at.round.phase is RoundPhase.MET:
                 at.events.append(Met(at.round.id, at.round.group))
             return
         self._grouping, self._wanted_until = grouping, now + at.timeout_seconds
@@ -153,7 +153,7 @@ class AllReduceState:
     def start(self, id: RoundId, values: Float32Array, weight: float, now: float, *, exchange: bool) -> None:
         """The trainer met, and gives its values: `Result` or `Ended` follows."""
         round = self.standing.round
-        if round is None or round.id != id or round.phase is not Phase.MET:
+        if round is None or round.id != id or round.phase is not RoundPhase.MET:
             self.standing.events.append(Ended(id, "the group changed"))
         else:
             self._streaming.start(round, values, weight, now, exchange=exchange)
@@ -163,7 +163,7 @@ class AllReduceState:
         gave its values to ends for all of its members alike."""
         at = self.standing
         if at.round is not None and at.round.work is not None:
-            if at.round.phase is not Phase.RESOLVING:
+            if at.round.phase is not RoundPhase.RESOLVING:
                 self._resolution.begin(at.round, now)
         elif at.round is not None:
             at.end(at.round, "this trainer stops")
@@ -191,15 +191,15 @@ class AllReduceState:
             if self._grouping is not None and now > self._wanted_until:
                 self._grouping = None
                 at.events.append(Ended(at.upcoming, "this trainer is not of the group"))
-        elif round.phase is Phase.MEETING:
+        elif round.phase is RoundPhase.MEETING:
             self._meeting.tick(round, now)
-        elif round.phase is Phase.STREAMING:
+        elif round.phase is RoundPhase.STREAMING:
             late = self._streaming.tick(round, now)
             for peer in late:
                 at.report(peer)
             if late:
                 self._resolution.begin(round, now)
-        elif round.phase is Phase.RESOLVING:
+        elif round.phase is RoundPhase.RESOLVING:
             self._resolution.tick(round, now)
 
     def _try_to_begin(self, now: float) -> None:

@@ -9,23 +9,23 @@ at once.
 from __future__ import annotations
 
 from ...pipeline.wire.peer_messages import PeerAsk, PeerEnded, PeerResolve, PeerVerdict
-from .context import Standing
+from .context import ProtocolContext
 from .reduce import as_positions
-from .round import PeerRound, Phase, round_of
-from .streaming import NO_POSITIONS, Streaming
+from .round import PeerRound, RoundPhase, round_of
+from .streaming import NO_POSITIONS, ChunkStreaming
 
 
-class Resolution:
+class RoundRecovery:
     """One trainer's part of it."""
 
-    def __init__(self, standing: Standing, streaming: Streaming) -> None:
+    def __init__(self, standing: ProtocolContext, streaming: ChunkStreaming) -> None:
         self._at = standing
         self._streaming = streaming
 
     def begin(self, round: PeerRound, now: float) -> None:
         """The round under way, which this trainer gave its values to, cannot end normally."""
         at = self._at
-        round.phase = Phase.RESOLVING
+        round.phase = RoundPhase.RESOLVING
         round.resolving_since = now
         round.progressed_all(now)
         round.survivors = set(round.others) & set(at.members)
@@ -61,7 +61,7 @@ class Resolution:
         completed, reduced = at.memory.is_completed(id), True
         if round is not None and round.work is not None:
             reduced = round.work.reduced
-            if round.phase is Phase.STREAMING:
+            if round.phase is RoundPhase.STREAMING:
                 self.begin(round, now)
         elif round is not None:
             reduced = False
@@ -79,7 +79,7 @@ class Resolution:
     def on_verdict(self, peer: int, message: PeerVerdict, now: float) -> None:
         """A peer says how a round ended there."""
         round = self._at.current(round_of(message), peer)
-        if round is not None and round.phase is Phase.RESOLVING:
+        if round is not None and round.phase is RoundPhase.RESOLVING:
             round.progressed(peer, now)
             round.verdicts[peer] = message
             self.decide(round)
@@ -93,9 +93,9 @@ class Resolution:
             at.break_through(message.generation)
         if round is None or round.id.generation != message.generation or peer not in round.others:
             return
-        if round.phase is Phase.STREAMING:
+        if round.phase is RoundPhase.STREAMING:
             self.begin(round, now)
-        elif round.phase is not Phase.RESOLVING:
+        elif round.phase is not RoundPhase.RESOLVING:
             at.end(round, f"trainer {peer} takes part no more")
 
     def tick(self, round: PeerRound, now: float) -> None:

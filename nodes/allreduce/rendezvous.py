@@ -6,12 +6,12 @@ from __future__ import annotations
 from ...pipeline.wire.peer_messages import PeerEnded, PeerReady, PeerState, PeerStateAsk, PeerWait
 from ...sync_algos.base import Algorithm
 from ...sync_algos.grouping import Grouping
-from .context import Standing
-from .round import Met, PeerRound, Phase, round_of
-from .state_transfer import Adoption, StateDonor
+from .context import ProtocolContext
+from .round import Met, PeerRound, RoundPhase, round_of
+from .state_transfer import StateReceiver, StateSender
 
 
-class Meeting:
+class Rendezvous:
     """One trainer's part of it.
 
     Args:
@@ -21,7 +21,7 @@ class Meeting:
 
     def __init__(
         self,
-        standing: Standing,
+        standing: ProtocolContext,
         algorithm: Algorithm,
         *,
         numel: int,
@@ -31,7 +31,7 @@ class Meeting:
     ) -> None:
         self._at = standing
         self._algorithm = algorithm
-        self._donor = StateDonor(algorithm, chunk_elements)
+        self._donor = StateSender(algorithm, chunk_elements)
         self._numel, self._chunk, self._seed, self._eager = numel, chunk_elements, seed, eager
 
     def begin(self, grouping: Grouping, now: float) -> None:
@@ -142,7 +142,7 @@ class Meeting:
             round.ready.add(peer)
 
     def _check(self, round: PeerRound, now: float) -> None:
-        if round.phase is not Phase.MEETING or round.adoption is not None:
+        if round.phase is not RoundPhase.MEETING or round.adoption is not None:
             return
         if not round.ready.issuperset(round.others):
             return
@@ -156,13 +156,13 @@ class Meeting:
             return
         donor = min(peer for peer, version in versions.items() if version == best)
         names = self._algorithm.state_names
-        round.adoption = Adoption(
+        round.adoption = StateReceiver(
             donor, round.id.generation, best, names=names, numel=self._numel, chunk_elements=self._chunk
         )
         round.progressed(donor, now)
         self.ask_again(round, donor)
 
-    def _adopt(self, adoption: Adoption) -> None:
+    def _adopt(self, adoption: StateReceiver) -> None:
         try:
             self._algorithm.load_state(adoption.state())
         except ValueError as error:
@@ -171,5 +171,5 @@ class Meeting:
             raise RuntimeError(f"{name} refused the state of trainer {adoption.donor}") from error
 
     def _met(self, round: PeerRound) -> None:
-        round.phase = Phase.MET
+        round.phase = RoundPhase.MET
         self._at.events.append(Met(round.id, round.group))

@@ -15,7 +15,7 @@ from ...pipeline.types import Float32Array
 from ...pipeline.wire.peer_messages import PeerChunk, PeerResult, PeerVerdict
 from ...pipeline.wire.retransmission import RetransmitPolicy
 from .reduce import ReduceRound
-from .state_transfer import Adoption
+from .state_transfer import StateReceiver
 
 Early = PeerChunk | PeerResult
 
@@ -39,7 +39,7 @@ class _Kept:
     bytes: int = 0
 
 
-class EarlyChunks:
+class ReorderBuffer:
     """What peers streamed before this trainer was there, or knew of the generation.
 
     Args:
@@ -86,7 +86,7 @@ class EarlyChunks:
         self._kept = {peer: kept for peer, kept in self._kept.items() if kept.id.generation >= generation}
 
 
-class Phase(Enum):
+class RoundPhase(Enum):
     """MEETING: waits for the others, or for a state to adopt. MET: waits for this trainer's values.
     STREAMING: under way. RESOLVING: cannot end normally; asks who completed it."""
 
@@ -109,9 +109,9 @@ class PeerRound:
         self.group = group
         self.others = tuple(member for member in group if member != index)
         self.version = version
-        self.phase = Phase.MEETING
+        self.phase = RoundPhase.MEETING
         self.ready: set[int] = set()
-        self.adoption: Adoption | None = None
+        self.adoption: StateReceiver | None = None
         self.work: ReduceRound | None = None
         self.survivors: set[int] = set()
         self.verdicts: dict[int, PeerVerdict] = {}
@@ -123,7 +123,7 @@ class PeerRound:
     @property
     def streams(self) -> bool:
         """Whether the round may still complete normally, and this trainer has given its values."""
-        return self.phase is Phase.STREAMING
+        return self.phase is RoundPhase.STREAMING
 
     def progressed(self, peer: int, now: float) -> None:
         """A peer went on, or has a good reason not to."""
@@ -149,7 +149,11 @@ class PeerRound:
         """Whom this trainer waits for before it meets."""
         if self.adoption is not None:
             return [self.adoption.donor]
-        return [peer for peer in self.others if peer not in self.ready] if self.phase is Phase.MEETING else []
+        return (
+            [peer for peer in self.others if peer not in self.ready]
+            if self.phase is RoundPhase.MEETING
+            else []
+        )
 
     def completers(self) -> list[int]:
         """Who said that it completed the round."""

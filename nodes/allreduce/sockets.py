@@ -7,14 +7,14 @@ import logging
 import zmq
 
 from ...pipeline.errors import ProtocolError
+from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.peer_messages import PeerChunk, PeerResult
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener, prepare
 from ..runtime.members import Traffic
-from ..runtime.process import keep_freed_memory
-from ..runtime.role import MemberInfo
+from ..runtime.process import tune_malloc
 
 QUEUED_CHUNKS = 64
 IDENTITY_SUFFIX = "/peer"
@@ -22,7 +22,7 @@ IDENTITY_SUFFIX = "/peer"
 log = logging.getLogger(__name__)
 
 
-class PeerSocket:
+class PeerListener:
     """What a trainer's peers send to. Bound where the node is told to listen, then handed to the thread that
     makes the `PeerLink`, which owns it from then on.
 
@@ -31,7 +31,7 @@ class PeerSocket:
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
-        keep_freed_memory()
+        tune_malloc()
         self.listener = Listener(context, address)
         self.endpoint = self.listener.endpoint
 
@@ -40,7 +40,7 @@ class PeerSocket:
         self.listener.close()
 
 
-class PeerLine:
+class PeerSender:
     """A DEALER to one other trainer; it only sends, and hears of what was refused."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], member: MemberInfo, token: str) -> None:

@@ -14,7 +14,7 @@ from ...sync_algos.base import Algorithm, AlgorithmState
 Key = tuple[object, ...]
 
 
-class StateDonor:
+class StateSender:
     """The side that has the state."""
 
     def __init__(self, algorithm: Algorithm, chunk_elements: int) -> None:
@@ -51,7 +51,7 @@ class StateDonor:
         return make
 
 
-class Adoption:
+class StateReceiver:
     """The side that lags behind.
 
     Args:

@@ -11,14 +11,14 @@ from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
 from ...pipeline.wire.peer_messages import PeerAsk, PeerChunk, PeerEnded, PeerReady, PeerResult, PeerVerdict
 from .coding import Packed, plain
-from .context import Standing
+from .context import ProtocolContext
 from .reduce import ASKED_AT_ONCE, ReduceRound, as_positions, even_slices
-from .round import PeerRound, Phase, Result, RoundId, round_of
+from .round import PeerRound, Result, RoundId, RoundPhase, round_of
 
 NO_POSITIONS = np.empty(0, dtype=np.int32)
 
 
-class Streaming:
+class ChunkStreaming:
     """One trainer's part of it; `chunk_elements` is the same on all of them.
 
     Args:
@@ -26,7 +26,7 @@ class Streaming:
             is still to be sent, or whoever asked for the round has anything of it.
     """
 
-    def __init__(self, standing: Standing, chunk_elements: int, buffers: BufferPool) -> None:
+    def __init__(self, standing: ProtocolContext, chunk_elements: int, buffers: BufferPool) -> None:
         self._at = standing
         self._chunk = chunk_elements
         self.buffers = buffers
@@ -44,7 +44,7 @@ class Streaming:
         round.work = work = ReduceRound(
             round.group, at.index, values, weight, self._chunk, coding, self.buffers, exchange=exchange
         )
-        round.phase = Phase.STREAMING
+        round.phase = RoundPhase.STREAMING
         round.progressed_all(now)
         for position in work.outgoing():
             self._send_chunk(round, position)
@@ -65,11 +65,11 @@ class Streaming:
         at, id = self._at, round_of(message)
         at.see(peer, id)
         round = at.current(id, peer)
-        if round is not None and round.phase is Phase.STREAMING:
+        if round is not None and round.phase is RoundPhase.STREAMING:
             self._take_chunk(round, peer, message, now)
             self.complete_if_whole(round)
             return
-        here = round is not None and round.phase is not Phase.RESOLVING
+        here = round is not None and round.phase is not RoundPhase.RESOLVING
         ahead = round is None and id.generation > at.broken_through and id >= at.upcoming
         if here or ahead:
             at.early.keep(peer, message)
@@ -108,7 +108,7 @@ class Streaming:
             self._answer_from_memory(peer, id, message.results.tolist())
         elif round.work is None:
             at.wait(peer, id, round.blocked_by())
-        elif round.phase is Phase.STREAMING:
+        elif round.phase is RoundPhase.STREAMING:
             self._answer(round, round.work, peer, message)
 
     def tick(self, round: PeerRound, now: float) -> list[int]:
@@ -132,11 +132,11 @@ class Streaming:
         at, work = self._at, round.work
         if work is None or not work.complete:
             return
-        if round.phase is not Phase.STREAMING and not round.completers():
+        if round.phase is not RoundPhase.STREAMING and not round.completers():
             return
         at.complete(round)
         work.coding.complete()
-        if round.phase is Phase.RESOLVING:
+        if round.phase is RoundPhase.RESOLVING:
             for peer in round.survivors:
                 at.mail.notice(peer, PeerVerdict(*round.id, completed=True, reduced=True))
         at.events.append(Result(round.id, work.result))

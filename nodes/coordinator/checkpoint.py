@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from ...pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, s
 from ...pipeline.checkpoint.saved_ledger import SavedLedger
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError, ResourceError
+from ...pipeline.wire.control_base import Request
+from ...pipeline.wire.control_orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ...sync_algos.model_origin import ModelOrigin
-from ..runtime.threads import to_the_end
+from ..runtime.threads import run_in_thread_uncancellable
 from .membership import Member
-from .outcome import ModelFacts
+from .outcome import FinalModel
 from .server import CoordinatorServer
 from .state import JobState
 
@@ -134,7 +136,7 @@ _DENSE_VECTORS = 3
 
 def estimated_bytes(members: Iterable[Member], dense_elements: int) -> int:
     """What a checkpoint takes: the parts of the nodes as each of them said, and the dense model."""
-    parts = sum(int(member.facts.get("checkpoint_bytes", 0)) for member in members)
+    parts = sum(member.facts.checkpoint_bytes for member in members)
     return parts + _DENSE_VECTORS * _FLOAT_BYTES * dense_elements
 
 
@@ -174,7 +176,7 @@ class RunningCheckpoint:
         written: how many are in their place.
     """
 
-    def __init__(self, server: CoordinatorServer, model: ModelFacts) -> None:
+    def __init__(self, server: CoordinatorServer, model: FinalModel) -> None:
         self._server = server
         self._state = server.state
         self._model = model
@@ -188,15 +190,15 @@ class RunningCheckpoint:
         began = time.monotonic()
         try:
             # Nodes may have another working directory.
-            partial = await to_the_end(lambda: begin(self._state.folder).resolve())
+            partial = await run_in_thread_uncancellable(lambda: begin(self._state.folder).resolve())
             estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
-            await to_the_end(require_room, partial, max(estimate, self._last_bytes))
+            await run_in_thread_uncancellable(require_room, partial, max(estimate, self._last_bytes))
             manifest = await self._write(partial)
-            await to_the_end(self._commit, partial, manifest)
+            await run_in_thread_uncancellable(self._commit, partial, manifest)
         except BaseException:
             # What it took on the disk is needed, above all where the disk is full. Of one that is in its
             # place nothing is left to be removed.
-            await to_the_end(sweep, self._state.folder)
+            await run_in_thread_uncancellable(sweep, self._state.folder)
             raise
         log.info(
             "checkpoint at %d examples, within %.2f s", manifest.examples_trained, time.monotonic() - began
@@ -210,19 +212,21 @@ class RunningCheckpoint:
 
     async def _write(self, partial: Path) -> CheckpointManifest:
         books = Books.of(self._state)
-        body = {"directory": str(partial), "running": True, "model": self._model.origin}
+        # What a checkpoint has is in the ledger's file, too.
+        await self._server.store.flush()
+        part = WriteCheckpoint(str(partial), self._model.origin, running=True)
         files = await asyncio.to_thread(books.ledger.write, partial)
         shards = self._state.members.alive("embedding")
-        files += await self._parts([(shard, body) for shard in shards])
+        files += await self._parts([(shard, part) for shard in shards])
         trainers, syncs = self._state.members.alive("trainer"), self._state.members.alive("sync")
         if not trainers:
             raise ClusterError("no trainer is left to write its replica")
         saver = self._saver(trainers)
-        others = [(member, body) for member in (*trainers, *syncs) if member is not saver]
-        files += await self._parts([(saver, body | {"dense": True}), *others])
+        others = [(member, part) for member in (*trainers, *syncs) if member is not saver]
+        files += await self._parts([(saver, replace(part, dense=True)), *others])
         if self._model.origin in (ModelOrigin.CENTER, ModelOrigin.MEAN):
-            whole = body | {"files": [vars(entry) for entry in files]}
-            files += await self._parts([(saver, whole)], verb="compose")
+            whole = ComposeModel(part.directory, part.model, tuple(files))
+            files += await self._parts([(saver, whole)])
         return manifest_of(self._state, files, self._model.saved(saver.info.name), books)
 
     def _saver(self, trainers: list[Member]) -> Member:
@@ -233,19 +237,17 @@ class RunningCheckpoint:
             return next((trainer for trainer in trainers if trainer.info.index in group), trainers[0])
         return trainers[0]
 
-    async def _parts(
-        self, asked: list[tuple[Member, dict[str, Any]]], verb: str = "checkpoint"
-    ) -> list[FileEntry]:
+    async def _parts(self, asked: Sequence[tuple[Member, Request[WriteCheckpointReply]]]) -> list[FileEntry]:
         """The files that these nodes wrote; raises ClusterError when one could not, after all have answered,
         since what is to be removed should not be written meanwhile."""
-        work = (self._server.call_or_raise(member, verb, body, PART_SECONDS) for member, body in asked)
+        work = (self._server.call_or_raise(member, request, PART_SECONDS) for member, request in asked)
         answers = await asyncio.gather(*work, return_exceptions=True)
         files: list[FileEntry] = []
         for (member, _), answer in zip(asked, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
-            files += [FileEntry(**entry) for entry in answer["files"]]
-            self._note_pause(member.info.name, float(answer.get("pause_seconds", 0.0)))
+            files += answer.files
+            self._note_pause(member.info.name, answer.pause_seconds)
         return files
 
     def _note_pause(self, name: str, seconds: float) -> None:

@@ -16,14 +16,14 @@ from ...pipeline.checkpoint.manifest import CheckpointManifest
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ShadowSyncError
 from ...pipeline.metrics import QualitySums
-from ..runtime.threads import to_the_end
+from ..runtime.threads import run_in_thread_uncancellable
 from .checkpoint import RunningCheckpoint, input_digest
-from .outcome import ModelFacts
+from .outcome import FinalModel
 from .server import CoordinatorServer
 from .validation import CheckpointScore, Scored, ValidationState, score_checkpoint
 
 
-class Due:
+class IntervalTrigger:
     """Due at every multiple of `every_examples`, and `every_seconds` after the last time; 0: not by that.
 
     No clock of its own: whoever asks says how many examples and seconds there are.
@@ -70,14 +70,14 @@ class CheckpointManager:
         failed: how many checkpoints did, while training went on.
     """
 
-    def __init__(self, server: CoordinatorServer, model: ModelFacts, spans: Sequence[Span]) -> None:
+    def __init__(self, server: CoordinatorServer, model: FinalModel, spans: Sequence[Span]) -> None:
         self._server = server
         self._state = server.state
         self._spans = spans
         self._taker = RunningCheckpoint(server, model)
         job = server.state.job
-        self._checkpoint_due = Due(job.checkpoint.every_examples, job.checkpoint.every_seconds)
-        self._validation_due = Due(job.validation.every_examples, job.validation.every_seconds)
+        self._checkpoint_due = IntervalTrigger(job.checkpoint.every_examples, job.checkpoint.every_seconds)
+        self._validation_due = IntervalTrigger(job.validation.every_examples, job.validation.every_seconds)
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         self.ended_early = ""
@@ -120,7 +120,7 @@ class CheckpointManager:
         if self._scoring is not None:
             self._scoring.cancel()
             await asyncio.gather(self._scoring, return_exceptions=True)
-        await to_the_end(drop, self._state.folder / CANDIDATE)
+        await run_in_thread_uncancellable(drop, self._state.folder / CANDIDATE)
 
     @property
     def _validates(self) -> bool:
@@ -134,9 +134,13 @@ class CheckpointManager:
         metric = self.validation.settings.metric
         try:
             digest = await asyncio.to_thread(input_digest, self._spans)
-            note = await to_the_end(adopt_best, Path(start.checkpoint), self._state.folder, metric, digest)
+            note = await run_in_thread_uncancellable(
+                adopt_best, Path(start.checkpoint), self._state.folder, metric, digest
+            )
         except ShadowSyncError as error:
-            self._note(f"the best checkpoint of the run before was left there: {error}")
+            self._server.event(
+                "coordinator", f"the best checkpoint of the run before was left there: {error}"
+            )
             return
         if note is not None:
             self.validation.best = Scored(note.examples, 0.0, note.value)
@@ -165,14 +169,14 @@ class CheckpointManager:
             return await self._taker.take()
         except ShadowSyncError as error:
             self.failed += 1
-            self._note(f"no checkpoint could be written while training: {error}")
+            self._server.event("coordinator", f"no checkpoint could be written while training: {error}")
             return None
 
     async def _pin(self, checkpoint: Path) -> Path | None:
         try:
-            return await to_the_end(pin, checkpoint)
+            return await run_in_thread_uncancellable(pin, checkpoint)
         except ShadowSyncError as error:
-            self._note(f"nothing was validated: {error}")
+            self._server.event("coordinator", f"nothing was validated: {error}")
             self.validation.failed += 1
             return None
 
@@ -190,7 +194,7 @@ class CheckpointManager:
         except ShadowSyncError as error:
             self._fail(str(error))
         finally:
-            await to_the_end(drop, candidate)
+            await run_in_thread_uncancellable(drop, candidate)
 
     async def _judge(self, candidate: Path, score: CheckpointScore, value: float) -> None:
         scored = Scored(score.examples_trained, self._state.seconds(), value)
@@ -198,7 +202,7 @@ class CheckpointManager:
             digest = await asyncio.to_thread(input_digest, self._spans)
             note = BestNote(self.validation.settings.metric, value, scored.examples, digest)
             # Before it counts as the best: one that cannot be kept leaves the best so far as it is.
-            await to_the_end(promote, candidate, note)
+            await run_in_thread_uncancellable(promote, candidate, note)
         best = self.validation.add(scored)
         self._state.validated((point.examples, point.value) for point in self.validation.points)
         name, so_far = self.validation.settings.metric, self.validation.best
@@ -215,14 +219,7 @@ class CheckpointManager:
 
     def _fail(self, why: str) -> None:
         self.validation.failed += 1
-        self._note(f"a validation failed: {why}")
-
-    def _note(self, text: str) -> None:
-        """An event. The report has it also where the ledger's file cannot take it."""
-        try:
-            self._server.event("coordinator", text)
-        except ShadowSyncError as error:
-            log.error("an event is not in the ledger's file: %s", error)
+        self._server.event("coordinator", f"a validation failed: {why}")
 
 
 def metric_of(sums: QualitySums, metric: str) -> float | None:

@@ -34,7 +34,7 @@ def normalized_entropy(weight: float, loss_sum: float, positives: float) -> floa
     return loss_sum / weight / base if base else None
 
 
-class Tally:
+class TrainingMetrics:
     """Sums of what trainers acknowledge, and gaps from their heartbeats. Times are seconds since the start.
 
     Where a job has sample weights, the sums of losses and positives are weighted by them, and so is NE.
@@ -161,7 +161,7 @@ WINDOW_SECONDS = 5.0
 STALE_SECONDS = 3.0
 
 
-class Rates:
+class NodeRates:
     """The heartbeats of the last WINDOW_SECONDS by node. Owned by the coordinator's loop.
 
     A node that was not heard of for STALE_SECONDS has no rates.

@@ -29,7 +29,7 @@ class _Task:
     ends: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
 
-class ShardLanes:
+class WriterThreads:
     """Shares work out over `threads` lanes; each does its part of all of it in the order in which it was put.
 
     All methods but `wake` and `failed`, which lanes call, belong to one thread, that of the socket.

@@ -17,10 +17,10 @@ from ...pipeline.wire.messages import Attach, Lookup, Push, Pushed, Vectors
 from ...pipeline.wire.row_codec import RowCoding
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
-from ..runtime.process import keep_freed_memory
+from ..runtime.process import tune_malloc
 from ..runtime.threads import ListeningService
-from .lanes import ShardLanes
-from .shared_memory import WorkerSegments
+from .lanes import WriterThreads
+from .shared_memory import SharedMemoryServer
 
 # Of answers that nobody uses any more: a few large ones of each of a few workers.
 IDLE_ANSWER_BYTES = 256 << 20
@@ -56,9 +56,9 @@ class ShardService(ListeningService):
         self._restored = len(self.applied)
         self._coding = RowCoding(codecs or LinkCodecs(), store.floats_of)
         self._vectors_coded = codecs is not None and codecs.down.lossy
-        self._segments = WorkerSegments(allowed=shares)
+        self._segments = SharedMemoryServer(allowed=shares)
         self._pool = BufferPool(IDLE_ANSWER_BYTES)
-        self._lanes = ShardLanes(threads, self.waker.wake, failed) if threads > 1 else None
+        self._lanes = WriterThreads(threads, self.waker.wake, failed) if threads > 1 else None
         self._pushes = 0
         self._lookups = 0
         self._looked_up_rows = 0
@@ -86,7 +86,7 @@ class ShardService(ListeningService):
     def body(self) -> None:
         """See `ListeningService.body`; this thread is one for torch too."""
         torch.set_num_threads(1)
-        keep_freed_memory()
+        tune_malloc()
         if self._lanes is None:
             super().body()
             return

@@ -83,7 +83,7 @@ class Lease:
         return bool(here == there)
 
 
-class SharedRows:
+class SharedMemoryClient:
     """Of one worker and one embedding node. Owned by the worker's thread.
 
     A segment is offered to the node when there is something to share, and used once the node has it; until
@@ -221,7 +221,7 @@ class _Shared:
     request: int = 0
 
 
-class WorkerSegments:
+class SharedMemoryServer:
     """By worker, one segment each. Owned by the thread of the socket.
 
     Args:

@@ -11,7 +11,7 @@ from ...pipeline.data.bad_rows import BadRows
 from ...pipeline.data.batch import Batch
 from ...pipeline.data.span import Span
 from ...pipeline.input.job_input import JobInput
-from ..runtime.process import keep_freed_memory
+from ..runtime.process import tune_malloc
 from ..runtime.threads import Service
 from ..runtime.tracing import Activity
 
@@ -45,7 +45,7 @@ class SpanTotals:
 Fed = tuple[int, Batch] | SpanTotals
 
 
-class Feed(Service):
+class Parser(Service):
     """Parses spans in the order in which they are given; `out` is bounded, so it never runs far ahead.
 
     `give` may be called by any thread; `out` is read by the sender thread.
@@ -88,7 +88,7 @@ class Feed(Service):
     def body(self) -> None:
         """Takes spans until told to stop."""
         # A batch is memory of its own, and a chunk of a file's columns several MB.
-        keep_freed_memory()
+        tune_malloc()
         while not self.stopping:
             try:
                 work = self._work.get(timeout=WAIT_SECONDS)

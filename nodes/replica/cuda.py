@@ -18,7 +18,7 @@ import torch
 from ...pipeline.types import Float32Array, Int64Array
 from ...sync_algos.base import Slice
 from .buffer import FlatReplica
-from .device import Computed, Landed, Landing, Lane, Staged
+from .device import Computed, DeviceStream, PendingResult, Staged, StepResult
 
 
 class Event(Protocol):
@@ -215,10 +215,10 @@ class CudaDevice:
         self._replica = DeviceReplica(flat, examples, self._streams)
         return self._replica
 
-    def lane(self) -> Lane:
+    def lane(self) -> DeviceStream:
         """See `Device.lane`."""
         assert self._replica is not None
-        return _CudaLane(self._streams, self._replica)
+        return _CudaStream(self._streams, self._replica)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,7 +228,7 @@ class _Packed(Staged):
     arrived: Event
 
 
-class _CudaLane:
+class _CudaStream:
     def __init__(self, streams: Streams, replica: DeviceReplica) -> None:
         self._streams = streams
         self._replica = replica
@@ -286,7 +286,7 @@ class _CudaLane:
             yield
             self._stepped.record(self._compute)
 
-    def land(self, staged: Staged, computed: Computed) -> Landing:
+    def land(self, staged: Staged, computed: Computed) -> PendingResult:
         """One block of results, and one copy of it into pinned memory, behind the step."""
         packed = cast(_Packed, staged)
         parts = [computed.loss.view(1), computed.norm.view(1), computed.logits]
@@ -299,17 +299,17 @@ class _CudaLane:
         host, done = self._streams.pinned(len(results)), self._streams.event()
         self._streams.copy(self._compute, host, results)
         done.record(self._compute)
-        return _OnItsWay(host, done, len(computed.logits), shapes)
+        return _PinnedResult(host, done, len(computed.logits), shapes)
 
 
-class _OnItsWay:
+class _PinnedResult:
     def __init__(self, host: torch.Tensor, done: Event, batch: int, shapes: list[torch.Size]) -> None:
         self._host, self._done, self._batch, self._shapes = host, done, batch, shapes
 
-    def wait(self) -> Landed:
+    def wait(self) -> StepResult:
         """See `Landing.wait`."""
         self._done.synchronize()
         sizes = [shape.numel() for shape in self._shapes]
         loss, norm, logits, *parts = torch.split(self._host, [1, 1, self._batch, *sizes])
         gradients = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
-        return Landed(float(loss), float(norm), logits.numpy(), gradients or None)
+        return StepResult(float(loss), float(norm), logits.numpy(), gradients or None)

@@ -44,7 +44,7 @@ class Computed:
 
 
 @dataclass(slots=True)
-class Landed:
+class StepResult:
     """The results of a step, on the host.
 
     Attributes:
@@ -58,15 +58,15 @@ class Landed:
     gradients: list[torch.Tensor] | None
 
 
-class Landing(Protocol):
+class PendingResult(Protocol):
     """Results on their way to the host."""
 
-    def wait(self) -> Landed:
+    def wait(self) -> StepResult:
         """Blocks until they are there; nothing else in a worker waits for the device."""
         ...
 
 
-class Lane(Protocol):
+class DeviceStream(Protocol):
     """One worker's way to its device and back; owned by the worker's thread."""
 
     def stage(
@@ -84,7 +84,7 @@ class Lane(Protocol):
         replica; what it does to the replica later comes after this work."""
         ...
 
-    def land(self, staged: Staged, computed: Computed) -> Landing:
+    def land(self, staged: Staged, computed: Computed) -> PendingResult:
         """Starts to bring results to the host; called within `computing`."""
         ...
 
@@ -110,7 +110,7 @@ class Device(Protocol):
         """The replica over `flat`, float32 [numel], which lies on the device; one for each trainer."""
         ...
 
-    def lane(self) -> Lane:
+    def lane(self) -> DeviceStream:
         """A lane for the worker whose thread calls, after `replica`. What was put on the device before is
         there for all that is enqueued on the lane."""
         ...
@@ -130,12 +130,12 @@ class CpuDevice:
         """See `Device.replica`."""
         return FlatReplica(flat, examples)
 
-    def lane(self) -> Lane:
+    def lane(self) -> DeviceStream:
         """See `Device.lane`."""
-        return _CpuLane()
+        return _CpuStream()
 
 
-class _CpuLane:
+class _CpuStream:
     def stage(
         self,
         labels: Float32Array,
@@ -149,17 +149,17 @@ class _CpuLane:
     def computing(self, staged: Staged) -> AbstractContextManager[object]:  # noqa: ARG002
         return nullcontext()
 
-    def land(self, staged: Staged, computed: Computed) -> Landing:  # noqa: ARG002
-        return _Here(computed)
+    def land(self, staged: Staged, computed: Computed) -> PendingResult:  # noqa: ARG002
+        return _ReadyResult(computed)
 
 
-class _Here:
+class _ReadyResult:
     def __init__(self, computed: Computed) -> None:
         self._computed = computed
 
-    def wait(self) -> Landed:
+    def wait(self) -> StepResult:
         done = self._computed
-        return Landed(float(done.loss), float(done.norm), done.logits.numpy(), None)
+        return StepResult(float(done.loss), float(done.norm), done.logits.numpy(), None)
 
 
 def find_device(name: str) -> Device:

@@ -93,7 +93,7 @@ def find_precision(setting: Literal["auto", "float32", "bfloat16"], device: torc
 
 
 @dataclass(frozen=True)
-class Shared:
+class TrainerContext:
     """What all threads of one trainer share, and with `trainer.worker_kind = "process"` all its processes.
 
     Attributes:
@@ -117,7 +117,7 @@ class Shared:
     count: ExampleCount
 
     @classmethod
-    def build(cls, job: Job, plan: TablePlan, memory: ReplicaMemory | None = None) -> Shared:
+    def build(cls, job: Job, plan: TablePlan, memory: ReplicaMemory | None = None) -> TrainerContext:
         """Everything from the job; raises JobFileError for a model that cannot be made, or a device that is
         not there.
 

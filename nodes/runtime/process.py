@@ -27,7 +27,7 @@ from pathlib import Path
 GRACE_SECONDS = 12.0
 
 
-def watch_supervisor(loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
+def exit_when_parent_dies(loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
     """Calls `orphaned` on the loop when standard input ends, and ends the process by force if it is still
     there GRACE_SECONDS later: nobody would be left to do so."""
     descriptor = sys.stdin.fileno()
@@ -53,7 +53,7 @@ LARGEST_BYTES = 16 << 20
 
 
 @functools.cache
-def keep_freed_memory() -> bool:
+def tune_malloc() -> bool:
     """Keeps up to KEPT_BYTES of freed memory in the process, blocks of up to LARGEST_BYTES among it.
 
     A message is received into memory of its own. By default each of 1 MiB goes back to the kernel when it is

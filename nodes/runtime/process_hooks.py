@@ -9,7 +9,7 @@ from pathlib import Path
 
 import zmq
 
-from .process import log_to_folder, watch_supervisor
+from .process import exit_when_parent_dies, log_to_folder
 
 PULSE_SECONDS = 0.5
 
@@ -36,7 +36,7 @@ class ProcessHooks:
 
     def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
         """Call `orphaned` on the loop when the supervisor dies; only of a supervised node."""
-        watch_supervisor(loop, orphaned)
+        exit_when_parent_dies(loop, orphaned)
 
     def log_to(self, folder: str | Path, name: str) -> None:
         """Log what the node does to FOLDER/logs/NAME.jsonl from now on."""

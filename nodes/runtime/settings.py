@@ -84,7 +84,7 @@ def metrics_ports(job: Job) -> dict[tuple[str, int], int]:
 RETRY_SECONDS = 0.5
 
 
-async def told_host(settings: NodeSettings) -> str:
+async def resolve_advertised_host(settings: NodeSettings) -> str:
     """`settings.advertise`; for "auto" this host's address towards the coordinator.
 
     A container may start before the name of its coordinator is known, so that is asked again for

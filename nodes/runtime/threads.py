@@ -180,7 +180,7 @@ class ListeningService(MessageHandler, Service):
 P = ParamSpec("P")
 
 
-async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread_uncancellable(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `work` gives, run on a thread; its exception is raised.
 
     A thread cannot be cancelled. Where this coroutine is, it waits for the end of the work all the same, and

@@ -21,6 +21,7 @@ from ...pipeline.codecs.formats import Codec, CodecError, LinkCodecs
 from ...pipeline.errors import ProtocolError
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
+from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues, Failure
 from ...pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
@@ -29,7 +30,6 @@ from ...pipeline.wire.sockets import prepare
 from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory import split_evenly
 from ..runtime.members import Traffic
-from ..runtime.role import MemberInfo
 
 # Few, so that a chunk is taken by the socket not long before it leaves.
 QUEUED_CHUNKS = 8
@@ -49,7 +49,7 @@ class _Pending:
 
 
 @dataclass
-class CenterLine:
+class CenterConnection:
     """The socket to one sync node; all of it belongs to one asyncio loop.
 
     Attributes:
@@ -78,7 +78,7 @@ class CenterLine:
     @classmethod
     def connect(
         cls, context: zmq.asyncio.Context, identity: str, member: MemberInfo, **more: Any
-    ) -> CenterLine:
+    ) -> CenterConnection:
         """A line with a new DEALER to the node; `more` are the other attributes."""
         socket = context.socket(zmq.DEALER)
         prepare(socket)
@@ -217,7 +217,7 @@ class CenterLine:
         log.error("%s %s", self.member.name, why)
 
 
-class CenterLink:
+class CenterClient:
     """The center as one thread's asyncio loop sees it; implements `Center` of `sync_algos.base`.
 
     Made on that loop. Every request is sent again at half its timeout, and given up with PeerLost at the
@@ -245,7 +245,7 @@ class CenterLink:
         self.traffic = Traffic()
         async_context = zmq.asyncio.Context(context)
         self._lines = [
-            CenterLine.connect(
+            CenterConnection.connect(
                 async_context,
                 identity,
                 member,
@@ -289,7 +289,11 @@ class CenterLink:
 
     def metrics(self) -> dict[str, int]:
         """Counts of this link, to be summed over a trainer's links; any thread may read them."""
-        own = {"reference_bytes": self.reference_bytes, "answered_slices": self._answered_slices}
+        own = {
+            "reference_bytes": self.reference_bytes,
+            "answered_slices": self._answered_slices,
+            "refused_messages": self.refused_messages,
+        }
         ends = {f"to/{line.member.name}": line.sent_bytes for line in self._lines}
         ends |= {f"from/{line.member.name}": line.received_bytes for line in self._lines}
         return self.traffic.metrics("center") | own | ends
@@ -338,7 +342,7 @@ class CenterLink:
         # Frames leave without a copy, perhaps after this returned: a repeat may still be queued then.
         array = flat.numpy().copy()
 
-        async def one(line: CenterLine) -> None:
+        async def one(line: CenterConnection) -> None:
             number, part = self._number(), line.part
 
             def chunk(start: int, stop: int) -> CenterSeed:
@@ -362,7 +366,7 @@ class CenterLink:
         for line in self._lines:
             line.socket.close()
 
-    def _line(self, part: Slice) -> CenterLine:
+    def _line(self, part: Slice) -> CenterConnection:
         return next(line for line in self._lines if line.part == part)
 
     def _number(self) -> int:

@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..replica.replica import Shared
-from .center_client import CenterLink
-from .links import Links, LinkSettings
+from ..replica.replica import TrainerContext
+from .center_client import CenterClient
+from .links import LinkConfig, ZmqPeers
 from .rounds import RoundCounter, RoundGate
 
 
@@ -45,7 +45,7 @@ class WorkerRounds:
         return 0, 0
 
     def link_metrics(self) -> dict[str, int]:
-        """See `CenterLink.metrics`, of this worker's own link."""
+        """See `CenterClient.metrics`, of this worker's own link."""
         return {}
 
 
@@ -96,13 +96,13 @@ class OwnRounds(FixedRate):
     Made by any thread, used and closed by the worker's only, but for `lose`.
     """
 
-    def __init__(self, index: int, shared: Shared, settings: LinkSettings, rounds: RoundLog) -> None:
+    def __init__(self, index: int, shared: TrainerContext, settings: LinkConfig, rounds: RoundLog) -> None:
         self._index = index
         self._shared = shared
         self._settings = settings
         self._rounds = rounds
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._center: CenterLink | None = None
+        self._center: CenterClient | None = None
         self._lost: set[str] = set()
 
     @property
@@ -111,7 +111,7 @@ class OwnRounds(FixedRate):
         return (self._center.sent_bytes, self._center.received_bytes) if self._center is not None else (0, 0)
 
     def link_metrics(self) -> dict[str, int]:
-        """See `CenterLink.metrics`; any thread may read it."""
+        """See `CenterClient.metrics`; any thread may read it."""
         return self._center.metrics() if self._center is not None else {}
 
     def after_iteration(self) -> None:
@@ -143,7 +143,7 @@ class OwnRounds(FixedRate):
                 self._center.lose(token)
         started, cpu = time.monotonic(), time.thread_time()
         iterations = self._shared.total_iterations()
-        links = Links(self._settings.index, self._center, None)
+        links = ZmqPeers(self._settings.index, self._center, None)
         if await self._settings.algorithm.round(self._shared.replica, links):
             self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
         else:
@@ -153,7 +153,7 @@ class OwnRounds(FixedRate):
 Tell = Callable[[str, dict[str, Any]], None]
 
 
-class DistantGate(FixedRate):
+class RemoteGate(FixedRate):
     """In a worker process: the gate of the trainer, for algorithms with peers. Called by the worker's thread,
     but for what says otherwise.
 
@@ -204,11 +204,11 @@ class DistantGate(FixedRate):
             self._passes.get()
 
 
-class RoundNotes:
+class RemoteRoundLog:
     """In a worker process: counts the worker's own rounds with the center, at the trainer. Called by the
     worker's thread."""
 
-    def __init__(self, shared: Shared, tell: Tell) -> None:
+    def __init__(self, shared: TrainerContext, tell: Tell) -> None:
         self._shared = shared
         self._tell = tell
 
@@ -222,7 +222,7 @@ class RoundNotes:
         self._tell("round", {"figures": None})
 
 
-class DistantRounds(WorkerRounds):
+class RemoteRounds(WorkerRounds):
     """In the trainer: the rounds that a worker process runs with the center. Any thread may call, but for
     what says otherwise."""
 
@@ -260,7 +260,7 @@ class DistantRounds(WorkerRounds):
         self._links = body["links"]
 
     def round(self, body: dict[str, Any]) -> None:
-        """A round of the worker process ended; see `RoundNotes`."""
+        """A round of the worker process ended; see `RemoteRoundLog`."""
         if body["figures"] is None:
             self._rounds.incomplete()
         else:

@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 import zmq
 
+from ...pipeline.wire.control_orders import GroupView, MemberInfo
 from ...sync_algos.base import Algorithm, Group
 from ...sync_algos.grouping import Grouping, everyone
-from ..allreduce.link import PeerLink
-from ..allreduce.sockets import PeerSocket
-from ..replica.replica import Shared
-from ..runtime.members import GroupView, summed
-from ..runtime.role import MemberInfo
-from .center_client import CenterLink
+from ..allreduce.link import AllReduceTransport
+from ..allreduce.sockets import PeerListener
+from ..replica.replica import TrainerContext
+from ..runtime.members import summed
+from .center_client import CenterClient
 
 
-class Links:
+class ZmqPeers:
     """A trainer's peers over ZeroMQ; implements `Peers` of `sync_algos`. All of it belongs to one loop."""
 
-    def __init__(self, index: int, center: CenterLink | None, peers: PeerLink | None) -> None:
+    def __init__(self, index: int, center: CenterClient | None, peers: AllReduceTransport | None) -> None:
         self._index = index
         self._center = center
         self.peers = peers
 
     @property
-    def center(self) -> CenterLink:
+    def center(self) -> CenterClient:
         """The center; raises TypeError if the algorithm did not declare that it needs one."""
         if self._center is None:
             raise TypeError("this algorithm has no center: declare needs_center = True")
@@ -55,7 +55,7 @@ class Links:
         return sum(link.received_bytes for link in (self._center, self.peers) if link is not None)
 
     def metrics(self) -> dict[str, int]:
-        """What codecs saved and need, see `CenterLink.metrics`; any thread may read it."""
+        """What codecs saved and need, see `CenterClient.metrics`; any thread may read it."""
         return summed(link.metrics() for link in (self._center, self.peers) if link is not None)
 
     def lose(self, token: str) -> None:
@@ -69,7 +69,7 @@ class Links:
 
 
 @dataclass(frozen=True)
-class PeerCalls:
+class PeerCallbacks:
     """What the link to the other trainers tells the node; called on the link's thread.
 
     Attributes:
@@ -84,7 +84,7 @@ class PeerCalls:
 
 
 @dataclass(frozen=True)
-class LinkSettings:
+class LinkConfig:
     """What a thread needs to open its own links."""
 
     context: zmq.Context[zmq.Socket[bytes]]
@@ -94,12 +94,12 @@ class LinkSettings:
     index: int
     token: str
 
-    def open_center(self, shared: Shared, thread: str) -> CenterLink | None:
+    def open_center(self, shared: TrainerContext, thread: str) -> CenterClient | None:
         """A link to the sync nodes for the running loop of the calling thread; None if none is needed."""
         if not self.algorithm.needs_center:
             return None
         sync = shared.job.sync
-        return CenterLink(
+        return CenterClient(
             self.context,
             self.syncs,
             shared.replica.numel,
@@ -110,15 +110,20 @@ class LinkSettings:
         )
 
     def open(
-        self, shared: Shared, thread: str, socket: PeerSocket | None, view: GroupView, calls: PeerCalls
-    ) -> Links:
+        self,
+        shared: TrainerContext,
+        thread: str,
+        socket: PeerListener | None,
+        view: GroupView,
+        calls: PeerCallbacks,
+    ) -> ZmqPeers:
         """All that the algorithm needs, for the running loop of the calling thread, which takes over
         `socket`; only one thread of a trainer may have the peers."""
         center = self.open_center(shared, thread)
         if socket is None:
-            return Links(self.index, center, None)
+            return ZmqPeers(self.index, center, None)
         job = shared.job
-        peers = PeerLink(
+        peers = AllReduceTransport(
             socket,
             self.context,
             self.trainers,
@@ -136,4 +141,4 @@ class LinkSettings:
             on_wanted=calls.wanted,
         )
         peers.regroup(view.generation, view.members)
-        return Links(self.index, center, peers)
+        return ZmqPeers(self.index, center, peers)

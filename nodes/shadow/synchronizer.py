@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
 from ...pipeline.models.flat import digest_of
+from ...pipeline.wire.control_base import Done, Request
+from ...pipeline.wire.control_messages import RejoinGroup, ReportSlowPeer
+from ...pipeline.wire.control_orders import GroupView, MemberInfo
 from ...pipeline.wire.tasks import TaskSet
 from ...sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
-from ..allreduce.sockets import PeerSocket
-from ..replica.replica import Shared
-from ..runtime.members import GroupView, summed
-from ..runtime.role import MemberInfo, NodeContext
-from .fixed_rate import DistantRounds, GatedRounds, OwnRounds, WorkerRounds
-from .links import Links, LinkSettings, PeerCalls
+from ..allreduce.sockets import PeerListener
+from ..replica.replica import TrainerContext
+from ..runtime.members import summed
+from ..runtime.role import NodeContext
+from .fixed_rate import GatedRounds, OwnRounds, RemoteRounds, WorkerRounds
+from .links import LinkConfig, PeerCallbacks, ZmqPeers
 from .rounds import RoundCounter, RoundGate
 from .thread import Shadow
 
@@ -26,6 +30,21 @@ REPORT_SECONDS = 10.0
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FinalModel:
+    """What comes out of training, where it takes all trainers to tell.
+
+    Attributes:
+        complete: whether the closing round was.
+        ready: whether the model is there; `digest` is of it, after so many `rounds`.
+    """
+
+    complete: bool
+    ready: bool
+    digest: str
+    rounds: int
 
 
 class Synchronizer:
@@ -39,11 +58,11 @@ class Synchronizer:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: TrainerContext,
         algorithm: Algorithm,
         node: NodeContext,
         members: Sequence[MemberInfo],
-        socket: PeerSocket | None,
+        socket: PeerListener | None,
         view: GroupView,
         state: AlgorithmState | None = None,
     ) -> None:
@@ -56,7 +75,7 @@ class Synchronizer:
         self._model: torch.Tensor | None = None
         self.rounds = RoundCounter(shared.total_iterations)
         self.fixed: Sequence[WorkerRounds] = []
-        self._settings = LinkSettings(
+        self._settings = LinkConfig(
             node.zmq_context,
             algorithm,
             sorted((m for m in members if m.role == "sync"), key=lambda m: m.index),
@@ -69,9 +88,9 @@ class Synchronizer:
             algorithm.load_state(state)
         if shared.job.sync.mode == "fixed":
             self._at_fixed_rate()
-        calls = PeerCalls(self._tell_late, self._tell_excluded, self._on_wanted)
+        calls = PeerCallbacks(self._tell_late, self._tell_excluded, self._on_wanted)
 
-        def open_links() -> Links:
+        def open_links() -> ZmqPeers:
             return self._settings.open(shared, "shadow", socket, view, calls)
 
         self._shadow = Shadow(shared, algorithm, open_links, self.rounds, self._gate, node.fail)
@@ -108,33 +127,28 @@ class Synchronizer:
     async def regroup(self, view: GroupView) -> None:
         """Another generation of trainers; ends the rounds of the last one."""
 
-        async def on_loop(links: Links) -> None:
+        async def on_loop(links: ZmqPeers) -> None:
             if links.peers is not None:
                 links.peers.regroup(view.generation, view.members)
 
         await self._shadow.call(on_loop)
 
-    async def settle(self, *, closing_round: bool) -> dict[str, Any]:
+    async def finalize(self, *, closing_round: bool) -> FinalModel:
         """After training: the closing round, if asked for, and the model that comes out if every trainer
-        has it. Gives `complete`, `model_ready` and the model's digest."""
+        has it."""
         complete = await self._shadow.call(lambda _: self._shadow.round()) if closing_round else False
         self._model = None
         origin = self._algorithm.model
         if origin is ModelOrigin.MEAN:
             self._model = await self._mean_of_replicas()
-        # A center still moves while the others settle; it is read when it is asked for.
+        # A center still moves while the others finish; it is read when it is asked for.
         model = await self.model() if origin in (ModelOrigin.MEAN, ModelOrigin.GLOBAL) else None
         digest = await asyncio.to_thread(digest_of, model) if model is not None else ""
-        return {
-            "complete": complete,
-            "model_ready": model is not None,
-            "model_digest": digest,
-            "model_rounds": self._algorithm.state().completed_rounds,
-        }
+        return FinalModel(complete, model is not None, digest, self._algorithm.state().completed_rounds)
 
     async def model(self) -> torch.Tensor | None:
         """The model that comes out, float32 [numel]; None if it is each replica's own, or cannot be had. A
-        mean is that of the last `settle`."""
+        mean is that of the last `finalize`."""
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
@@ -148,7 +162,7 @@ class Synchronizer:
     async def between_rounds(self, work: Callable[[], T]) -> T:
         """Runs `work` on the shadow thread, where no step of a round is half done, and gives its result."""
 
-        async def on_loop(links: Links) -> T:  # noqa: ARG001
+        async def on_loop(links: ZmqPeers) -> T:  # noqa: ARG001
             return work()
 
         return await self._shadow.call(on_loop)
@@ -179,7 +193,7 @@ class Synchronizer:
             gate = self._gate = RoundGate(workers, self._shared.job.sync.every, lambda: self._shadow.poke())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
         elif self._algorithm.needs_center and self._shared.job.trainer.worker_kind == "process":
-            self.fixed = [DistantRounds(self.rounds) for _ in range(workers)]
+            self.fixed = [RemoteRounds(self.rounds) for _ in range(workers)]
         elif self._algorithm.needs_center:
             self.fixed = [
                 OwnRounds(index, self._shared, self._settings, self.rounds) for index in range(workers)
@@ -188,7 +202,7 @@ class Synchronizer:
     async def _mean_of_replicas(self) -> torch.Tensor | None:
         replica = self._shared.replica
 
-        async def mean(links: Links) -> torch.Tensor:
+        async def mean(links: ZmqPeers) -> torch.Tensor:
             async with self._shadow.one_round:
                 group = await links.meet()
                 return await group.mean(replica.snapshot(replica.whole))
@@ -200,21 +214,21 @@ class Synchronizer:
             return None
 
     def _tell_late(self, generation: int, index: int) -> None:
-        self._tell("late", {"generation": generation, "index": index})
+        self._tell(ReportSlowPeer(generation, index))
 
     def _tell_excluded(self) -> None:
-        self._tell("rejoin", {})
+        self._tell(RejoinGroup())
 
     def _on_wanted(self) -> None:
         # In shadow mode the others wait for this trainer's duty cycle.
         if self._gate is not None:
             self._shadow.poke()
 
-    def _tell(self, verb: str, body: dict[str, Any]) -> None:
+    def _tell(self, request: Request[Done]) -> None:
         """Asks the coordinator, from any thread."""
 
         def on_control() -> None:
-            asking = self._node.coordinator.ask(verb, body, timeout_seconds=REPORT_SECONDS)
+            asking = self._node.coordinator.call(request, timeout_seconds=REPORT_SECONDS)
             self._tasks.start(asking)
 
         self._loop.call_soon_threadsafe(on_control)

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import torch
 
 from ...sync_algos.base import Algorithm
-from ..replica.replica import Shared
+from ..replica.replica import TrainerContext
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER
-from .links import Links
+from .links import ZmqPeers
 from .rounds import RoundCounter, RoundGate
 
 # Where rounds cannot be had, because a node is gone or this trainer is out of the group.
@@ -42,9 +42,9 @@ class Shadow(Service):
 
     def __init__(
         self,
-        shared: Shared,
+        shared: TrainerContext,
         algorithm: Algorithm,
-        open_links: Callable[[], Links],
+        open_links: Callable[[], ZmqPeers],
         rounds: RoundCounter,
         gate: RoundGate | None,
         failed: Callable[[BaseException], None],
@@ -56,7 +56,7 @@ class Shadow(Service):
         self._rounds = rounds
         self._gate = gate
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._opened: concurrent.futures.Future[Links] = concurrent.futures.Future()
+        self._opened: concurrent.futures.Future[ZmqPeers] = concurrent.futures.Future()
         self._running = False
         self._wake: asyncio.Event | None = None
         self.one_round = asyncio.Lock()
@@ -84,13 +84,13 @@ class Shadow(Service):
         self.post(lambda links: links.peers.cancel() if links.peers is not None else None)
         self.poke()
 
-    async def call(self, work: Callable[[Links], Coroutine[Any, Any, T]]) -> T:
+    async def call(self, work: Callable[[ZmqPeers], Coroutine[Any, Any, T]]) -> T:
         """Runs a coroutine on this thread's loop, from the control thread's."""
         links = await asyncio.wrap_future(self._opened)
         assert self._loop is not None
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(links), self._loop))
 
-    def post(self, work: Callable[[Links], None]) -> None:
+    def post(self, work: Callable[[ZmqPeers], None]) -> None:
         """Runs a function on this thread's loop, if it has one yet; any thread may call it."""
         if self._loop is not None and self._opened.done() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work, self._opened.result())
@@ -147,7 +147,7 @@ class Shadow(Service):
         finally:
             await links.close()
 
-    async def _at_gate(self, gate: RoundGate, links: Links) -> None:
+    async def _at_gate(self, gate: RoundGate, links: ZmqPeers) -> None:
         """Waits until a round is due, runs it, and lets the workers go on."""
         wanted = links.peers is not None and links.peers.wanted
         if not gate.enter(wanted=wanted):
@@ -159,7 +159,7 @@ class Shadow(Service):
         finally:
             gate.leave()
 
-    async def _timed_round(self, links: Links) -> float:
+    async def _timed_round(self, links: ZmqPeers) -> float:
         """One round; gives how long to wait after it."""
         sync = self._shared.job.sync
         started, cpu, moved = time.monotonic(), time.thread_time(), links.sent_bytes + links.received_bytes

@@ -1,6 +1,6 @@
 """A relay that makes a network slow: bytes pass in order, later, and no faster than a rate.
 
-Knows nothing of messages. One direction of one door (the listening end of one node) is one `Line`, shared
+Knows nothing of messages. One direction of one door (the listening end of one node) is one `ThrottledLink`, shared
 by all connections through that door, as a network card is.
 
 The relay's process: `python -m shadowsync.nodes.supervisor.relay_main SPEC`, started by the supervisor.
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...pipeline.wire.tasks import TaskSet
-from ..runtime.process import watch_supervisor
+from ..runtime.process import exit_when_parent_dies
 
 # What one connection may have on its way in one direction. Past it the sender waits, as it would for a
 # receive window: at a delay of 200 ms that is 320 MB/s.
@@ -34,7 +34,7 @@ _END = b""
 log = logging.getLogger(__name__)
 
 
-class Line:
+class ThrottledLink:
     """One direction: `due` says when a piece that enters now is out again."""
 
     def __init__(self, delay_seconds: float, bytes_per_second: float | None) -> None:
@@ -52,14 +52,14 @@ class Line:
         return self._free_at + self._delay
 
 
-class End(asyncio.Protocol):
+class Endpoint(asyncio.Protocol):
     """One end of a relayed connection; holds what came from it and is on its way to the other.
 
     Runs on one asyncio loop. A connection's end travels the same way as its bytes, behind them.
     """
 
-    def __init__(self, line: Line, loop: asyncio.AbstractEventLoop, living: set[End]) -> None:
-        self.other: End | None = None
+    def __init__(self, line: ThrottledLink, loop: asyncio.AbstractEventLoop, living: set[Endpoint]) -> None:
+        self.other: Endpoint | None = None
         self.transport: asyncio.Transport | None = None
         self._line = line
         self._loop = loop
@@ -154,7 +154,7 @@ class End(asyncio.Protocol):
             # The other end was left open for answers, which nobody takes now.
             self.other.transport.close()
 
-    def _deliver_end(self, to: End) -> None:
+    def _deliver_end(self, to: Endpoint) -> None:
         self._end_delivered = True
         assert to.transport is not None
         if self._lost or to._end_delivered:
@@ -172,16 +172,16 @@ class End(asyncio.Protocol):
             self._timer = None
 
 
-class Door:
+class ProxyListener:
     """The listening end that stands for one node: each connection to it is carried on to that node."""
 
     def __init__(self, target: str, delay_seconds: float, bytes_per_second: float | None) -> None:
         self.target = target
-        self.inward = Line(delay_seconds, bytes_per_second)
-        self.outward = Line(delay_seconds, bytes_per_second)
+        self.inward = ThrottledLink(delay_seconds, bytes_per_second)
+        self.outward = ThrottledLink(delay_seconds, bytes_per_second)
         self.connections = 0
         self._server: asyncio.AbstractServer | None = None
-        self._ends: set[End] = set()
+        self._ends: set[Endpoint] = set()
         self._tasks = TaskSet(_log_failure)
 
     async def open(self, listen: str) -> str:
@@ -202,15 +202,15 @@ class Door:
             end.abort()
         await self._tasks.close()
 
-    def _accept(self) -> End:
+    def _accept(self) -> Endpoint:
         loop = asyncio.get_running_loop()
-        near, far = (End(line, loop, self._ends) for line in (self.inward, self.outward))
+        near, far = (Endpoint(line, loop, self._ends) for line in (self.inward, self.outward))
         near.other, far.other = far, near
         self.connections += 1
         self._tasks.start(self._carry_on(near, far))
         return near
 
-    async def _carry_on(self, near: End, far: End) -> None:
+    async def _carry_on(self, near: Endpoint, far: Endpoint) -> None:
         try:
             await connect(lambda: far, self.target)
         except OSError:
@@ -246,10 +246,10 @@ async def serve(spec: dict[str, Any]) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    watch_supervisor(loop, ended.set)
+    exit_when_parent_dies(loop, ended.set)
     doors, endpoints = [], []
     for listen, target in spec["doors"]:
-        door = Door(target, spec["delay_seconds"], spec["bytes_per_second"])
+        door = ProxyListener(target, spec["delay_seconds"], spec["bytes_per_second"])
         endpoints.append(await door.open(listen))
         doors.append(door)
     print(json.dumps({"doors": endpoints}), flush=True)

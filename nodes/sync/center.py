@@ -21,7 +21,7 @@ from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues
 
 
-class CenterClient:
+class ExchangeSession:
     """Chunks come in, in any order and perhaps more than once, until the slice is whole; no I/O.
 
     Chunks are placed in a buffer of the slice's length, and the answer then takes their place in it. With a
@@ -166,7 +166,7 @@ class CenterState:
         self.values: torch.Tensor | None = None
         self._seeded: dict[int, int] = {}
         self._seed: Float32Array | None = None
-        self._clients: dict[bytes, CenterClient] = {}
+        self._clients: dict[bytes, ExchangeSession] = {}
         self._gone: set[bytes] = set()
         self._buffers = BufferPool(0)
         self.applied_slices = 0
@@ -210,7 +210,7 @@ class CenterState:
         if client.rpartition(b"/")[0] in self._gone:
             raise ValueError("this trainer was declared dead")
         if current is None:
-            current = self._clients[client] = CenterClient(
+            current = self._clients[client] = ExchangeSession(
                 self.start, center.numel(), self._codecs, self._buffers
             )
             self.reference_bytes += current.reference_bytes

@@ -8,10 +8,10 @@ import math
 import queue
 import time
 from collections.abc import Callable
-from typing import Any
 
-from ...pipeline.wire.conversation import Conversation
-from ..worker.batches import Trained
+from ...pipeline.wire.control_messages import LeftOutBatch, TrainedBatch, TrainedBatches
+from ...pipeline.wire.rpc_channel import RpcChannel
+from ..worker.batches import BatchAck
 
 LOOK_SECONDS = 0.05
 FLUSH_SECONDS = 0.2
@@ -23,7 +23,7 @@ RECORDS_AT_ONCE = 1024
 log = logging.getLogger(__name__)
 
 
-class TrainedOutbox:
+class AckSender:
     """Gathers records from the workers' threads and tells them to the coordinator in batches.
 
     The queue is bounded by the readers' credit: a delivery counts as done only once it is confirmed here,
@@ -32,24 +32,24 @@ class TrainedOutbox:
 
     def __init__(
         self,
-        coordinator: Conversation,
-        confirmed: Callable[[Trained], None],
+        coordinator: RpcChannel,
+        confirmed: Callable[[BatchAck], None],
         synced_iterations: Callable[[], int],
     ) -> None:
         self._coordinator = coordinator
         self._confirmed = confirmed
         self._synced_iterations = synced_iterations
-        self._records: queue.SimpleQueue[Trained] = queue.SimpleQueue()
+        self._records: queue.SimpleQueue[BatchAck] = queue.SimpleQueue()
         self._told_at = -math.inf
         self.confirmed_examples = 0
         self.left_out_examples = 0
 
-    def put(self, record: Trained) -> None:
+    def put(self, record: BatchAck) -> None:
         """Any thread may call."""
         self._records.put(record)
 
     async def run(self) -> None:
-        """Tells and confirms until cancelled; raises `Refused` if the coordinator no longer takes them."""
+        """Tells and confirms until cancelled; raises `RemoteError` if the coordinator refuses."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
@@ -57,16 +57,16 @@ class TrainedOutbox:
                 continue
             self._told_at = now
             records = self._take()
-            body: dict[str, Any] = {
-                "batches": [
-                    [list(r.id), r.examples, r.loss_sum, r.positives, r.weight, now - r.finished_at]
+            request = TrainedBatches(
+                tuple(
+                    TrainedBatch(r.id, r.examples, r.loss_sum, r.positives, r.weight, now - r.finished_at)
                     for r in records
                     if not r.left_out
-                ],
-                "left_out": [[list(r.id), r.examples, r.left_out] for r in records if r.left_out],
-                "synced_iterations": self._synced_iterations(),
-            }
-            await self._coordinator.ask("trained", body, timeout_seconds=ASK_SECONDS)
+                ),
+                tuple(LeftOutBatch(r.id, r.examples, r.left_out) for r in records if r.left_out),
+                self._synced_iterations(),
+            )
+            await self._coordinator.call(request, timeout_seconds=ASK_SECONDS)
             for record in records:
                 if record.left_out:
                     self.left_out_examples += record.examples
@@ -79,8 +79,8 @@ class TrainedOutbox:
         waiting = self._records.qsize()
         return waiting >= FLUSH_RECORDS or (waiting > 0 and now - self._told_at >= FLUSH_SECONDS)
 
-    def _take(self) -> list[Trained]:
-        records: list[Trained] = []
+    def _take(self) -> list[BatchAck]:
+        records: list[BatchAck] = []
         while len(records) < RECORDS_AT_ONCE and not self._records.empty():
             records.append(self._records.get())
         return records

@@ -12,7 +12,7 @@ from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.config.job import Job
 from ...pipeline.errors import CheckpointError
 from ...sync_algos.base import AlgorithmState
-from ..replica.replica import Shared
+from ..replica.replica import TrainerContext
 
 _OPTIMIZER = "optimizer."
 
@@ -35,7 +35,7 @@ class Restored:
     fresh: tuple[str, ...] = field(default=())
 
 
-def restore_trainer(shared: Shared, index: int) -> Restored | None:
+def restore_trainer(shared: TrainerContext, index: int) -> Restored | None:
     """Puts what `job.start` names into a trainer's replica and optimizer, before anything is trained; None if
     it starts from first weights. Any thread may call. Raises CheckpointError.
 
@@ -65,7 +65,7 @@ def restore_trainer(shared: Shared, index: int) -> Restored | None:
     return Restored(model, saved.digest, state, taken=tuple(saved.parameters))
 
 
-def _warm(shared: Shared, saved: SavedTrainers) -> Restored:
+def _warm(shared: TrainerContext, saved: SavedTrainers) -> Restored:
     job, flat = shared.job, shared.replica.flat
     if job.start.dense == "none":
         fresh = [span.name for span in shared.layout.spans]
@@ -107,7 +107,7 @@ class SavedTrainers:
             what, where=str(self._folder), remedy="use the checkpoint of a job with this model"
         )
 
-    def dense(self, shared: Shared) -> tuple[torch.Tensor, list[str]]:
+    def dense(self, shared: TrainerContext) -> tuple[torch.Tensor, list[str]]:
         """The model that came out, flat on the CPU, and the names of the parameters that it has not in this
         shape, which are then the replica's."""
         flat, fresh = shared.replica.flat.detach().cpu().clone(), []

@@ -10,22 +10,23 @@ from typing import Any
 
 from ...pipeline.config.job import Job
 from ...pipeline.metrics import QualitySums
+from ...pipeline.wire.control_orders import MemberInfo
 from ..replica.buffer import SharedMemory
-from ..replica.replica import Shared
+from ..replica.replica import TrainerContext
 from ..runtime.members import summed
-from ..runtime.role import MemberInfo, NodeContext
+from ..runtime.role import NodeContext
 from ..runtime.threads import ThreadBridge
 from ..shadow.fixed_rate import FixedRate, WorkerRounds
-from ..worker.batches import Trained
+from ..worker.batches import BatchAck
 from ..worker.handle import Held, WorkerHandle
-from ..worker.process_channel import WorkerOrder
+from ..worker.process_channel import WorkerProcessConfig
 from ..worker.process_parent import ProcessWorker
 from ..worker.worker import Worker
 
 TRACED_SECONDS = 3.0
 
 
-class Crew(ABC):
+class WorkerPool(ABC):
     """The workers of one trainer, from before they know anybody. Its methods are the control thread's, but
     for what says otherwise.
 
@@ -39,14 +40,14 @@ class Crew(ABC):
         self.workers: list[WorkerHandle] = []
 
     @abstractmethod
-    async def prepare(self) -> Shared:
+    async def prepare(self) -> TrainerContext:
         """Builds what the workers share, and starts what takes long to start."""
 
     @abstractmethod
     def meet(
         self,
         members: Sequence[MemberInfo],
-        trained: Callable[[Trained], None],
+        trained: Callable[[BatchAck], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
         """Makes the workers ready to begin. `trained` is called by any thread; `rounds` has one for each
@@ -109,18 +110,18 @@ class Crew(ABC):
         return all(ended)
 
 
-class ThreadCrew(Crew):
+class ThreadWorkerPool(WorkerPool):
     """Workers are threads of the trainer."""
 
-    async def prepare(self) -> Shared:
+    async def prepare(self) -> TrainerContext:
         """See `Crew.prepare`."""
-        self._shared = await asyncio.to_thread(Shared.build, self._job, self._node.plan)
+        self._shared = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan)
         return self._shared
 
     def meet(
         self,
         members: Sequence[MemberInfo],
-        trained: Callable[[Trained], None],
+        trained: Callable[[BatchAck], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
         """See `Crew.meet`."""
@@ -141,7 +142,7 @@ class ThreadCrew(Crew):
         ]
 
 
-class ProcessCrew(Crew):
+class ProcessWorkerPool(WorkerPool):
     """Workers are processes, which build their models while the trainer waits for the others."""
 
     def __init__(self, job: Job, node: NodeContext) -> None:
@@ -149,14 +150,14 @@ class ProcessCrew(Crew):
         self._processes: list[ProcessWorker] = []
         self._memory = SharedMemory.create()
 
-    async def prepare(self) -> Shared:
+    async def prepare(self) -> TrainerContext:
         """See `Crew.prepare`; returns when every process has built its model."""
-        shared = await asyncio.to_thread(Shared.build, self._job, self._node.plan, self._memory)
+        shared = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan, self._memory)
         scored = self._memory.scratch(shared.replica.numel)
         node = self._node
         waits: list[asyncio.Future[None]] = []
         for index in range(self._job.trainer.workers):
-            order = WorkerOrder(
+            order = WorkerProcessConfig(
                 job=self._job,
                 trainer=node.name,
                 trainer_index=node.index,
@@ -179,7 +180,7 @@ class ProcessCrew(Crew):
     def meet(
         self,
         members: Sequence[MemberInfo],
-        trained: Callable[[Trained], None],
+        trained: Callable[[BatchAck], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
         """See `Crew.meet`."""
@@ -208,6 +209,6 @@ class ProcessCrew(Crew):
         return ended
 
 
-def make_crew(job: Job, node: NodeContext) -> Crew:
+def make_crew(job: Job, node: NodeContext) -> WorkerPool:
     """As `trainer.worker_kind` has it."""
-    return {"thread": ThreadCrew, "process": ProcessCrew}[job.trainer.worker_kind](job, node)
+    return {"thread": ThreadWorkerPool, "process": ProcessWorkerPool}[job.trainer.worker_kind](job, node)

@@ -14,14 +14,14 @@ from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.types import BatchId, Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..embedding.shared_memory import Lease
-from .reader_client import ReaderLine
+from .reader_client import ReaderClient
 
 
 @dataclass(slots=True)
-class Slot:
+class InFlightBatch:
     """A delivery on its way through a worker: looked up, computed, pushed, confirmed."""
 
-    line: ReaderLine
+    line: ReaderClient
     delivery: Delivery
     requests: list[LookupPlan] = field(default_factory=list)
     answers: list[Float32Array] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class BatchAck:
     """A batch that is trained, and whose pushes every shard has answered; or one that is left out.
 
     Attributes:
@@ -64,7 +64,7 @@ class Trained:
     left_out: str = ""
 
     @classmethod
-    def of(cls, worker: int, reader: str, delivery: Delivery, loss: float) -> Trained:
+    def of(cls, worker: int, reader: str, delivery: Delivery, loss: float) -> BatchAck:
         """Of a batch that is trained now; `loss` is its mean log loss."""
         labels, weights = delivery.labels, delivery.weights
         weighted = len(weights) > 0
@@ -82,7 +82,7 @@ class Trained:
         )
 
     @classmethod
-    def leaving_out(cls, worker: int, reader: str, delivery: Delivery, why: str) -> Trained:
+    def leaving_out(cls, worker: int, reader: str, delivery: Delivery, why: str) -> BatchAck:
         """Of a batch that is left out now."""
         id, examples, now = delivery.id, len(delivery.labels), time.monotonic()
         return cls(worker, reader, delivery.sequence, id, examples, 0.0, 0.0, 0.0, now, why)
@@ -102,7 +102,7 @@ class Trained:
         ]
 
     @classmethod
-    def from_wire(cls, worker: int, record: Sequence[Any]) -> Trained:
+    def from_wire(cls, worker: int, record: Sequence[Any]) -> BatchAck:
         """Of what `to_wire` gave."""
         reader, sequence, id, *figures = record
         return cls(worker, reader, sequence, BatchId.from_wire(id), *figures)

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 import zmq
 
 from ...pipeline.config.job import Job
+from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection, has_message
-from ..embedding.shared_memory import SharedRows
-from ..runtime.role import MemberInfo
-from .batches import Slot
-from .embedding_client import ShardLines
-from .reader_client import ReaderLine
+from ..embedding.shared_memory import SharedMemoryClient
+from .batches import InFlightBatch
+from .embedding_client import EmbeddingClient
+from .reader_client import ReaderClient
 
 RESEND_CHECK_SECONDS = 1.0
 WAITED_SECONDS = 0.0002
@@ -23,7 +23,7 @@ MAX_UNANSWERED_PUSHES = 8
 SPARE_BLOCKS = 6
 
 
-class WorkerLinks:
+class WorkerConnections:
     """All of one worker's connections. Made and used by its thread, but for `metrics`.
 
     Attributes:
@@ -48,12 +48,12 @@ class WorkerLinks:
 
         readers = [member for member in members if member.role == "reader"]
         shards = sorted((m for m in members if m.role == "embedding"), key=lambda m: m.index)
-        self.readers = {r.name: ReaderLine(r.name, connect(r), job.trainer.credit) for r in readers}
+        self.readers = {r.name: ReaderClient(r.name, connect(r), job.trainer.credit) for r in readers}
         names = [member.name for member in shards]
         # Lookups ahead, a batch that is computed, and pushes that are not answered, with some to spare.
         blocks = job.trainer.lookups_ahead + MAX_UNANSWERED_PUSHES + SPARE_BLOCKS
-        shared = [SharedRows(name, blocks) for name in names] if job.network.shares_memory else []
-        self.shards = ShardLines([connect(m) for m in shards], names, job.codecs.embedding(), shared)
+        shared = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
+        self.shards = EmbeddingClient([connect(m) for m in shards], names, job.codecs.embedding(), shared)
         self._ready: frozenset[object] = frozenset()
         self._poller = zmq.Poller()
         for _, connection in self._ends():
@@ -73,14 +73,14 @@ class WorkerLinks:
         self._waited = timeout_milliseconds > 0 and seconds > WAITED_SECONDS
         return seconds
 
-    def receive(self) -> tuple[list[Slot], list[Slot]]:
+    def receive(self) -> tuple[list[InFlightBatch], list[InFlightBatch]]:
         """What has arrived: new deliveries, and those whose last push is answered. Sends again what was not
         answered for too long."""
         delivered, pushed = [], []
         for line in self.readers.values():
             for message in self._arrived(line.connection):
                 if isinstance(message, Delivery) and line.arrived(message):
-                    delivered.append(Slot(line, message))
+                    delivered.append(InFlightBatch(line, message))
         for shard, connection in enumerate(self.shards.connections):
             for message in self._arrived(connection):
                 now = time.monotonic()
@@ -113,6 +113,8 @@ class WorkerLinks:
             "round_trip_seconds": self._round_trip_seconds,
             "repeated_deliveries": sum(line.repeated_deliveries for line in self.readers.values()),
             "sent_bytes": sum(connection.sent_bytes for _, connection in ends),
+            "refused_messages": sum(connection.refused_messages for _, connection in ends),
+            "unsent_messages": sum(connection.unsent_messages for _, connection in ends),
             "received_bytes": sum(connection.received_bytes for _, connection in ends),
         }
         counts |= self._shared_counts()

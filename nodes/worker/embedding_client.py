@@ -16,24 +16,24 @@ from ...pipeline.wire.retransmission import LOOKUP
 from ...pipeline.wire.row_codec import RowCoding
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection
-from ..embedding.shared_memory import Lease, SharedRows
-from .batches import Slot
+from ..embedding.shared_memory import Lease, SharedMemoryClient
+from .batches import InFlightBatch
 
 
-class ShardRefused(ShadowSyncError):
+class LookupRefused(ShadowSyncError):
     """An embedding node could not understand or do what a worker asked."""
 
 
 @dataclass(slots=True)
 class _Request:
-    slot: Slot
+    slot: InFlightBatch
     shard: int
     message: Lookup | Push
     sent_at: float
     lease: Lease | None = None
 
 
-class ShardLines:
+class EmbeddingClient:
     """All of a worker's connections to embedding nodes, in the order of the nodes. Owned by its thread.
 
     Args:
@@ -48,7 +48,7 @@ class ShardLines:
         connections: Sequence[Connection],
         names: Sequence[str],
         codecs: LinkCodecs | None = None,
-        shared: Sequence[SharedRows] = (),
+        shared: Sequence[SharedMemoryClient] = (),
     ) -> None:
         self.connections = list(connections)
         self._names = list(names)
@@ -60,7 +60,6 @@ class ShardLines:
         self._open: dict[int, _Request] = {}
         self.lookups = 0
         self.resent = 0
-        self.repeated_pushes = 0
         self.lost = False
 
     @property
@@ -83,7 +82,7 @@ class ShardLines:
         request = self._open.get(getattr(answer, "request", 0))
         return request.sent_at if request is not None and isinstance(request.message, Lookup) else None
 
-    def look_up(self, slot: Slot, requests: Sequence[LookupPlan], now: float) -> None:
+    def look_up(self, slot: InFlightBatch, requests: Sequence[LookupPlan], now: float) -> None:
         """Asks every node for its part of a batch, those too that have none of its rows."""
         slot.requests = list(requests)
         slot.versions = [0] * len(requests)
@@ -92,7 +91,7 @@ class ShardLines:
             slot.unanswered += 1
             self._ask(slot, shard, request, now)
 
-    def push(self, slot: Slot, gradients: Sequence[Float32Array], now: float) -> None:
+    def push(self, slot: InFlightBatch, gradients: Sequence[Float32Array], now: float) -> None:
         """Sends every node the gradients of its part. A node that has none of the rows is told all the same:
         every node's books have every batch."""
         targets = slot.targets or self.targets(slot)
@@ -109,7 +108,7 @@ class ShardLines:
             message = Push(number, id, version, rows, gradient, slot.lr_scale, counts, lengths)
             self._send(slot, shard, message, now, lease=lease)
 
-    def targets(self, slot: Slot) -> list[Lease | None]:
+    def targets(self, slot: InFlightBatch) -> list[Lease | None]:
         """For each node the shared memory for the gradients of its part, or None; kept in the slot. They are
         sent without a copy if they are there by the time of `push`."""
         slot.targets = [
@@ -117,11 +116,11 @@ class ShardLines:
         ]
         return slot.targets
 
-    def receive(self, shard: int, message: Message) -> Slot | None:
+    def receive(self, shard: int, message: Message) -> InFlightBatch | None:
         """Takes an answer; gives the slot whose last push it was, if it was that."""
         number = getattr(message, "request", 0)
         if isinstance(message, Failure):
-            raise ShardRefused(message.what, where=self._names[shard])
+            raise LookupRefused(message.what, where=self._names[shard])
         if isinstance(message, Attached) and self.shared:
             self.shared[shard].answered(message)
             return None
@@ -132,18 +131,17 @@ class ShardLines:
         try:
             message = self._coding.incoming(message)
         except CodecError as error:
-            raise ShardRefused(f"answered what cannot be read: {error}", where=self._names[shard]) from error
+            raise LookupRefused(f"answered what cannot be read: {error}", where=self._names[shard]) from error
         if isinstance(message, Vectors) and isinstance(request.message, Lookup):
             self._answered(request, message)
         elif isinstance(message, Pushed) and isinstance(request.message, Push):
             slot.unpushed -= 1
-            self.repeated_pushes += message.repeated
         else:
             return None
         del self._open[number]
         return slot if isinstance(message, Pushed) and slot.unpushed == 0 else None
 
-    def lose(self, shard: str) -> list[Slot]:
+    def lose(self, shard: str) -> list[InFlightBatch]:
         """A node is gone, its rows with it. Gives the slots whose push it has not answered and never will,
         but for those that another lost node stranded before."""
         self.lost = True
@@ -183,15 +181,15 @@ class ShardLines:
         values = message.values
         if message.shared:
             if request.lease is None:
-                raise ShardRefused("answered into memory that it was not given", where=self._names[shard])
+                raise LookupRefused("answered into memory that it was not given", where=self._names[shard])
             values = request.lease.values
             self.shared[shard].bytes += values.nbytes
         if len(values) != expected:
-            raise ShardRefused(f"answered {len(values)} floats, not {expected}", where=self._names[shard])
+            raise LookupRefused(f"answered {len(values)} floats, not {expected}", where=self._names[shard])
         slot.answers[shard], slot.versions[shard] = values, message.version
         slot.unanswered -= 1
 
-    def _ask(self, slot: Slot, shard: int, asked: LookupPlan, now: float) -> None:
+    def _ask(self, slot: InFlightBatch, shard: int, asked: LookupPlan, now: float) -> None:
         self.lookups += 1
         message = Lookup(self._number(), asked.rows, asked.counts, asked.bag_lengths)
         if self.shared:
@@ -201,7 +199,7 @@ class ShardLines:
 
     def _send(
         self,
-        slot: Slot,
+        slot: InFlightBatch,
         shard: int,
         message: Lookup | Push,
         now: float,

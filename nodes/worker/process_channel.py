@@ -17,11 +17,11 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import ProtocolError
 from ...pipeline.wire.endpoints import local_address
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.messages import WorkerNote
+from ...pipeline.wire.messages import WorkerMessage
 from ...pipeline.wire.sockets import bind, prepare
 
 
-class WorkerPair:
+class WorkerChannel:
     """One end of it, for the one thread that made it. What was sent arrives, in order, while both ends live.
 
     Attributes:
@@ -43,19 +43,19 @@ class WorkerPair:
     def send(self, verb: str, body: dict[str, Any]) -> bool:
         """Queues a note; False if the queue is full, or there is nobody at the other end."""
         try:
-            self.socket.send_multipart(encode(WorkerNote(verb, body)), zmq.NOBLOCK)
+            self.socket.send_multipart(encode(WorkerMessage(verb, body)), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
-    def receive(self) -> WorkerNote | None:
+    def receive(self) -> WorkerMessage | None:
         """The next note that has arrived, or None. Raises ProtocolError for anything else that comes."""
         try:
             parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
         message = decode([part.buffer for part in parts])
-        if not isinstance(message, WorkerNote):
+        if not isinstance(message, WorkerMessage):
             raise ProtocolError(f"a {message.KIND} where notes of a worker are expected")
         return message
 
@@ -65,7 +65,7 @@ class WorkerPair:
 
 
 @dataclass(frozen=True)
-class WorkerOrder:
+class WorkerProcessConfig:
     """The settings of one worker process.
 
     Attributes:
@@ -96,7 +96,7 @@ class WorkerOrder:
         return json.dumps(tree).encode() + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> WorkerOrder:
+    def from_line(cls, line: bytes) -> WorkerProcessConfig:
         """Of what `to_line` gave; raises ValueError."""
         tree = json.loads(line)
         return cls(**tree | {"job": Job.model_validate(tree["job"])})

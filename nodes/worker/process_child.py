@@ -24,18 +24,19 @@ from ...pipeline.data.span import from_runs
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
+from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.field_checks import record_of
 from ...pipeline.wire.sockets import Waker
 from ..replica.buffer import SharedMemory
-from ..replica.replica import Shared
+from ..replica.replica import TrainerContext
 from ..runtime.node import describe, process_metrics
-from ..runtime.process import keep_freed_memory, log_to_folder, log_to_stderr
-from ..runtime.role import MemberInfo
+from ..runtime.process import log_to_folder, log_to_stderr, tune_malloc
 from ..runtime.tracing import TRACER, thread_figures
-from ..shadow.fixed_rate import DistantGate, FixedRate, OwnRounds, RoundNotes
-from ..shadow.links import LinkSettings
-from .batches import Trained
+from ..shadow.fixed_rate import FixedRate, OwnRounds, RemoteGate, RemoteRoundLog
+from ..shadow.links import LinkConfig
+from .batches import BatchAck
 from .handle import Held
-from .process_channel import WorkerOrder, WorkerPair
+from .process_channel import WorkerChannel, WorkerProcessConfig
 from .worker import Worker
 
 PULSE_SECONDS = 0.5
@@ -44,20 +45,20 @@ TICK_MILLISECONDS = 25
 log = logging.getLogger(__name__)
 
 
-class WorkerSide:
+class WorkerProcessMain:
     """Made and run by the process's first thread, which alone uses the pair; the worker's thread tells it
     what to send. The process ends when the trainer says so, or is gone: then nobody is left to train for."""
 
-    def __init__(self, order: WorkerOrder) -> None:
+    def __init__(self, order: WorkerProcessConfig) -> None:
         torch.set_num_threads(1)
-        keep_freed_memory()
+        tune_malloc()
         self._order = order
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._pair = WorkerPair(self._context, order.endpoint)
+        self._pair = WorkerChannel(self._context, order.endpoint)
         memory = SharedMemory.attach(order.descriptor)
         job = order.job
         plan = TablePlan.from_body(job.tables, job.embedding.nodes, order.plan)
-        self._shared = Shared.build(job, plan, memory)
+        self._shared = TrainerContext.build(job, plan, memory)
         self._scored = memory.scratch(self._shared.replica.numel)
         memory.close()
         self._waker = Waker()
@@ -94,7 +95,7 @@ class WorkerSide:
         self._close()
 
     def _close(self) -> None:
-        if isinstance(self._rounds, DistantGate):
+        if isinstance(self._rounds, RemoteGate):
             self._rounds.open()
         if self._worker is not None:
             self._worker.stop()
@@ -108,7 +109,7 @@ class WorkerSide:
 
     def _heard(self, verb: str, body: dict[str, Any]) -> None:
         if verb == "meet":
-            self._meet([MemberInfo.from_body(member) for member in body["members"]])
+            self._meet([record_of(MemberInfo, values) for values in body["members"]])
             return
         worker, rounds = self._worker, self._rounds
         assert worker is not None
@@ -120,7 +121,7 @@ class WorkerSide:
             "lose_sync": lambda: rounds.lose(body["token"]) if rounds is not None else None,
             "evaluate": lambda: worker.evaluate(body["pass"], self._weights(replica=body["replica"])),
             "collect": lambda: worker.collect(body["pass"], self._on_sums),
-            "pass": lambda: rounds.let_pass() if isinstance(rounds, DistantGate) else None,
+            "pass": lambda: rounds.let_pass() if isinstance(rounds, RemoteGate) else None,
             "trace": lambda: self._trace(body["seconds"]),
         }
         handlers[verb]()
@@ -147,14 +148,14 @@ class WorkerSide:
             return None
         algorithm = make_algorithm(sync.algorithm, sync.options)
         if algorithm.needs_peers:
-            return DistantGate(sync.every, self._tell)
+            return RemoteGate(sync.every, self._tell)
         if not algorithm.needs_center:
             return None
         algorithm.start(self._shared.replica)
         syncs = sorted((m for m in members if m.role == "sync"), key=lambda m: m.index)
         trainers = sorted((m for m in members if m.role == "trainer"), key=lambda m: m.index)
-        links = LinkSettings(self._context, algorithm, syncs, trainers, order.trainer_index, order.token)
-        return OwnRounds(order.index, self._shared, links, RoundNotes(self._shared, self._tell))
+        links = LinkConfig(self._context, algorithm, syncs, trainers, order.trainer_index, order.token)
+        return OwnRounds(order.index, self._shared, links, RemoteRoundLog(self._shared, self._tell))
 
     def _weights(self, *, replica: bool) -> torch.Tensor:
         return self._shared.replica.flat if replica else self._scored
@@ -164,7 +165,7 @@ class WorkerSide:
         self._told.put((verb, body))
         self._waker.wake()
 
-    def _on_trained(self, record: Trained) -> None:
+    def _on_trained(self, record: BatchAck) -> None:
         # Sent with the next tick, several at once: the trainer gathers them for longer.
         self._told.put(("trained", record.to_wire()))
 
@@ -235,10 +236,10 @@ def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
         return int(ExitCode.STOPPED_BY_DEATH)
-    order = WorkerOrder.from_line(line)
+    order = WorkerProcessConfig.from_line(line)
     log_to_folder(order.folder, f"{order.trainer}-worker-{order.index}")
 
-    WorkerSide(order).run()
+    WorkerProcessMain(order).run()
     return 0
 
 

@@ -6,7 +6,6 @@ A trainer's side of a worker process: it starts it, talks to it, and notices whe
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import queue
 import subprocess
@@ -24,15 +23,16 @@ import zmq
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.messages import WorkerNote
+from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.field_checks import values_of
+from ...pipeline.wire.messages import WorkerMessage
 from ..runtime.process import WORKER, python
-from ..runtime.role import MemberInfo
 from ..runtime.threads import Service
-from ..shadow.fixed_rate import DistantRounds, GatedRounds, WorkerRounds
+from ..shadow.fixed_rate import GatedRounds, RemoteRounds, WorkerRounds
 from ..supervisor.child import words_of
-from .batches import Trained
+from .batches import BatchAck
 from .handle import Held
-from .process_channel import WorkerOrder, WorkerPair
+from .process_channel import WorkerChannel, WorkerProcessConfig
 
 POLL_MILLISECONDS = 100
 END_SECONDS = 1.5
@@ -46,7 +46,7 @@ class WorkerDied(ShadowSyncError):
     exit_code = ExitCode.STOPPED_BY_DEATH
 
 
-class WorkerLine(Service):
+class WorkerProcessMonitor(Service):
     """One thread for one worker process, which lives no longer than it.
 
     Args:
@@ -59,8 +59,8 @@ class WorkerLine(Service):
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        order: WorkerOrder,
-        heard: Callable[[WorkerNote], None],
+        order: WorkerProcessConfig,
+        heard: Callable[[WorkerMessage], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__(f"worker-{order.index}-line", failed)
@@ -78,7 +78,7 @@ class WorkerLine(Service):
 
     def body(self) -> None:
         """Starts the process and talks to it until one of the two ends."""
-        pair = WorkerPair(self._context)
+        pair = WorkerChannel(self._context)
         try:
             process = self._start(pair.endpoint)
             try:
@@ -103,7 +103,7 @@ class WorkerLine(Service):
             process.stdin.flush()
         return process
 
-    def _converse(self, pair: WorkerPair, process: subprocess.Popen[bytes]) -> None:
+    def _converse(self, pair: WorkerChannel, process: subprocess.Popen[bytes]) -> None:
         poller = zmq.Poller()
         poller.register(pair.socket, zmq.POLLIN)
         poller.register(self.waker.fileno(), zmq.POLLIN)
@@ -127,7 +127,7 @@ class WorkerLine(Service):
             if end_at is None and time.monotonic() - heard_at > self._limit_seconds:
                 raise self._death(process, f"was silent for {self._limit_seconds:g} s")
 
-    def _receive(self, pair: WorkerPair) -> bool:
+    def _receive(self, pair: WorkerChannel) -> bool:
         """Hands on what has come; whether anything has."""
         came = False
         while (note := pair.receive()) is not None:
@@ -136,7 +136,7 @@ class WorkerLine(Service):
             self._heard(note)
         return came
 
-    def _send(self, pair: WorkerPair) -> None:
+    def _send(self, pair: WorkerChannel) -> None:
         """Sends what can be sent; a process that is only starting hears it later."""
         while not self._posts.empty():
             self._unsent.append(self._posts.get())
@@ -183,7 +183,7 @@ class ProcessWorker:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        order: WorkerOrder,
+        order: WorkerProcessConfig,
         flat: torch.Tensor,
         scored: torch.Tensor,
         ready: Callable[[], object],
@@ -193,7 +193,7 @@ class ProcessWorker:
         self._flat = flat
         self._scored = scored
         self._ready = ready
-        self._trained: Callable[[Trained], None] | None = None
+        self._trained: Callable[[BatchAck], None] | None = None
         self._rounds: WorkerRounds | None = None
         self._lock = threading.Lock()
         self._told_held: Callable[[Held], object] | None = None
@@ -202,18 +202,18 @@ class ProcessWorker:
         self._metrics: dict[str, Any] = {}
         self.process_metrics: dict[str, float] = {}
         self.threads: dict[str, list[float]] = {}
-        self._line = WorkerLine(context, order, self._heard, failed)
+        self._line = WorkerProcessMonitor(context, order, self._heard, failed)
         self._line.start()
 
     def meet(
-        self, members: Iterable[MemberInfo], trained: Callable[[Trained], None], rounds: WorkerRounds | None
+        self, members: Iterable[MemberInfo], trained: Callable[[BatchAck], None], rounds: WorkerRounds | None
     ) -> None:
         """Whom it works with, once all are there; by the control thread. `trained` is called on a thread of
         the worker's."""
         self._trained, self._rounds = trained, rounds
-        self._line.post("meet", {"members": [dataclasses.asdict(member) for member in members]})
+        self._line.post("meet", {"members": [values_of(member) for member in members]})
         # It tells of sync nodes that were lost already, which the process knows what to do with only now.
-        if isinstance(rounds, DistantRounds):
+        if isinstance(rounds, RemoteRounds):
             rounds.bind(self._line.post)
 
     def start(self, progressive: frozenset[int] = frozenset()) -> None:
@@ -264,7 +264,7 @@ class ProcessWorker:
         """See `WorkerHandle.join`."""
         return self._line.join(timeout_seconds)
 
-    def _heard(self, note: WorkerNote) -> None:
+    def _heard(self, note: WorkerMessage) -> None:
         handlers: dict[str, Callable[[dict[str, Any]], object]] = {
             "ready": lambda _: self._ready(),
             "trained": self._on_trained,
@@ -283,16 +283,16 @@ class ProcessWorker:
     def _on_trained(self, body: dict[str, Any]) -> None:
         assert self._trained is not None
         for record in body["records"]:
-            self._trained(Trained.from_wire(self.index, record))
+            self._trained(BatchAck.from_wire(self.index, record))
 
     def _on_pulse(self, body: dict[str, Any]) -> None:
         self._metrics, self.process_metrics = body["metrics"], body["process"]
         self.threads = body["threads"]
-        if isinstance(self._rounds, DistantRounds):
+        if isinstance(self._rounds, RemoteRounds):
             self._rounds.pulse(body)
 
     def _on_round(self, body: dict[str, Any]) -> None:
-        assert isinstance(self._rounds, DistantRounds)
+        assert isinstance(self._rounds, RemoteRounds)
         self._rounds.round(body)
 
     def _at_gate(self, verb: str) -> None:

@@ -11,7 +11,7 @@ RESTATE_SECONDS = 1.0
 GATHER_SECONDS = 0.1
 
 
-class ReaderLine:
+class ReaderClient:
     """Sequences of one reader, as its worker counts them. Owned by the worker thread.
 
     A delivery that came before is dropped. `Credit` states the standing in absolute numbers, at least every

@@ -18,8 +18,8 @@ from ...pipeline.models.flat import RoundedMatrices
 from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
-from ..replica.device import Computed, Landed, Landing, Staged
-from ..replica.replica import Shared
+from ..replica.device import Computed, PendingResult, Staged, StepResult
+from ..replica.replica import TrainerContext
 
 LOSS = "its loss is not finite"
 DENSE = "a gradient of its dense parameters is not finite"
@@ -41,7 +41,7 @@ class Step:
     vectors: Vectors
     staged: Staged
     rows_scale: float = 1.0
-    landing: Landing | None = None
+    landing: PendingResult | None = None
     left_out: str = ""
 
 
@@ -56,7 +56,7 @@ class Stepper:
     for the host does not wait to know.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: TrainerContext) -> None:
         self._shared = shared
         self._settings = shared.job.trainer
         self.ahead = 0 if shared.job.run.deterministic else shared.device.steps_ahead
@@ -197,7 +197,7 @@ class Stepper:
             step.left_out = EMBEDDINGS
         return loss, None
 
-    def _landed(self, step: Step) -> Landed | None:
+    def _landed(self, step: Step) -> StepResult | None:
         assert step.landing is not None
         landed = step.landing.wait()
         if math.isfinite(landed.loss):
@@ -205,7 +205,7 @@ class Stepper:
         step.left_out = ON_DEVICE
         return None
 
-    def _gradients(self, step: Step, landed: Landed) -> list[Float32Array]:
+    def _gradients(self, step: Step, landed: StepResult) -> list[Float32Array]:
         if landed.gradients is not None:
             torch.autograd.backward(step.vectors.embeddings, landed.gradients)
         return step.vectors.gradients()

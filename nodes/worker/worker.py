@@ -14,13 +14,13 @@ import zmq
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.errors import JobFileError, ProtocolError
 from ...pipeline.metrics import QualitySums
-from ..replica.replica import Shared
-from ..runtime.role import MemberInfo
+from ...pipeline.wire.control_orders import MemberInfo
+from ..replica.replica import TrainerContext
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate
-from .batches import Slot, Trained
-from .connections import MAX_UNANSWERED_PUSHES, WorkerLinks
+from .batches import BatchAck, InFlightBatch
+from .connections import MAX_UNANSWERED_PUSHES, WorkerConnections
 from .handle import Held
 from .step import Step, Stepper
 
@@ -44,11 +44,11 @@ class Worker(Service):
     def __init__(
         self,
         index: int,
-        shared: Shared,
+        shared: TrainerContext,
         context: zmq.Context[zmq.Socket[bytes]],
         members: Sequence[MemberInfo],
         token: str,
-        trained: Callable[[Trained], None],
+        trained: Callable[[BatchAck], None],
         fixed_rate: FixedRate | None,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -63,14 +63,14 @@ class Worker(Service):
         self._ahead = 1 if shared.job.run.deterministic else 1 + shared.job.trainer.lookups_ahead
         self._confirmed: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._inbox: deque[Slot] = deque()
-        self._slots: deque[Slot] = deque()
-        self._launched: deque[tuple[Slot, Step]] = deque()
+        self._inbox: deque[InFlightBatch] = deque()
+        self._slots: deque[InFlightBatch] = deque()
+        self._launched: deque[tuple[InFlightBatch, Step]] = deque()
         self._held_until: Mapping[str, int] | None = None
         self._told_held: Callable[[Held], object] | None = None
         self._progressive: frozenset[int] = frozenset()
         self._progressive_sums = QualitySums()
-        self._stranded: list[Slot] = []
+        self._stranded: list[InFlightBatch] = []
         self._pass = 0
         self._sums = QualitySums()
         self._waits: dict[str, float] = dict.fromkeys(WAITS, 0.0)
@@ -80,7 +80,7 @@ class Worker(Service):
         self._in_round = Activity("wait for synchronization")
         self._trained_examples = 0
         self._left_out_batches = 0
-        self._links: WorkerLinks | None = None
+        self._links: WorkerConnections | None = None
 
     def start(self, progressive: frozenset[int] = frozenset()) -> None:
         """See `WorkerHandle.start`."""
@@ -147,7 +147,7 @@ class Worker(Service):
         """Works until told to stop, then closes the sockets."""
         torch.set_num_threads(1)
         self._stepper = Stepper(self._shared)
-        links = WorkerLinks(
+        links = WorkerConnections(
             self._context,
             self._members,
             self._identity,
@@ -178,7 +178,7 @@ class Worker(Service):
         self._commands.put(command)
         self.waker.wake()
 
-    def _receive(self, links: WorkerLinks, timeout_milliseconds: int) -> None:
+    def _receive(self, links: WorkerConnections, timeout_milliseconds: int) -> None:
         lacks = self._lacks()
         waited = links.poll(timeout_milliseconds)
         self._waits[lacks] += waited
@@ -217,7 +217,7 @@ class Worker(Service):
                 self._shards.look_up(slot, self._requests(slot), now)
             self._slots.append(slot)
 
-    def _requests(self, slot: Slot) -> list[LookupPlan]:
+    def _requests(self, slot: InFlightBatch) -> list[LookupPlan]:
         """Raises ProtocolError for a batch that is none of this job's: nothing of it is asked for."""
         asked = slot.delivery
         try:
@@ -229,7 +229,7 @@ class Worker(Service):
                 remedy="use one version of shadowsync, and of a prepared folder, on all nodes",
             ) from error
 
-    def _ready(self) -> Slot | None:
+    def _ready(self) -> InFlightBatch | None:
         if not self._slots or self._slots[0].unanswered:
             return None
         slot = self._slots[0]
@@ -241,7 +241,7 @@ class Worker(Service):
             return None
         return slot
 
-    def _compute(self, slot: Slot) -> None:
+    def _compute(self, slot: InFlightBatch) -> None:
         self._slots.popleft()
         if not slot.training:
             # What was looked up for a pass that was given up meanwhile belongs to no sums.
@@ -268,7 +268,7 @@ class Worker(Service):
         while len(self._launched) > self._stepper.ahead:
             self._land()
 
-    def _score(self, slot: Slot) -> None:
+    def _score(self, slot: InFlightBatch) -> None:
         """Raises JobFileError for a batch with a logit that is not finite: the pass would have no figure."""
         asked = slot.delivery
         try:
@@ -301,17 +301,17 @@ class Worker(Service):
             if counted:
                 self._count_examples(-len(slot.delivery.labels))
             self._left_out_batches += 1
-            self._trained(Trained.leaving_out(self.index, slot.line.reader, slot.delivery, step.left_out))
+            self._trained(BatchAck.leaving_out(self.index, slot.line.reader, slot.delivery, step.left_out))
             return
         slot.lr_scale = step.rows_scale
         with self._pushing:
             self._shards.push(slot, gradients, time.monotonic())
         slot.answers = []
 
-    def _finish(self, slot: Slot) -> None:
-        self._trained(Trained.of(self.index, slot.line.reader, slot.delivery, slot.loss))
+    def _finish(self, slot: InFlightBatch) -> None:
+        self._trained(BatchAck.of(self.index, slot.line.reader, slot.delivery, slot.loss))
 
-    def _drop(self, slot: Slot) -> None:
+    def _drop(self, slot: InFlightBatch) -> None:
         slot.line.processed()
         slot.line.finished(slot.delivery.sequence)
 

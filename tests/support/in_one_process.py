@@ -12,15 +12,15 @@ from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.reader.parser import AHEAD_BATCHES, Fed
 from shadowsync.nodes.reader.sender import Sender
 from shadowsync.nodes.runtime.loops import LoopThread
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.runtime.threads import Service
-from shadowsync.nodes.worker.batches import Trained
+from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.tests.support.shared import build_shared
 
@@ -48,7 +48,7 @@ class Training:
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], job: Job, trained: Callable[[Trained], None]
+        self, context: zmq.Context[zmq.Socket[bytes]], job: Job, trained: Callable[[BatchAck], None]
     ) -> None:
         self._failures: list[BaseException] = []
         self._source: queue.Queue[Fed] = queue.Queue(AHEAD_BATCHES)
@@ -86,14 +86,14 @@ class Training:
         done = self.trained == self._given and self.sender.state.kept_bytes == 0
         return done or bool(self._failures)
 
-    def _on_trained(self, record: Trained) -> None:
+    def _on_trained(self, record: BatchAck) -> None:
         self._heard(record)
         self.worker.confirm(record.reader, record.sequence)
         self.trained += 1
 
 
 @contextmanager
-def training_in_one_process(job: Job, trained: Callable[[Trained], None]) -> Iterator[Training]:
+def training_in_one_process(job: Job, trained: Callable[[BatchAck], None]) -> Iterator[Training]:
     """A `Training` whose threads run, and end with the block."""
     with ExitStack() as stack:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

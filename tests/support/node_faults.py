@@ -20,7 +20,7 @@ from shadowsync.nodes.replica import replica
 from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.runtime.node import Node
 from shadowsync.nodes.worker import embedding_client as shard_line
-from shadowsync.nodes.worker.batches import Slot
+from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.tables import TableSettings
@@ -56,7 +56,7 @@ def discard(patch: pytest.MonkeyPatch) -> None:
     """A worker that drops a batch untrained and tells nobody."""
     compute, due = Worker._compute, once("a batch was discarded")
 
-    def faulty(self: Worker, slot: Slot) -> None:
+    def faulty(self: Worker, slot: InFlightBatch) -> None:
         if slot.training and due():
             self._slots.popleft()
             self._drop(slot)
@@ -69,16 +69,16 @@ def discard(patch: pytest.MonkeyPatch) -> None:
 def double(patch: pytest.MonkeyPatch) -> None:
     """A worker that trains a batch twice, and acknowledges it twice."""
     compute, finish, due = Worker._compute, Worker._finish, once("a batch was trained twice")
-    twice: list[Slot] = []
+    twice: list[InFlightBatch] = []
 
-    def faulty(self: Worker, slot: Slot) -> None:
+    def faulty(self: Worker, slot: InFlightBatch) -> None:
         if slot.training and due():
             twice.append(slot)
             _, gradients = self._stepper.train(slot.delivery, slot.requests, slot.answers)
             self._shards.push(slot, gradients, 0.0)
         compute(self, slot)
 
-    def finish_twice(self: Worker, slot: Slot) -> None:
+    def finish_twice(self: Worker, slot: InFlightBatch) -> None:
         finish(self, slot)
         if slot in twice:
             finish(self, slot)
@@ -200,7 +200,7 @@ def die(where: str, at_step: int) -> Fault:
     def plant(patch: pytest.MonkeyPatch) -> None:
         compute = Worker._compute
 
-        def faulty(self: Worker, slot: Slot) -> None:
+        def faulty(self: Worker, slot: InFlightBatch) -> None:
             node = current_node()
             if node is not None and is_here(where) and slot.training and due():
                 node.kill()

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import zmq
-from shadowsync.nodes.allreduce.link import PeerLink
-from shadowsync.nodes.allreduce.sockets import PeerSocket
-from shadowsync.nodes.runtime.role import MemberInfo
+from shadowsync.nodes.allreduce.link import AllReduceTransport
+from shadowsync.nodes.allreduce.sockets import PeerListener
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Peers, Replica
 
@@ -62,13 +62,13 @@ class Bench:
     """Sockets of some trainers, and the links that were made of them."""
 
     context: Context
-    sockets: list[PeerSocket]
+    sockets: list[PeerListener]
     members: list[MemberInfo]
     numel: int
-    links: dict[int, PeerLink] = field(default_factory=dict)
+    links: dict[int, AllReduceTransport] = field(default_factory=dict)
     heard: dict[int, Heard] = field(default_factory=dict)
 
-    def open(self, index: int, **options: Any) -> PeerLink:
+    def open(self, index: int, **options: Any) -> AllReduceTransport:
         """Makes a trainer's link on the running loop."""
         heard = self.heard[index] = Heard()
 
@@ -84,7 +84,7 @@ class Bench:
             "timeout_seconds": 10.0,
         }
         given["chunk_bytes"] = 4 * 100
-        link = PeerLink(
+        link = AllReduceTransport(
             self.sockets[index],
             self.context,
             self.members,
@@ -124,7 +124,7 @@ async def bench(
 
 def sockets_of(context: Context, count: int, numel: int, address: str) -> Bench:
     """Bound sockets, without links."""
-    sockets = [PeerSocket(context, address.format(index)) for index in range(count)]
+    sockets = [PeerListener(context, address.format(index)) for index in range(count)]
     members = [
         MemberInfo(f"trainer-{index}", "trainer", index, f"token-{index}", socket.endpoint)
         for index, socket in enumerate(sockets)
@@ -137,13 +137,13 @@ def vector(numel: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=numel).astype(np.float32))
 
 
-async def mean_of(link: PeerLink, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
+async def mean_of(link: AllReduceTransport, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
     """What an algorithm does."""
     group = await link.meet()
     return await group.mean(values, weight)
 
 
-async def means(links: Sequence[PeerLink], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+async def means(links: Sequence[AllReduceTransport], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """A round of all."""
     return list(await asyncio.gather(*(mean_of(*pair) for pair in zip(links, values, strict=True))))
 
@@ -151,7 +151,7 @@ async def means(links: Sequence[PeerLink], values: Sequence[torch.Tensor]) -> li
 class Stall:
     """Stops a link after it has taken so many messages, as if its thread were stopped, until `end`."""
 
-    def __init__(self, link: PeerLink, after: int) -> None:
+    def __init__(self, link: AllReduceTransport, after: int) -> None:
         self.link = link
         self.struck = False
         self._left = after

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.allreduce.round import EarlyChunks, Phase, RoundId
+from shadowsync.nodes.allreduce.round import ReorderBuffer, RoundId, RoundPhase
 from shadowsync.pipeline.wire.messages import Lookup
 from shadowsync.pipeline.wire.peer_messages import (
     PeerAsk,
@@ -168,7 +168,7 @@ def test_the_values_of_one_round_are_kept_of_a_peer_that_is_early() -> None:
 
 
 def test_early_chunks_are_bounded() -> None:
-    early = EarlyChunks(100)
+    early = ReorderBuffer(100)
 
     def chunk(number: int, position: int, size: int = 40) -> PeerChunk:
         return PeerChunk(1, number, position, size // 4, 1.0, 0, np.zeros(size, dtype=np.uint8))
@@ -272,7 +272,7 @@ def test_who_promised_not_to_complete_a_round_does_not() -> None:
     assert work.reduced
     results = [PeerResult(1, 0, at, 4, 0, payload(4)) for at in work.missing_results()]
     one.state.receive(1, PeerResolve(1, 0), net.now)
-    assert round.phase is Phase.RESOLVING
+    assert round.phase is RoundPhase.RESOLVING
     for result in results:
         one.state.receive(1, result, net.now)
     one.act(net.now)

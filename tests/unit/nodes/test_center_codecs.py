@@ -11,12 +11,12 @@ import torch
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.runtime.role import MemberInfo
-from shadowsync.nodes.shadow.center_client import CenterLink
+from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.codecs.feedback import Reference
 from shadowsync.pipeline.codecs.formats import CODECS, CodecOptions, LinkCodecs, make_codec
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterSeed, CenterValues
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
@@ -25,7 +25,7 @@ from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[..., list[tuple[CenterService, MemberInfo]]]
-Work = Callable[[CenterLink, FakeCenter], Awaitable[None]]
+Work = Callable[[CenterClient, FakeCenter], Awaitable[None]]
 ENOUGH_SECONDS = 20.0
 NUMEL, CHUNK = 320, 128
 LOSSY = [name for name in sorted(CODECS) if make_codec(name).lossy]
@@ -54,8 +54,8 @@ def make_link(
     codecs: LinkCodecs,
     numel: int = NUMEL,
     timeout: float = 20.0,
-) -> CenterLink:
-    return CenterLink(
+) -> CenterClient:
+    return CenterClient(
         context, members, numel, "a/shadow", chunk_bytes=4 * CHUNK, timeout_seconds=timeout, codecs=codecs
     )
 
@@ -118,7 +118,7 @@ def test_as_many_bytes_fewer_enter_the_sockets(
     ((service, member),) = sync_nodes(1, 0.5, codecs)
 
     async def main() -> None:
-        link = CenterLink(
+        link = CenterClient(
             context, [member], numel, "a/shadow", chunk_bytes=1 << 17, timeout_seconds=20.0, codecs=codecs
         )
         try:
@@ -151,7 +151,7 @@ def deltas_of_five(context: Context, codecs: LinkCodecs, *, losing: bool) -> lis
         lost.add(answer.start)
         return [answer] if leaves else []
 
-    async def work(link: CenterLink, fake: FakeCenter) -> None:
+    async def work(link: CenterClient, fake: FakeCenter) -> None:
         for number in range(1, 6):
             fake.leaving = first_time_lost if losing and number == 3 else as_it_is
             received.append(await link.exchange(link.slices[0], vector(number)))
@@ -221,7 +221,7 @@ def test_the_order_of_chunks_and_repeats_change_nothing(
 def test_after_a_timeout_the_next_exchange_is_float32_and_the_one_after_is_not(
     context: Context, name: str
 ) -> None:
-    async def work(link: CenterLink, fake: FakeCenter) -> None:
+    async def work(link: CenterClient, fake: FakeCenter) -> None:
         (part,) = link.slices
         await link.exchange(part, vector(1))
         await link.exchange(part, vector(2))
@@ -247,7 +247,7 @@ def test_after_a_timeout_the_next_exchange_is_float32_and_the_one_after_is_not(
 
 
 def test_a_node_that_forgot_refuses_at_once_and_the_next_exchange_starts_anew(context: Context) -> None:
-    async def work(link: CenterLink, fake: FakeCenter) -> None:
+    async def work(link: CenterClient, fake: FakeCenter) -> None:
         (part,) = link.slices
         await link.exchange(part, vector(1))
         assert fake.state.reference_bytes == 2 * 4 * NUMEL
@@ -266,7 +266,7 @@ def test_a_node_that_forgot_refuses_at_once_and_the_next_exchange_starts_anew(co
 
 
 def test_a_cancelled_exchange_leaves_no_reference(context: Context) -> None:
-    async def work(link: CenterLink, fake: FakeCenter) -> None:
+    async def work(link: CenterClient, fake: FakeCenter) -> None:
         (part,) = link.slices
         await link.exchange(part, vector(1))
         fake.leaving = lambda _: []
@@ -284,7 +284,7 @@ def test_a_cancelled_exchange_leaves_no_reference(context: Context) -> None:
 
 @pytest.mark.parametrize("name", LOSSY)
 def test_a_replica_that_diverged_arrives_as_it_is(context: Context, name: str) -> None:
-    async def work(link: CenterLink, fake: FakeCenter) -> None:
+    async def work(link: CenterClient, fake: FakeCenter) -> None:
         (part,) = link.slices
         await link.exchange(part, vector(1))
         diverged = vector(2)
@@ -300,7 +300,7 @@ def test_a_replica_that_diverged_arrives_as_it_is(context: Context, name: str) -
 
 
 def test_a_payload_that_is_none_is_refused_and_the_center_stays(context: Context) -> None:
-    async def work(link: CenterLink, fake: FakeCenter) -> None:
+    async def work(link: CenterClient, fake: FakeCenter) -> None:
         (part,) = link.slices
         await link.exchange(part, vector(1))
         center = await link.read_all()
@@ -319,7 +319,7 @@ def test_a_payload_that_is_none_is_refused_and_the_center_stays(context: Context
 
 
 def test_an_answer_that_cannot_be_decoded_is_asked_for_again(context: Context) -> None:
-    async def work(link: CenterLink, fake: FakeCenter) -> None:
+    async def work(link: CenterClient, fake: FakeCenter) -> None:
         wrong = [True]
 
         def leaving(answer: CenterValues) -> Leaving:
@@ -337,7 +337,7 @@ def test_an_answer_that_cannot_be_decoded_is_asked_for_again(context: Context) -
 
 
 def test_float32_needs_no_memory(context: Context) -> None:
-    async def work(link: CenterLink, fake: FakeCenter) -> None:
+    async def work(link: CenterClient, fake: FakeCenter) -> None:
         await link.exchange(link.slices[0], vector(1))
         assert link.reference_bytes == fake.state.reference_bytes == 0
         assert references(fake) == [0] * 3

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import zmq.asyncio
 from shadowsync.nodes.runtime.members import Traffic
-from shadowsync.nodes.runtime.role import MemberInfo
-from shadowsync.nodes.shadow.center_client import CenterLine
+from shadowsync.nodes.shadow.center_client import CenterConnection
 from shadowsync.pipeline.codecs.formats import Float32
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.messages import CenterRead, CenterValues
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import PeerLost, Slice
@@ -33,9 +33,9 @@ class SlowSocket:
         self.taken += 1
 
 
-def line_over(socket: SlowSocket) -> CenterLine:
+def line_over(socket: SlowSocket) -> CenterConnection:
     """A line to a node that never answers by itself."""
-    return CenterLine(
+    return CenterConnection(
         member=MemberInfo("sync-0", "sync", 0, "s", ""),
         part=Slice(0, CHUNK * CHUNKS),
         socket=cast("zmq.asyncio.Socket", socket),
@@ -46,7 +46,7 @@ def line_over(socket: SlowSocket) -> CenterLine:
     )
 
 
-def answer(line: CenterLine, number: int) -> None:
+def answer(line: CenterConnection, number: int) -> None:
     """The answer to one chunk comes."""
     values = np.full(CHUNK, number, dtype=np.float32)
     line._accept(CenterValues(1, CHUNK * number, CHUNK, False, Float32().encode(values)), 100)

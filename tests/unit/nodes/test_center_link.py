@@ -15,9 +15,9 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from shadowsync.nodes.runtime.role import MemberInfo
-from shadowsync.nodes.shadow.center_client import CenterLink
+from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.role import CenterService
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.messages import CenterRead, Failure, Lookup
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
@@ -43,8 +43,8 @@ async def linked(
     numel: int,
     identity: str = "a/shadow",
     chunk_elements: int = 16,
-) -> AsyncIterator[CenterLink]:
-    link = CenterLink(
+) -> AsyncIterator[CenterClient]:
+    link = CenterClient(
         context, members, numel, identity, chunk_bytes=4 * chunk_elements, timeout_seconds=ENOUGH_SECONDS
     )
     try:
@@ -53,7 +53,7 @@ async def linked(
         await link.close()
 
 
-async def exchange_all(link: CenterLink, flat: torch.Tensor) -> torch.Tensor:
+async def exchange_all(link: CenterClient, flat: torch.Tensor) -> torch.Tensor:
     """All slices at once, as a round does; gives the deltas as one tensor."""
     parts = link.slices
     deltas = await asyncio.gather(*(link.exchange(p, flat[p.start : p.stop].clone()) for p in parts))
@@ -121,7 +121,7 @@ def test_slices_are_spread_over_the_nodes_and_none_is_asked_for_nothing(
 def test_two_trainers_change_one_center_each_once_a_round(context: Context, sync_nodes: Start) -> None:
     nodes, numel, rounds = sync_nodes(2, 0.5), 100, 20
 
-    async def trainer(link: CenterLink, value: float) -> None:
+    async def trainer(link: CenterClient, value: float) -> None:
         for _ in range(rounds):
             await exchange_all(link, torch.full((numel,), value))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import zmq
-from shadowsync.nodes.shadow.center_client import CenterLink
+from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterValues, Failure, Pushed
 from shadowsync.sync_algos.base import PeerLost, Slice
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
@@ -18,7 +18,7 @@ from shadowsync.tests.support.center_messages import answer_of
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
 
 Context = zmq.Context[zmq.Socket[bytes]]
-Work = Callable[[CenterLink, list[FakeCenter]], Awaitable[None]]
+Work = Callable[[CenterClient, list[FakeCenter]], Awaitable[None]]
 NUMEL, CHUNK = 20, 4
 ENOUGH_SECONDS = 20.0
 RULE = EASGD(ElasticOptions(0.5)).center_rule
@@ -30,7 +30,7 @@ def with_link(context: Context, work: Work, nodes: int = 1, timeout_seconds: flo
     async def main() -> None:
         fakes = [FakeCenter(context, RULE, index=index) for index in range(nodes)]
         members = [fake.member for fake in fakes]
-        link = CenterLink(
+        link = CenterClient(
             context, members, NUMEL, "a/shadow", chunk_bytes=4 * CHUNK, timeout_seconds=timeout_seconds
         )
         try:
@@ -60,13 +60,13 @@ def silent(answer: CenterValues) -> Leaving:  # noqa: ARG001
     return []
 
 
-async def center(link: CenterLink) -> list[float]:
+async def center(link: CenterClient) -> list[float]:
     return [float(value) for value in (await link.read_all()).tolist()]
 
 
 @pytest.mark.parametrize("lost", [1, 5])
 def test_lost_answers_are_asked_for_again_and_applied_once(context: Context, lost: int) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         (fake,) = fakes
         fake.leaving = dropping(lost)
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
@@ -81,7 +81,7 @@ def test_lost_answers_are_asked_for_again_and_applied_once(context: Context, los
 
 
 def test_a_silent_node_is_lost_at_the_timeout_and_others_are_not(context: Context) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         fakes[0].leaving = silent
         loop = asyncio.get_running_loop()
         before = loop.time()
@@ -105,7 +105,7 @@ def test_a_silent_node_is_lost_at_the_timeout_and_others_are_not(context: Contex
 
 
 def test_a_node_that_is_gone_ends_what_waits_for_it_at_once(context: Context) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         fakes[0].leaving = silent
         waiting = [
             asyncio.ensure_future(link.exchange(link.slices[0], torch.ones(NUMEL // 2))),
@@ -129,7 +129,7 @@ def test_a_node_that_is_gone_ends_what_waits_for_it_at_once(context: Context) ->
 
 
 def test_an_answer_to_an_earlier_request_is_not_taken_for_a_later_one(context: Context) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         (fake,) = fakes
         held: list[CenterValues] = []
 
@@ -154,7 +154,7 @@ def test_an_answer_to_an_earlier_request_is_not_taken_for_a_later_one(context: C
 def test_an_answer_of_another_length_is_refused_and_asked_for_again(
     context: Context, caplog: pytest.LogCaptureFixture, change: int
 ) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         wrong = [True]
 
         def leaving(answer: CenterValues) -> Leaving:
@@ -173,7 +173,7 @@ def test_an_answer_of_another_length_is_refused_and_asked_for_again(
 
 
 def test_an_answer_that_comes_twice_or_unasked_changes_nothing(context: Context) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         def leaving(answer: CenterValues) -> Leaving:
             foreign = np.full(CHUNK, 9.0, np.float32)
             return [
@@ -193,7 +193,7 @@ def test_an_answer_that_comes_twice_or_unasked_changes_nothing(context: Context)
 def test_what_cannot_be_understood_is_counted_with_its_sender(
     context: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         def leaving(answer: CenterValues) -> Leaving:
             if answer.start:
                 return [answer]
@@ -215,7 +215,7 @@ def test_what_cannot_be_understood_is_counted_with_its_sender(
 
 
 def test_a_repeat_has_the_same_values(context: Context) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         (fake,) = fakes
         fake.leaving = dropping(NUMEL // CHUNK)
         replica = torch.arange(NUMEL, dtype=torch.float32)
@@ -231,7 +231,7 @@ def test_a_repeat_has_the_same_values(context: Context) -> None:
 
 
 def test_what_cannot_be_sent_is_no_loss_of_the_peer(context: Context) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         with pytest.raises(
             ValueError, match=r"float64 of shape \(20,\) given; contiguous float32 \[20\] is sent"
         ):
@@ -243,7 +243,7 @@ def test_what_cannot_be_sent_is_no_loss_of_the_peer(context: Context) -> None:
 
 
 def test_slices_are_those_of_the_nodes_in_order(context: Context) -> None:
-    async def work(link: CenterLink, fakes: list[FakeCenter]) -> None:
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         assert link.slices == (Slice(0, 6), Slice(6, 13), Slice(13, 20))
         assert [(fake.state.start, fake.state.stop) for fake in fakes] == [(0, 6), (6, 13), (13, 20)]
 

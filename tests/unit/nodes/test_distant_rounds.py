@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from shadowsync.nodes.replica.replica import Shared
-from shadowsync.nodes.shadow.fixed_rate import DistantGate, DistantRounds, GatedRounds, RoundNotes
+from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.shadow.fixed_rate import GatedRounds, RemoteGate, RemoteRoundLog, RemoteRounds
 from shadowsync.nodes.shadow.rounds import RoundCounter, RoundGate
 from shadowsync.tests.support.processes import wait_until
 
@@ -23,7 +23,7 @@ class Line:
         self.verbs: list[str] = []
         self._rounds = GatedRounds(index, gate)
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.distant = DistantGate(EVERY, lambda verb, _: self._notes.put(verb))
+        self.distant = RemoteGate(EVERY, lambda verb, _: self._notes.put(verb))
         self._thread = threading.Thread(target=self._play, daemon=True)
         self._thread.start()
 
@@ -103,7 +103,7 @@ def test_an_open_gate_lets_pass() -> None:
 def test_a_worker_whose_process_ends_is_not_kept_at_the_gate() -> None:
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
     # Nobody answers.
-    gate = DistantGate(1, lambda verb, _: told.put(verb))
+    gate = RemoteGate(1, lambda verb, _: told.put(verb))
 
     def steps() -> None:
         for _ in range(3):
@@ -122,11 +122,11 @@ def test_a_worker_whose_process_ends_is_not_kept_at_the_gate() -> None:
 
 def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_them() -> None:
     iterations = [0]
-    shared = cast(Shared, SimpleNamespace(total_iterations=lambda: iterations[0]))
+    shared = cast(TrainerContext, SimpleNamespace(total_iterations=lambda: iterations[0]))
     counter = RoundCounter(lambda: iterations[0])
-    rounds = DistantRounds(counter)
+    rounds = RemoteRounds(counter)
     told: list[dict[str, Any]] = []
-    notes = RoundNotes(shared, lambda _, body: told.append(body))
+    notes = RemoteRoundLog(shared, lambda _, body: told.append(body))
     for now, started in ((10, 8), (30, 25)):
         iterations[0] = now
         notes.completed(started, 0.5, 0.1)
@@ -144,7 +144,7 @@ def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_the
 
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
 def test_a_lost_sync_node_is_told_whether_the_process_is_there_or_not(early: bool) -> None:
-    rounds = DistantRounds(RoundCounter(lambda: 0))
+    rounds = RemoteRounds(RoundCounter(lambda: 0))
     told: list[tuple[str, dict[str, Any]]] = []
     if early:
         rounds.lose("token")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.coordinator.checkpoint_manager import Due
+from shadowsync.nodes.coordinator.checkpoint_manager import IntervalTrigger
 
 
 def test_by_examples_at_each_multiple() -> None:
-    due = Due(100, 0.0)
+    due = IntervalTrigger(100, 0.0)
     assert not due.now(0, 0.0)
     assert not due.now(99, 1e6)
     assert due.now(101, 0.0)
@@ -17,14 +17,14 @@ def test_by_examples_at_each_multiple() -> None:
 
 
 def test_a_run_that_goes_on_is_not_due_at_once() -> None:
-    due = Due(100, 0.0)
+    due = IntervalTrigger(100, 0.0)
     assert not due.now(1234, 0.0)
     assert not due.now(1299, 0.0)
     assert due.now(1300, 0.0)
 
 
 def test_by_seconds_since_the_last_time() -> None:
-    due = Due(0, 10.0)
+    due = IntervalTrigger(0, 10.0)
     assert not due.now(0, 5.0)
     assert not due.now(10**9, 14.9)
     assert due.now(0, 15.0)
@@ -34,13 +34,13 @@ def test_by_seconds_since_the_last_time() -> None:
 
 
 def test_whichever_comes_first() -> None:
-    due = Due(100, 10.0)
+    due = IntervalTrigger(100, 10.0)
     assert not due.now(0, 0.0)
     assert due.now(100, 1.0)
     assert due.now(1, 10.0)
 
 
 def test_never() -> None:
-    due = Due(0, 0.0)
+    due = IntervalTrigger(0, 0.0)
     assert not due.now(0, 0.0)
     assert not due.now(10**9, 10.0**9)

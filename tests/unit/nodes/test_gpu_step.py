@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.cuda import DeviceReplica
-from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.metrics import QualitySums
@@ -26,7 +26,7 @@ pytestmark = needs_gpu
 BATCH, DENSE, TABLES, DIM, ROWS, STEPS = 256, 13, 8, 16, 100, 20
 
 
-def _shared(device: str, **trainer: Any) -> Shared:
+def _shared(device: str, **trainer: Any) -> TrainerContext:
     data = {"format": "parquet", "path": ["x"], "dense_features": DENSE, "categorical_features": TABLES}
     model = {"embedding_dim": DIM, "table_rows": ROWS, "bottom": [64], "top": [64]}
     sections = {"data": data, "model": model, "trainer": {"device": device, "lr": 0.01} | trainer}
@@ -48,14 +48,14 @@ def _delivery(number: int) -> tuple[Delivery, np.random.Generator]:
     return delivery, generator
 
 
-def _staged(shared: Shared, stepper: Stepper, number: int) -> Step:
+def _staged(shared: TrainerContext, stepper: Stepper, number: int) -> Step:
     delivery, generator = _delivery(number)
     requests = shared.router.requests(delivery.rows)
     answers = [generator.normal(0, 0.2, r.floats).astype(np.float32) for r in requests]
     return stepper.stage(delivery, requests, answers)
 
 
-def _train(shared: Shared, steps: int = STEPS) -> tuple[list[float], list[np.ndarray[Any, Any]]]:
+def _train(shared: TrainerContext, steps: int = STEPS) -> tuple[list[float], list[np.ndarray[Any, Any]]]:
     stepper = Stepper(shared)
     launched: list[Step] = []
     losses: list[float] = []
@@ -111,7 +111,7 @@ def test_no_step_makes_the_host_wait(optimizer: str, precision: str) -> None:
         shared.replica.flat.sum().item()
 
 
-def _launch(shared: Shared, stepper: Stepper, number: int) -> Step:
+def _launch(shared: TrainerContext, stepper: Stepper, number: int) -> Step:
     step = _staged(shared, stepper, number)
     stepper.launch(step)
     return step
@@ -123,7 +123,7 @@ def _sleep_on(stream: Any) -> None:
         torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
 
 
-def _warm() -> tuple[Shared, Stepper]:
+def _warm() -> tuple[TrainerContext, Stepper]:
     """After one of everything: a first use of memory or of a library waits for the whole device."""
     shared = _shared(GPU, optimizer="sgd", lr=0.5)
     stepper = Stepper(shared)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.allreduce.context import KEPT_RESULTS
-from shadowsync.nodes.allreduce.link import PeerLink
+from shadowsync.nodes.allreduce.link import AllReduceTransport
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.messages import Failure, Lookup
@@ -97,7 +97,7 @@ def test_exchange_gives_the_values_of_the_other(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 4, 1000) as made:
 
-            async def exchange(link: PeerLink, values: torch.Tensor) -> torch.Tensor:
+            async def exchange(link: AllReduceTransport, values: torch.Tensor) -> torch.Tensor:
                 group = await link.meet(fixed(2))
                 return await group.exchange(values)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.progress import STALE_SECONDS, WINDOW_SECONDS, Rates
+from shadowsync.nodes.coordinator.progress import STALE_SECONDS, WINDOW_SECONDS, NodeRates
 
 
 def test_a_rate_is_of_the_last_seconds() -> None:
-    rates = Rates()
+    rates = NodeRates()
     for beat in range(100):
         # 100 a second at first, 300 later.
         count = 50 * beat if beat < 60 else 50 * 60 + 150 * (beat - 60)
@@ -17,7 +17,7 @@ def test_a_rate_is_of_the_last_seconds() -> None:
 
 
 def test_what_is_not_known_has_no_rate() -> None:
-    rates = Rates()
+    rates = NodeRates()
     assert rates.of("trainer-0", "rounds", 0.0) is None
     rates.beat("trainer-0", 1.0, {"rounds": 1})
     assert rates.of("trainer-0", "rounds", 1.0) is None, "one beat"
@@ -30,7 +30,7 @@ def test_what_is_not_known_has_no_rate() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    rates = Rates()
+    rates = NodeRates()
     for beat in range(10_000):
         rates.beat("a", beat * 0.5, {"x": beat})
     assert len(rates._beats["a"]) <= 2 * WINDOW_SECONDS + 2

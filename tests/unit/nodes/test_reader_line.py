@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.nodes.worker.reader_client import GATHER_SECONDS, RESTATE_SECONDS, ReaderLine
+from shadowsync.nodes.worker.reader_client import GATHER_SECONDS, RESTATE_SECONDS, ReaderClient
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.outbox import Outbox
@@ -29,16 +29,16 @@ def outbox() -> Outbox:
 
 
 @pytest.fixture
-def line(outbox: Outbox) -> ReaderLine:
-    return ReaderLine("reader-0", outbox.connection, window=4)
+def line(outbox: Outbox) -> ReaderClient:
+    return ReaderClient("reader-0", outbox.connection, window=4)
 
 
-def test_the_first_words_are_the_window(line: ReaderLine, outbox: Outbox) -> None:
+def test_the_first_words_are_the_window(line: ReaderClient, outbox: Outbox) -> None:
     line.tell(0.0)
     assert outbox.take() == [Credit(limit=4, received=0, done=0)]
 
 
-def test_the_standing_is_told_when_it_changed_or_is_old(line: ReaderLine, outbox: Outbox) -> None:
+def test_the_standing_is_told_when_it_changed_or_is_old(line: ReaderClient, outbox: Outbox) -> None:
     line.tell(100.0)
     outbox.take()
     line.tell(100.0 + RESTATE_SECONDS / 2)
@@ -53,7 +53,7 @@ def test_the_standing_is_told_when_it_changed_or_is_old(line: ReaderLine, outbox
 
 
 def test_more_may_come_when_one_is_processed_and_is_forgotten_when_finished(
-    line: ReaderLine, outbox: Outbox
+    line: ReaderClient, outbox: Outbox
 ) -> None:
     for sequence in (1, 2, 3):
         line.arrived(delivery(sequence))
@@ -71,7 +71,7 @@ def test_more_may_come_when_one_is_processed_and_is_forgotten_when_finished(
 
 
 def test_changes_are_told_together_until_they_are_worth_half_the_window(
-    line: ReaderLine, outbox: Outbox
+    line: ReaderClient, outbox: Outbox
 ) -> None:
     line.tell(100.0)
     outbox.take()
@@ -97,7 +97,7 @@ def test_changes_are_told_together_until_they_are_worth_half_the_window(
 @given(st.integers(1, 9), st.lists(st.sampled_from(["arrive", "process", "tell"]), max_size=60))
 def test_more_than_half_the_window_is_here_or_asked_for(window: int, events: list[str]) -> None:
     outbox = Outbox()
-    line = ReaderLine("reader-0", outbox.connection, window)
+    line = ReaderClient("reader-0", outbox.connection, window)
     came = processed = limit = 0
     for event in events:
         if event == "arrive" and came < limit:
@@ -111,7 +111,7 @@ def test_more_than_half_the_window_is_here_or_asked_for(window: int, events: lis
         assert window / 2 < limit - processed <= window
 
 
-def test_a_gap_is_not_received_until_it_is_filled(line: ReaderLine, outbox: Outbox) -> None:
+def test_a_gap_is_not_received_until_it_is_filled(line: ReaderClient, outbox: Outbox) -> None:
     assert line.arrived(delivery(2))
     assert line.arrived(delivery(4))
     assert (line.received, line.unfinished) == (0, 2)
@@ -125,7 +125,7 @@ def test_a_gap_is_not_received_until_it_is_filled(line: ReaderLine, outbox: Outb
 
 @given(st.lists(st.integers(1, 12), max_size=60), st.lists(st.integers(1, 12), unique=True))
 def test_each_delivery_is_taken_once(arriving: list[int], finishing: list[int]) -> None:
-    line = ReaderLine("reader-0", Outbox().connection, window=4)
+    line = ReaderClient("reader-0", Outbox().connection, window=4)
     taken: set[int] = set()
     for sequence in arriving:
         assert line.arrived(delivery(sequence)) is (sequence not in taken)

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 from shadowsync.nodes.supervisor import relay
-from shadowsync.nodes.supervisor.relay import Door, Line
+from shadowsync.nodes.supervisor.relay import ProxyListener, ThrottledLink
 from shadowsync.pipeline.wire.endpoints import local_address
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -24,7 +24,7 @@ PATIENCE = 20.0
 class Behind:
     """A node behind a door, and connections through it or around it."""
 
-    def __init__(self, door: Door, near: str, target: str) -> None:
+    def __init__(self, door: ProxyListener, near: str, target: str) -> None:
         self.door, self.near, self.target = door, near, target
         self.opened: list[asyncio.StreamWriter] = []
 
@@ -58,7 +58,7 @@ async def behind(
     else:
         server = await asyncio.start_server(handle, "127.0.0.1", 0)
         target = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    door = Door(target, delay, rate)
+    door = ProxyListener(target, delay, rate)
     near = await door.open(local_address(uuid4().hex) if ipc else "tcp://127.0.0.1:0")
     place = Behind(door, near, target)
     try:
@@ -108,15 +108,15 @@ async def round_trip(ends: Ends) -> float:
 
 
 def test_a_line_without_a_rate_only_delays() -> None:
-    line = Line(0.5, None)
+    line = ThrottledLink(0.5, None)
     assert [line.due(now, 1 << 20) for now in (1.0, 1.0, 2.0)] == [1.5, 1.5, 2.5]
     assert line.bytes == 3 << 20
     # Without a delay nothing is added.
-    assert Line(0.0, None).due(1.0, 1 << 20) == 1.0
+    assert ThrottledLink(0.0, None).due(1.0, 1 << 20) == 1.0
 
 
 def test_a_line_with_a_rate_lets_one_pass_after_the_other() -> None:
-    line = Line(0.5, 100.0)
+    line = ThrottledLink(0.5, 100.0)
     assert line.due(1.0, 50) == 2.0
     # Behind the first, although it entered at the same time.
     assert line.due(1.0, 50) == 2.5

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import zmq
 from shadowsync.nodes.embedding.server import ShardService
-from shadowsync.nodes.worker.batches import Slot
-from shadowsync.nodes.worker.embedding_client import ShardLines, ShardRefused
-from shadowsync.nodes.worker.reader_client import ReaderLine
+from shadowsync.nodes.worker.batches import InFlightBatch
+from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefused
+from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.pipeline.codecs.formats import STATELESS, CodecError, LinkCodecs, make_codec
 from shadowsync.pipeline.embedding.lookup.request import (
     NO_BAG_LENGTHS,
@@ -160,15 +160,15 @@ def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], 
 
 
 def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
-    lines = ShardLines([worker], ["embedding-0"], LinkCodecs(down=make_codec("bfloat16")))
+    lines = EmbeddingClient([worker], ["embedding-0"], LinkCodecs(down=make_codec("bfloat16")))
     one = np.zeros((1, 1), np.float32)
     delivery = Delivery(1, 0, BATCH, one[0], one, np.zeros((1, 1), np.int32))
-    slot = Slot(ReaderLine("reader-0", worker, 4), delivery)
+    slot = InFlightBatch(ReaderClient("reader-0", worker, 4), delivery)
     rows = np.array([4], np.int32)
     bank = BankLookup(BankShare(DIM, 1, 0, 0, 0), None, (), (), (), ())
     request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS)
     lines.look_up(slot, [request], 0.0)
-    with pytest.raises(ShardRefused, match="embedding-0: answered what cannot be read: bfloat16: 3 bytes"):
+    with pytest.raises(LookupRefused, match="embedding-0: answered what cannot be read: bfloat16: 3 bytes"):
         lines.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)))
     good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(DIM, 0.5, np.float32)))
     assert lines.receive(0, good) is None

@@ -9,9 +9,9 @@ import pytest
 import torch
 import zmq
 from shadowsync.nodes.embedding.server import ShardService
-from shadowsync.nodes.worker.batches import Slot
-from shadowsync.nodes.worker.embedding_client import ShardLines
-from shadowsync.nodes.worker.reader_client import ReaderLine
+from shadowsync.nodes.worker.batches import InFlightBatch
+from shadowsync.nodes.worker.embedding_client import EmbeddingClient
+from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -51,7 +51,7 @@ def shard(
     assert service.join(10.0)
 
 
-def answered(lines: ShardLines) -> Slot | None:
+def answered(lines: EmbeddingClient) -> InFlightBatch | None:
     connection = lines.connections[0]
     assert connection.socket.poll(10_000), "nothing came"
     message = connection.receive()
@@ -64,10 +64,10 @@ def test_a_batch_is_looked_up_and_pushed_whole(
     shard: tuple[ShardService, Connection, LinkCodecs], lr_scale: float
 ) -> None:
     service, connection, codecs = shard
-    lines, router = ShardLines([connection], ["embedding-0"], codecs), ShardRouter(PLAN)
+    lines, router = EmbeddingClient([connection], ["embedding-0"], codecs), ShardRouter(PLAN)
     drawn = draw_rows(TABLES, 15, 1)
-    slot = Slot(
-        ReaderLine("reader-0", connection, 4),
+    slot = InFlightBatch(
+        ReaderClient("reader-0", connection, 4),
         Delivery(1, 0, batch_id(0), np.zeros(15, np.float32), np.zeros((15, 1), np.float32), drawn.rows),
     )
     lines.look_up(slot, router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths), 0.0)

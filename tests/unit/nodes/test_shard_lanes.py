@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import zmq
-from shadowsync.nodes.embedding.lanes import UNDER_WAY_LIMIT, ShardLanes
+from shadowsync.nodes.embedding.lanes import UNDER_WAY_LIMIT, WriterThreads
 from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.runtime.threads import POLL_MILLISECONDS
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -66,7 +66,7 @@ def late() -> Callable[[], bool]:
 
 def test_each_lane_does_all_work_in_the_order_it_was_put_and_one_finishes_it() -> None:
     woken = threading.Event()
-    lanes = ShardLanes(3, woken.set, unwanted)
+    lanes = WriterThreads(3, woken.set, unwanted)
     lanes.start()
     notes: list[tuple[int, int]] = []
     done: list[int] = []
@@ -92,7 +92,7 @@ def test_nothing_is_done_before_the_last_lane_is() -> None:
                 go_on.wait(ENOUGH_SECONDS)
             super().run(lane, lanes)
 
-    lanes = ShardLanes(3, lambda: None, unwanted)
+    lanes = WriterThreads(3, lambda: None, unwanted)
     lanes.start()
     work, done = OneIsSlow(7, notes), list[int]()
     lanes.put(work.as_work, lambda: done.append(7))
@@ -109,7 +109,7 @@ def test_nothing_is_done_before_the_last_lane_is() -> None:
 def test_lanes_work_at_once() -> None:
     # Neither gets on before the other has come.
     both = threading.Barrier(2)
-    lanes = ShardLanes(2, lambda: None, unwanted)
+    lanes = WriterThreads(2, lambda: None, unwanted)
     lanes.start()
     done: list[int] = []
     lanes.put(Noted(0, [], lambda: both.wait(ENOUGH_SECONDS)).as_work, lambda: done.append(0))
@@ -120,7 +120,7 @@ def test_lanes_work_at_once() -> None:
 
 def test_no_more_is_taken_than_is_done() -> None:
     go_on = threading.Event()
-    lanes = ShardLanes(2, lambda: None, unwanted)
+    lanes = WriterThreads(2, lambda: None, unwanted)
     lanes.start()
     for number in range(UNDER_WAY_LIMIT):
         assert not lanes.full
@@ -134,7 +134,7 @@ def test_no_more_is_taken_than_is_done() -> None:
 
 def test_a_lane_that_raises_fails_the_node_and_settling_ends_with_it() -> None:
     failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-    lanes = ShardLanes(2, lambda: None, failures.put)
+    lanes = WriterThreads(2, lambda: None, failures.put)
     lanes.start()
 
     def broken() -> None:
@@ -181,13 +181,13 @@ def test_a_flood_waits_in_the_socket_and_a_command_finds_the_lanes_at_rest(
     context: Context, failures: list[BaseException], held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[float] = []
-    collect = ShardLanes.collect
+    collect = WriterThreads.collect
 
-    def noted(lanes: ShardLanes) -> None:
+    def noted(lanes: WriterThreads) -> None:
         turns.append(time.monotonic())
         collect(lanes)
 
-    monkeypatch.setattr(ShardLanes, "collect", noted)
+    monkeypatch.setattr(WriterThreads, "collect", noted)
     service, connection = make_service(context, failures.append)
     first = next(iter(service.store.pieces()))[1]["weights"]
     before = np.array(first)

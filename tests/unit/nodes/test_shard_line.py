@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shadowsync.nodes.worker.batches import Slot
-from shadowsync.nodes.worker.embedding_client import ShardLines, ShardRefused
-from shadowsync.nodes.worker.reader_client import ReaderLine
+from shadowsync.nodes.worker.batches import InFlightBatch
+from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefused
+from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.pipeline.embedding.lookup.request import NO_BAG_LENGTHS, BankLookup, BankShare, LookupPlan
 from shadowsync.pipeline.wire.messages import Delivery, Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.retransmission import LOOKUP
@@ -16,12 +16,12 @@ from shadowsync.tests.support.outbox import Outbox
 DIM = 2
 
 
-def slot(number: int = 0, pass_number: int = 0) -> Slot:
+def slot(number: int = 0, pass_number: int = 0) -> InFlightBatch:
     nothing = np.zeros((1, 1), np.float32)
     delivery = Delivery(
         number + 1, pass_number, batch_id(number), nothing[0], nothing, np.zeros((1, 1), np.int32)
     )
-    return Slot(ReaderLine("reader-0", Outbox().connection, 4), delivery)
+    return InFlightBatch(ReaderClient("reader-0", Outbox().connection, 4), delivery)
 
 
 def plan(node: int, *rows: int) -> LookupPlan:
@@ -40,11 +40,11 @@ def boxes() -> list[Outbox]:
 
 
 @pytest.fixture
-def lines(boxes: list[Outbox]) -> ShardLines:
-    return ShardLines([box.connection for box in boxes], ["embedding-0", "embedding-1", "embedding-2"])
+def lines(boxes: list[Outbox]) -> EmbeddingClient:
+    return EmbeddingClient([box.connection for box in boxes], ["embedding-0", "embedding-1", "embedding-2"])
 
 
-def test_each_node_is_asked_for_its_part_even_of_nothing(lines: ShardLines, boxes: list[Outbox]) -> None:
+def test_each_node_is_asked_for_its_part_even_of_nothing(lines: EmbeddingClient, boxes: list[Outbox]) -> None:
     one = slot()
     lines.look_up(one, [plan(0, 4, 5), plan(1), plan(2, 6)], 0.0)
     for box, rows in zip(boxes, ([4, 5], [], [6]), strict=True):
@@ -62,7 +62,9 @@ def test_each_node_is_asked_for_its_part_even_of_nothing(lines: ShardLines, boxe
     assert one.answers[1].shape == (0,)
 
 
-def test_a_push_carries_the_batch_and_the_lookups_version(lines: ShardLines, boxes: list[Outbox]) -> None:
+def test_a_push_carries_the_batch_and_the_lookups_version(
+    lines: EmbeddingClient, boxes: list[Outbox]
+) -> None:
     one = slot(7)
     lines.look_up(one, [plan(0, 4), plan(1), plan(2, 6)], 0.0)
     lines.receive(0, vectors(1, 1.0, version=3))
@@ -87,10 +89,10 @@ def test_a_push_carries_the_batch_and_the_lookups_version(lines: ShardLines, box
     assert lines.receive(0, Pushed(4, repeated=False)) is None
     assert lines.receive(1, Pushed(5, repeated=False)) is one
     assert lines.receive(1, Pushed(5, repeated=False)) is None
-    assert (one.unpushed, lines.outstanding, lines.repeated_pushes) == (0, 0, 1)
+    assert (one.unpushed, lines.outstanding) == (0, 0)
 
 
-def test_an_answer_counts_once_and_from_whom_was_asked(lines: ShardLines) -> None:
+def test_an_answer_counts_once_and_from_whom_was_asked(lines: EmbeddingClient) -> None:
     one = slot()
     lines.look_up(one, [plan(0, 4), plan(1, 5)], 0.0)
     lines.receive(1, vectors(1, 9.0))
@@ -103,7 +105,9 @@ def test_an_answer_counts_once_and_from_whom_was_asked(lines: ShardLines) -> Non
     assert one.answers[0].tolist() == [1.0, 1.0]
 
 
-def test_only_what_is_overdue_is_sent_again_and_is_the_same(lines: ShardLines, boxes: list[Outbox]) -> None:
+def test_only_what_is_overdue_is_sent_again_and_is_the_same(
+    lines: EmbeddingClient, boxes: list[Outbox]
+) -> None:
     early, late = slot(0), slot(1)
     lines.look_up(early, [plan(0, 4), plan(1, 5)], 100.0)
     lines.look_up(late, [plan(0, 6)], 102.0)
@@ -132,14 +136,14 @@ def test_only_what_is_overdue_is_sent_again_and_is_the_same(lines: ShardLines, b
     ],
 )
 def test_a_refusal_or_a_wrong_answer_is_an_error_by_name(
-    lines: ShardLines, message: Failure | Vectors, why: str
+    lines: EmbeddingClient, message: Failure | Vectors, why: str
 ) -> None:
     lines.look_up(slot(), [plan(0, 4)], 0.0)
-    with pytest.raises(ShardRefused, match=why):
+    with pytest.raises(LookupRefused, match=why):
         lines.receive(0, message)
 
 
-def test_forgetting_lookups_keeps_pushes(lines: ShardLines, boxes: list[Outbox]) -> None:
+def test_forgetting_lookups_keeps_pushes(lines: EmbeddingClient, boxes: list[Outbox]) -> None:
     trained, waiting = slot(0), slot(1)
     lines.look_up(trained, [plan(0, 4)], 0.0)
     lines.receive(0, vectors(1, 1.0))
@@ -157,7 +161,7 @@ def test_forgetting_lookups_keeps_pushes(lines: ShardLines, boxes: list[Outbox])
     assert lines.receive(0, Pushed(2, repeated=False)) is trained
 
 
-def test_a_lost_node_strands_what_was_pushed_to_it_once(lines: ShardLines, boxes: list[Outbox]) -> None:
+def test_a_lost_node_strands_what_was_pushed_to_it_once(lines: EmbeddingClient, boxes: list[Outbox]) -> None:
     both, other, waiting = slot(0), slot(1), slot(2)
     nothing = np.zeros(0, np.float32)
     one = np.zeros(DIM, np.float32)

@@ -15,9 +15,9 @@ import pytest
 import torch
 import zmq
 from shadowsync.nodes.embedding.server import ShardService
-from shadowsync.nodes.embedding.shared_memory import SharedRows
-from shadowsync.nodes.worker.batches import Slot
-from shadowsync.nodes.worker.embedding_client import ShardLines, ShardRefused
+from shadowsync.nodes.embedding.shared_memory import SharedMemoryClient
+from shadowsync.nodes.worker.batches import InFlightBatch
+from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefused
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -79,7 +79,7 @@ def counts(service: ShardService) -> dict[str, Any]:
     return service.metrics()
 
 
-def take(lines: ShardLines) -> Message:
+def take(lines: EmbeddingClient) -> Message:
     """The next answer, handed to the lines."""
     (connection,) = lines.connections
     assert connection.socket.poll(10_000), "nothing came"
@@ -89,7 +89,7 @@ def take(lines: ShardLines) -> Message:
     return message
 
 
-def train(lines: ShardLines, batches: int) -> Float32Array:
+def train(lines: EmbeddingClient, batches: int) -> Float32Array:
     """A few batches, their gradients written where they are sent from; gives the last vectors."""
     router = ShardRouter(PLAN)
     random = np.random.default_rng(3)
@@ -118,7 +118,9 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
     values = 2 * BATCH * DIM * 4
     for shares in (True, False):
         service, connection = start(shares=shares)
-        lines = ShardLines([connection], ["embedding-0"], shared=[SharedRows("embedding-0", BLOCKS)])
+        lines = EmbeddingClient(
+            [connection], ["embedding-0"], shared=[SharedMemoryClient("embedding-0", BLOCKS)]
+        )
         last = train(lines, batches)
         figures.append((last, connection.sent_bytes + connection.received_bytes))
         # The first lookup leaves before the node has the memory; no push does.
@@ -128,7 +130,7 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
         lines.shared[0].close()
     np.testing.assert_array_equal(figures[0][0], figures[1][0])
     # That of the first batch would be another.
-    assert (figures[0][0] != train(ShardLines([start()[1]], ["embedding-0"]), 1)).mean() > 0.9
+    assert (figures[0][0] != train(EmbeddingClient([start()[1]], ["embedding-0"]), 1)).mean() > 0.9
     assert figures[1][1] - figures[0][1] > (2 * batches - 1) * values * 0.99
 
 
@@ -136,7 +138,7 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
 def test_what_a_codec_makes_smaller_is_not_shared(start: Start, way: str) -> None:
     codecs = LinkCodecs(**{way: make_codec("bfloat16")})
     service, connection = start(codecs)
-    lines = ShardLines([connection], ["e"], codecs, shared=[SharedRows("e", BLOCKS)])
+    lines = EmbeddingClient([connection], ["e"], codecs, shared=[SharedMemoryClient("e", BLOCKS)])
     router, one = ShardRouter(PLAN), slot(0)
     for number in range(3):
         one = slot(number)
@@ -285,9 +287,11 @@ def box() -> Outbox:
 
 
 @pytest.fixture
-def lines(box: Outbox) -> Iterator[ShardLines]:
+def lines(box: Outbox) -> Iterator[EmbeddingClient]:
     """With memory that the node has."""
-    made = ShardLines([box.connection], ["embedding-0"], shared=[SharedRows("embedding-0", BLOCKS)])
+    made = EmbeddingClient(
+        [box.connection], ["embedding-0"], shared=[SharedMemoryClient("embedding-0", BLOCKS)]
+    )
     made.look_up(slot(99), [plan(0, 1, 2)], 0.0)
     made.receive(0, Attached(1, shared=True, why=""))
     made.receive(0, vectors(1, 1.0, 2.0))
@@ -302,7 +306,7 @@ def asked(box: Outbox) -> Lookup | Push:
     return message
 
 
-def answered(lines: ShardLines, box: Outbox, one: Slot) -> int:
+def answered(lines: EmbeddingClient, box: Outbox, one: InFlightBatch) -> int:
     """Looks a batch up, in shared memory; gives the place."""
     lines.look_up(one, [plan(0, 4, 5)], 0.0)
     lookup = asked(box)
@@ -312,7 +316,7 @@ def answered(lines: ShardLines, box: Outbox, one: Slot) -> int:
     return lookup.offset
 
 
-def test_a_place_is_free_when_the_batch_is_trained(lines: ShardLines, box: Outbox) -> None:
+def test_a_place_is_free_when_the_batch_is_trained(lines: EmbeddingClient, box: Outbox) -> None:
     one, two = slot(0), slot(1)
     place = answered(lines, box, one)
     assert answered(lines, box, two) != place
@@ -321,7 +325,7 @@ def test_a_place_is_free_when_the_batch_is_trained(lines: ShardLines, box: Outbo
     assert answered(lines, box, slot(2)) == place
 
 
-def test_a_place_is_not_free_while_a_step_computes_with_it(lines: ShardLines, box: Outbox) -> None:
+def test_a_place_is_not_free_while_a_step_computes_with_it(lines: EmbeddingClient, box: Outbox) -> None:
     one = slot(0)
     place = answered(lines, box, one)
     tensor = torch.from_numpy(one.answers[0]).view(-1, 2).detach()
@@ -332,7 +336,7 @@ def test_a_place_is_not_free_while_a_step_computes_with_it(lines: ShardLines, bo
     assert answered(lines, box, slot(2)) == place
 
 
-def test_a_push_keeps_its_place_until_it_is_answered(lines: ShardLines, box: Outbox) -> None:
+def test_a_push_keeps_its_place_until_it_is_answered(lines: EmbeddingClient, box: Outbox) -> None:
     one = slot(0)
     answered(lines, box, one)
     one.answers = []
@@ -348,7 +352,7 @@ def test_a_push_keeps_its_place_until_it_is_answered(lines: ShardLines, box: Out
 
 
 def test_what_is_sent_again_is_whole_and_its_place_is_never_used_again(
-    lines: ShardLines, box: Outbox
+    lines: EmbeddingClient, box: Outbox
 ) -> None:
     one, two = slot(0), slot(1)
     answered(lines, box, one)
@@ -377,7 +381,9 @@ def test_what_is_sent_again_is_whole_and_its_place_is_never_used_again(
 MANY = plan(0, *range(2000))
 
 
-def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(lines: ShardLines, box: Outbox) -> None:
+def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
+    lines: EmbeddingClient, box: Outbox
+) -> None:
     one = slot(0)
     answered(lines, box, one)
     (target,) = lines.targets(one)
@@ -399,7 +405,9 @@ def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(lines: Shard
 
 
 def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_replaced(box: Outbox) -> None:
-    lines = ShardLines([box.connection], ["embedding-0"], shared=[SharedRows("embedding-0", BLOCKS)])
+    lines = EmbeddingClient(
+        [box.connection], ["embedding-0"], shared=[SharedMemoryClient("embedding-0", BLOCKS)]
+    )
     lines.look_up(slot(0), [plan(0, 1, 2)], 0.0)
     lines.look_up(slot(1), [MANY], 0.0)
     assert [type(message) for message in box.take()] == [Attach, Lookup, Lookup]
@@ -414,7 +422,7 @@ def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_repla
 
 def test_a_node_takes_what_a_worker_sends_while_its_segments_grow(start: Start) -> None:
     service, connection = start()
-    lines = ShardLines([connection], ["e"], shared=[SharedRows("e", BLOCKS)])
+    lines = EmbeddingClient([connection], ["e"], shared=[SharedMemoryClient("e", BLOCKS)])
     router = ShardRouter(PLAN)
     for number, batch in enumerate((3, 400, 3, 1200, 5, 1300, 2500, 7)):
         one = slot(number)
@@ -440,14 +448,16 @@ def test_a_python_without_such_memory_sends_all_over_the_socket(
     box: Outbox, monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
     monkeypatch.delattr(f"{module}.{name}")
-    lines = ShardLines([box.connection], ["embedding-0"], shared=[SharedRows("embedding-0", BLOCKS)])
+    lines = EmbeddingClient(
+        [box.connection], ["embedding-0"], shared=[SharedMemoryClient("embedding-0", BLOCKS)]
+    )
     for number in range(3):
         lines.look_up(slot(number), [plan(0, 1, 2)], 0.0)
     assert {(type(message), getattr(message, "segment", 1)) for message in box.take()} == {(Lookup, 0)}
     assert lines.shared[0].refused
 
 
-def test_a_forgotten_lookup_keeps_its_place(lines: ShardLines, box: Outbox) -> None:
+def test_a_forgotten_lookup_keeps_its_place(lines: EmbeddingClient, box: Outbox) -> None:
     lines.look_up(slot(0), [plan(0, 4, 5)], 0.0)
     lookup = asked(box)
     lines.forget_lookups()
@@ -455,7 +465,7 @@ def test_a_forgotten_lookup_keeps_its_place(lines: ShardLines, box: Outbox) -> N
     assert answered(lines, box, slot(1)) != lookup.offset
 
 
-def test_a_lost_node_is_lent_nothing(lines: ShardLines, box: Outbox) -> None:
+def test_a_lost_node_is_lent_nothing(lines: EmbeddingClient, box: Outbox) -> None:
     lines.lose("embedding-0")
     lines.look_up(slot(0), [plan(0, 4, 5)], 0.0)
     assert asked(box).segment == 0
@@ -464,10 +474,10 @@ def test_a_lost_node_is_lent_nothing(lines: ShardLines, box: Outbox) -> None:
     assert [type(message) for message in box.take()] == [Lookup]
 
 
-def test_an_answer_into_memory_that_was_not_given_is_an_error(lines: ShardLines, box: Outbox) -> None:
+def test_an_answer_into_memory_that_was_not_given_is_an_error(lines: EmbeddingClient, box: Outbox) -> None:
     lines.look_up(slot(0), [plan(0, *range(9000))], 0.0)
     lookup = box.take()[-1]
     assert isinstance(lookup, Lookup)
     assert lookup.segment == 0
-    with pytest.raises(ShardRefused, match="embedding-0: answered into memory that it was not given"):
+    with pytest.raises(LookupRefused, match="embedding-0: answered into memory that it was not given"):
         lines.receive(0, Vectors(lookup.request, 0, shared=True))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.nodes.embedding.shared_memory import PAGE_FLOATS, Lease, SharedRows
+from shadowsync.nodes.embedding.shared_memory import PAGE_FLOATS, Lease, SharedMemoryClient
 from shadowsync.pipeline.wire.messages import Attach, Attached
 from shadowsync.pipeline.wire.retransmission import ATTACH
 from shadowsync.tests.support.leaks import memory_descriptors
@@ -23,13 +23,13 @@ BLOCKS = 4
 
 
 @pytest.fixture
-def shared() -> Iterator[SharedRows]:
-    made = SharedRows("embedding-0", BLOCKS)
+def shared() -> Iterator[SharedMemoryClient]:
+    made = SharedMemoryClient("embedding-0", BLOCKS)
     yield made
     made.close()
 
 
-def attach(shared: SharedRows, floats: int = 10, now: float = 0.0) -> Attach:
+def attach(shared: SharedMemoryClient, floats: int = 10, now: float = 0.0) -> Attach:
     """Has so many floats offered, and taken by the node."""
     shared.take(floats)
     offered = shared.offer(now)
@@ -38,7 +38,7 @@ def attach(shared: SharedRows, floats: int = 10, now: float = 0.0) -> Attach:
     return offered
 
 
-def test_nothing_is_lent_before_the_node_has_it(shared: SharedRows) -> None:
+def test_nothing_is_lent_before_the_node_has_it(shared: SharedMemoryClient) -> None:
     assert shared.offer(0.0) is None
     assert shared.take(10) is None
     offered = shared.offer(1.0)
@@ -57,7 +57,7 @@ def test_nothing_is_lent_before_the_node_has_it(shared: SharedRows) -> None:
     assert shared.offer(100.0) is None
 
 
-def test_a_block_is_lent_again_when_nothing_refers_to_it(shared: SharedRows) -> None:
+def test_a_block_is_lent_again_when_nothing_refers_to_it(shared: SharedMemoryClient) -> None:
     attach(shared)
     first = shared.take(10)
     second = shared.take(8)
@@ -80,7 +80,7 @@ def test_a_block_is_lent_again_when_nothing_refers_to_it(shared: SharedRows) -> 
     assert shared.take(1) is None
 
 
-class LendsBusyMemory(SharedRows):
+class LendsBusyMemory(SharedMemoryClient):
     """The control: a block is there for the next one as soon as it is lent."""
 
     def take(self, floats: int) -> Lease | None:
@@ -94,7 +94,7 @@ DEEDS = st.sampled_from(["lend", "lend", "end", "retire"])
 STEPS = st.lists(st.tuples(DEEDS, st.integers(0, 9)), max_size=40)
 
 
-def follow(shared: SharedRows, steps: list[Step]) -> None:
+def follow(shared: SharedMemoryClient, steps: list[Step]) -> None:
     """Lends and ends leases as told, each kept as a step keeps it; checks what lies in the memory."""
     attach(shared)
     held: list[tuple[torch.Tensor, Lease, float]] = []
@@ -113,17 +113,17 @@ def follow(shared: SharedRows, steps: list[Step]) -> None:
 
 @given(STEPS)
 def test_what_is_lent_is_lent_to_nobody_else(steps: list[Step]) -> None:
-    follow(SharedRows("e", BLOCKS), steps)
+    follow(SharedMemoryClient("e", BLOCKS), steps)
 
 
 def test_the_control_is_found() -> None:
     steps = [("lend", 0), ("lend", 0)]
-    follow(SharedRows("e", BLOCKS), steps)
+    follow(SharedMemoryClient("e", BLOCKS), steps)
     with pytest.raises(AssertionError):
         follow(LendsBusyMemory("e", BLOCKS), steps)
 
 
-def test_a_lease_may_end_on_another_thread(shared: SharedRows) -> None:
+def test_a_lease_may_end_on_another_thread(shared: SharedMemoryClient) -> None:
     attach(shared)
     for _ in range(3 * BLOCKS):
         kept = [shared.take(10)]
@@ -133,7 +133,7 @@ def test_a_lease_may_end_on_another_thread(shared: SharedRows) -> None:
         other.join(10.0)
 
 
-def test_what_was_retired_is_never_lent_again(shared: SharedRows) -> None:
+def test_what_was_retired_is_never_lent_again(shared: SharedMemoryClient) -> None:
     attach(shared)
     lent = shared.take(10)
     assert lent is not None
@@ -145,7 +145,7 @@ def test_what_was_retired_is_never_lent_again(shared: SharedRows) -> None:
     assert place not in [one.offset for one in kept if one is not None]
 
 
-def test_half_of_it_lost_another_one_takes_its_place(shared: SharedRows) -> None:
+def test_half_of_it_lost_another_one_takes_its_place(shared: SharedMemoryClient) -> None:
     first = attach(shared)
     old = shared.take(10)
     assert old is not None
@@ -167,7 +167,7 @@ def test_half_of_it_lost_another_one_takes_its_place(shared: SharedRows) -> None
     assert None not in kept
 
 
-def test_a_larger_batch_has_a_larger_segment(shared: SharedRows) -> None:
+def test_a_larger_batch_has_a_larger_segment(shared: SharedMemoryClient) -> None:
     first = attach(shared, PAGE_FLOATS)
     # What is a little larger fits, what is much larger does not.
     assert shared.take(PAGE_FLOATS + 10) is not None
@@ -187,7 +187,7 @@ def test_a_larger_batch_has_a_larger_segment(shared: SharedRows) -> None:
 
 
 def test_a_node_that_cannot_have_it_is_asked_no_more(
-    shared: SharedRows, caplog: pytest.LogCaptureFixture
+    shared: SharedMemoryClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     before = memory_descriptors()
@@ -203,7 +203,7 @@ def test_a_node_that_cannot_have_it_is_asked_no_more(
     assert memory_descriptors() == before
 
 
-def test_no_such_memory_is_no_error(shared: SharedRows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_such_memory_is_no_error(shared: SharedMemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> int:
         raise OSError("out of memory")
 
@@ -213,7 +213,7 @@ def test_no_such_memory_is_no_error(shared: SharedRows, monkeypatch: pytest.Monk
     assert shared.refused
 
 
-def test_descriptors_do_not_pile_up(shared: SharedRows) -> None:
+def test_descriptors_do_not_pile_up(shared: SharedMemoryClient) -> None:
     attach(shared)
     before = memory_descriptors()
     for round_ in range(2, 12):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.cuda import CudaDevice
-from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.step import DENSE as DENSE_GRADIENT
 from shadowsync.nodes.worker.step import EMBEDDINGS, LOSS, ON_DEVICE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
@@ -25,7 +25,7 @@ from shadowsync.tests.support.unruly_model import NAME as UNRULY
 from torch.overrides import TorchFunctionMode
 
 BATCH, DENSE, TABLES, DIM, ROWS = 16, 3, 4, 2, 11
-Make = Callable[..., Shared]
+Make = Callable[..., TrainerContext]
 
 
 def _job(*, bottom: int = 6, **trainer: Any) -> Job:
@@ -44,7 +44,7 @@ def _job(*, bottom: int = 6, **trainer: Any) -> Job:
     )
 
 
-def _on_fake_device(shared: Shared) -> tuple[Shared, FakeStreams]:
+def _on_fake_device(shared: TrainerContext) -> tuple[TrainerContext, FakeStreams]:
     streams = FakeStreams()
     device = CudaDevice(streams)
     replica = device.replica(shared.replica.flat, shared.examples)
@@ -67,7 +67,7 @@ def _delivery(number: int, *, weighted: bool = False) -> tuple[Delivery, np.rand
 
 
 def _staged(
-    shared: Shared, stepper: Stepper, number: int, *, weighted: bool = False, bad: bool = False
+    shared: TrainerContext, stepper: Stepper, number: int, *, weighted: bool = False, bad: bool = False
 ) -> Step:
     delivery, generator = _delivery(number, weighted=weighted)
     if bad:
@@ -78,7 +78,7 @@ def _staged(
 
 
 def _steps(
-    shared: Shared, count: int, *, ahead: int, weighted: bool = False
+    shared: TrainerContext, count: int, *, ahead: int, weighted: bool = False
 ) -> tuple[list[float], list[Float32Array], Stepper]:
     """Losses and gradients of so many batches, `ahead` of them launched before the first is finished."""
     stepper = Stepper(shared)
@@ -222,7 +222,7 @@ def test_reading_a_replica_gives_memory_of_the_host() -> None:
     assert not torch.equal(shared.replica.read(), copy)
 
 
-def _score(shared: Shared) -> tuple[QualitySums, float | None]:
+def _score(shared: TrainerContext) -> tuple[QualitySums, float | None]:
     stepper, sums = Stepper(shared), QualitySums()
     stepper.score_with(shared.replica.read())
     delivery, generator = _delivery(1, weighted=True)
@@ -271,7 +271,7 @@ def test_the_rate_follows_the_examples_of_all_trainers() -> None:
     assert torch.equal(frozen.replica.flat, before), "at the end of the schedule the rate is 0"
 
 
-def _unruly(kind: str, **trainer: Any) -> Shared:
+def _unruly(kind: str, **trainer: Any) -> TrainerContext:
     """Of a model for which every batch is bad in this way."""
     options = {"kind": kind, "one_in": 1}
     job = _job(**trainer).model_dump(mode="json")
@@ -279,7 +279,7 @@ def _unruly(kind: str, **trainer: Any) -> Shared:
     return build_shared(Job.model_validate(job, strict=False))
 
 
-def _state(shared: Shared) -> dict[str, torch.Tensor]:
+def _state(shared: TrainerContext) -> dict[str, torch.Tensor]:
     """Copies of all that a step changes; of Adagrad nothing goes by the step count."""
     state = {name: value.clone() for name, value in shared.optimizer.state.items()}
     if shared.job.trainer.optimizer == "adagrad":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from shadowsync.nodes.coordinator.progress import Tally, entropy, normalized_entropy
+from shadowsync.nodes.coordinator.progress import TrainingMetrics, entropy, normalized_entropy
 
 LN2 = math.log(2)
 
@@ -26,7 +26,7 @@ def test_guessing_the_mean_has_a_normalized_entropy_of_one() -> None:
 
 
 def test_without_a_batch_nothing_is_measured() -> None:
-    tally = Tally()
+    tally = TrainingMetrics()
     assert tally.seconds == 0.0
     assert tally.ne_progressive is None
     assert tally.examples_per_second() is None
@@ -36,7 +36,7 @@ def test_without_a_batch_nothing_is_measured() -> None:
 
 
 def test_speed_runs_from_the_first_to_the_last_batch() -> None:
-    tally = Tally()
+    tally = TrainingMetrics()
     tally.trained("trainer-1", 12.0, 100, 50.0, 30)
     assert tally.examples_per_second() is None
     # They are told late and out of order.
@@ -50,7 +50,7 @@ def test_speed_runs_from_the_first_to_the_last_batch() -> None:
 
 
 def test_the_quality_so_far_is_of_all_examples() -> None:
-    tally = Tally()
+    tally = TrainingMetrics()
     tally.trained("trainer-0", 0.0, 100, 100 * 0.6, 20)
     tally.trained("trainer-1", 1.0, 300, 300 * 0.4, 60)
     wanted = (60 + 120) / 400 / (-(0.2 * math.log(0.2) + 0.8 * math.log(0.8)))
@@ -58,7 +58,7 @@ def test_the_quality_so_far_is_of_all_examples() -> None:
 
 
 def test_the_quality_curve_is_of_the_examples_since_the_last_point() -> None:
-    tally = Tally()
+    tally = TrainingMetrics()
     for _ in range(4):
         tally.trained("trainer-0", 0.0, 2048, 2048 * LN2, 1024)
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_the_quality_curve_is_of_the_examples_since_the_last_point() -> None:
 
 
 def test_the_speed_curve_adds_up_to_the_examples() -> None:
-    tally = Tally()
+    tally = TrainingMetrics()
     for step in range(40):
         tally.trained("trainer-0", step * 0.1, 50, 1.0, 1)
     ((name, curve),) = tally.throughput_curves().items()
@@ -79,7 +79,7 @@ def test_the_speed_curve_adds_up_to_the_examples() -> None:
 
 
 def test_the_gap_curve_is_iterations_over_rounds() -> None:
-    tally = Tally()
+    tally = TrainingMetrics()
     tally.pulse("trainer-0", 0.2, {"iterations": 10, "rounds": 2, "gap_open": 1})
     tally.pulse("trainer-0", 0.7, {"iterations": 40, "rounds": 5, "gap_open": 2})
     # Nothing was trained: no point, whatever else the heartbeat says.
@@ -88,7 +88,7 @@ def test_the_gap_curve_is_iterations_over_rounds() -> None:
 
 
 def test_a_gap_that_stays_open_grows_in_the_curve() -> None:
-    tally = Tally()
+    tally = TrainingMetrics()
     tally.pulse("trainer-0", 0.2, {"iterations": 10, "rounds": 1})
     for beat in range(1, 4):
         open_gap = 100 * beat
@@ -101,7 +101,7 @@ def test_a_gap_that_stays_open_grows_in_the_curve() -> None:
 
 
 def test_a_heartbeat_without_counts_is_taken() -> None:
-    tally = Tally()
+    tally = TrainingMetrics()
     tally.pulse("trainer-0", 0.2, {})
     tally.pulse("trainer-0", 0.7, {"iterations": 5})
     assert tally.gap_curves() == {"trainer-0": [(1.0, 0.0)]}

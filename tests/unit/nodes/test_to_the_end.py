@@ -6,16 +6,16 @@ import asyncio
 import threading
 
 import pytest
-from shadowsync.nodes.runtime.threads import to_the_end
+from shadowsync.nodes.runtime.threads import run_in_thread_uncancellable
 
 
 def test_its_result_and_its_error_are_those_of_the_work() -> None:
     def fail() -> None:
         raise KeyError("x")
 
-    assert asyncio.run(to_the_end(divmod, 7, 2)) == (3, 1)
+    assert asyncio.run(run_in_thread_uncancellable(divmod, 7, 2)) == (3, 1)
     with pytest.raises(KeyError):
-        asyncio.run(to_the_end(fail))
+        asyncio.run(run_in_thread_uncancellable(fail))
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -31,7 +31,7 @@ def test_cancelled_it_waits_for_the_end_and_is_cancelled_then(fails: bool) -> No
             raise KeyError("x")
 
     async def body() -> None:
-        task = asyncio.ensure_future(to_the_end(work))
+        task = asyncio.ensure_future(run_in_thread_uncancellable(work))
         await asyncio.to_thread(begun.wait, 30.0)
         for _ in range(2):
             task.cancel()

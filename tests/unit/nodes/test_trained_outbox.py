@@ -6,9 +6,11 @@ import asyncio
 import time
 from typing import Any, cast
 
-from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECONDS, TrainedOutbox
-from shadowsync.nodes.worker.batches import Trained
-from shadowsync.pipeline.wire.conversation import Conversation
+from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECONDS, AckSender
+from shadowsync.nodes.worker.batches import BatchAck
+from shadowsync.pipeline.wire.control_base import Done
+from shadowsync.pipeline.wire.control_messages import TrainedBatches
+from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.tests.support.batches import batch_id
 
 
@@ -18,26 +20,25 @@ class Coordinator:
     def __init__(self) -> None:
         self.told: list[list[Any]] = []
 
-    async def ask(self, verb: str, body: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
-        assert verb == "trained"
+    async def call(self, request: TrainedBatches, *, timeout_seconds: float) -> Done:
         assert timeout_seconds > 0
-        self.told.append([tuple(id) for id, *_ in body["batches"]])
-        return {}
+        self.told.append([tuple(batch.id) for batch in request.batches])
+        return Done()
 
 
-def _record(number: int) -> Trained:
-    return Trained(0, "reader-0", number, batch_id(number), 5, 0.1, 1.0, 5.0, time.monotonic())
+def _record(number: int) -> BatchAck:
+    return BatchAck(0, "reader-0", number, batch_id(number), 5, 0.1, 1.0, 5.0, time.monotonic())
 
 
-def _outbox(coordinator: Coordinator, confirmed: asyncio.Queue[Trained]) -> TrainedOutbox:
-    return TrainedOutbox(cast("Conversation", coordinator), confirmed.put_nowait, lambda: 0)
+def _outbox(coordinator: Coordinator, confirmed: asyncio.Queue[BatchAck]) -> AckSender:
+    return AckSender(cast("RpcChannel", coordinator), confirmed.put_nowait, lambda: 0)
 
 
 def test_records_are_told_together() -> None:
     """The first at once; others once there are some, so that readers need not keep them, or after a while."""
 
     async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[Trained]()
+        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
         outbox = _outbox(coordinator, confirmed)
         assert not outbox.due(time.monotonic()), "nothing waits"
         outbox.put(_record(1))
@@ -59,7 +60,7 @@ def test_records_are_told_together() -> None:
 
 def test_each_record_is_told_and_confirmed_once() -> None:
     async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[Trained]()
+        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
         outbox = _outbox(coordinator, confirmed)
         running = asyncio.ensure_future(outbox.run())
         records = [_record(number) for number in range(1, 31)]
@@ -79,7 +80,7 @@ def test_the_records_after_the_first_wait() -> None:
     """Fewer than are worth a message are told only when time has passed, and not each by itself."""
 
     async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[Trained]()
+        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
         outbox = _outbox(coordinator, confirmed)
         running = asyncio.ensure_future(outbox.run())
         outbox.put(_record(1))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from shadowsync.nodes.trainer.checkpoint import TrainerKeeping, TrainerSnapshot
+from shadowsync.nodes.trainer.checkpoint import TrainerCheckpoint, TrainerSnapshot
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.wire.control_orders import WriteCheckpoint
 from shadowsync.sync_algos.registry import make_algorithm
 from shadowsync.tests.support.shared import build_shared
 
@@ -42,10 +43,10 @@ def written(folder: Path, unsound: str, *, dense: bool, running: bool) -> set[st
         return center if origin == "center" else shared.replica.flat
 
     async def body() -> set[str]:
-        keeping = TrainerKeeping(shared, algorithm, 1, snapshots, model)
-        asked = {"directory": str(folder), "model": "replicas" if running else "center"}
-        answer = await keeping.checkpoint(asked | {"dense": dense, "running": running})
-        return {entry["role"] for entry in answer["files"]}
+        keeping = TrainerCheckpoint(shared, algorithm, 1, snapshots, model)
+        origin = "replicas" if running else "center"
+        request = WriteCheckpoint(str(folder), origin, running=running, dense=dense)
+        return {entry.role for entry in (await keeping.checkpoint(request)).files}
 
     return asyncio.run(body())
 

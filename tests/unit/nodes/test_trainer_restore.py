@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from shadowsync.nodes.replica.replica import Shared
+from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.trainer.checkpoint import TrainerSnapshot, write_algorithm, write_dense, write_trainer
 from shadowsync.nodes.trainer.restore import restore_trainer
 from shadowsync.pipeline.checkpoint.files import FileEntry
@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def taken(shared: Shared) -> tuple[float, float, float]:
+def taken(shared: TrainerContext) -> tuple[float, float, float]:
     """The values of the first parameter, of its optimizer's sums, and the step count."""
     state = shared.optimizer.state
     return float(shared.replica.flat[0]), float(state["sum"][0]), float(state["step"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from shadowsync.nodes.worker.batches import Trained
+from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.wire.buffers import BufferPool
 from shadowsync.tests.support.in_one_process import Training, training_in_one_process
@@ -72,26 +72,26 @@ class Leaks:
         self.array: NDArray[np.float64] = np.zeros(0)
         self.by_name: dict[str, dict[int, Any]] = {}
 
-    def one_number(self, record: Trained) -> None:
+    def one_number(self, record: BatchAck) -> None:
         """The least there is."""
         self.numbers.append(record.finished_at)
 
-    def a_longer_array(self, record: Trained) -> None:
+    def a_longer_array(self, record: BatchAck) -> None:
         """One object for all, and no more of them."""
         self.array = np.append(self.array, record.finished_at)
 
-    def an_entry(self, record: Trained) -> None:
+    def an_entry(self, record: BatchAck) -> None:
         """In a dictionary within another."""
         self.by_name.setdefault(record.reader, {})[record.sequence] = None
 
 
 @pytest.mark.parametrize("leak", [Leaks.one_number, Leaks.a_longer_array, Leaks.an_entry])
 def test_a_batch_leaves_nothing_behind_and_one_number_would_be_seen(
-    leak: Callable[[Leaks, Trained], None],
+    leak: Callable[[Leaks, BatchAck], None],
 ) -> None:
     leaks, leaking = Leaks(), False
 
-    def trained(record: Trained) -> None:
+    def trained(record: BatchAck) -> None:
         if leaking:
             leak(leaks, record)
 

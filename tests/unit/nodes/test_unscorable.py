@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from shadowsync.nodes.worker.batches import Slot
-from shadowsync.nodes.worker.reader_client import ReaderLine
+from shadowsync.nodes.worker.batches import InFlightBatch
+from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.job import Job
@@ -41,7 +41,9 @@ def test_of_a_job(kind: str) -> None:
     worker = Worker.__new__(Worker)
     worker._sums = QualitySums()
     worker._stepper = cast("Stepper", _Scorer(LOGITS[kind]))
-    slot = Slot(ReaderLine("reader-0", Outbox().connection, 4), Delivery(1, 3, BatchId(0, 2, 5, 1), *ARRAYS))
+    slot = InFlightBatch(
+        ReaderClient("reader-0", Outbox().connection, 4), Delivery(1, 3, BatchId(0, 2, 5, 1), *ARRAYS)
+    )
     if kind == "finite":
         worker._score(slot)
         assert worker._sums.examples == 4, "the control"

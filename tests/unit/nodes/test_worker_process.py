@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 import torch
-from shadowsync.nodes.shadow.fixed_rate import DistantRounds
+from shadowsync.nodes.shadow.fixed_rate import RemoteRounds
 from shadowsync.nodes.shadow.rounds import RoundCounter
-from shadowsync.nodes.trainer.worker_pool import ProcessCrew
+from shadowsync.nodes.trainer.worker_pool import ProcessWorkerPool
 from shadowsync.nodes.worker import process_parent as worker_process
-from shadowsync.nodes.worker.process_channel import WorkerOrder
+from shadowsync.nodes.worker.process_channel import WorkerProcessConfig
 from shadowsync.nodes.worker.process_parent import ProcessWorker
-from shadowsync.pipeline.wire.messages import WorkerNote
+from shadowsync.pipeline.wire.messages import WorkerMessage
 
 
 class Line:
@@ -21,7 +21,7 @@ class Line:
 
     def __init__(self, *given: Any) -> None:
         self.posts: list[str] = []
-        self.heard: Callable[[WorkerNote], None] = given[2]
+        self.heard: Callable[[WorkerMessage], None] = given[2]
 
     def start(self) -> None:
         """No process."""
@@ -46,19 +46,19 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
 
 
 def make_worker(index: int) -> ProcessWorker:
-    order = WorkerOrder(cast(Any, None), "trainer-0", 0, "t", index, "", "", 0, {})
+    order = WorkerProcessConfig(cast(Any, None), "trainer-0", 0, "t", index, "", "", 0, {})
     flat = torch.zeros(1)
     return ProcessWorker(cast(Any, None), order, flat, flat, lambda: None, lambda _: None)
 
 
 def test_a_profile_has_the_threads_of_worker_processes(lines: list[Line]) -> None:
-    crew = ProcessCrew(cast(Any, None), cast(Any, None))
+    crew = ProcessWorkerPool(cast(Any, None), cast(Any, None))
     crew._processes = [make_worker(0), make_worker(1)]
     assert crew.process_threads() == {}, "nothing was told yet"
     for index, line in enumerate(lines):
         threads = {"MainThread": [0.5, 0.0], f"worker-{index}": [3.0, float(index)]}
         pulse = {"metrics": {}, "process": {}, "threads": threads, "bytes": [0, 0], "links": {}}
-        line.heard(WorkerNote(verb="pulse", body=pulse))
+        line.heard(WorkerMessage(verb="pulse", body=pulse))
     assert crew.process_threads() == {
         "worker-0": [3.0, 0.0],
         "worker-0 MainThread": [0.5, 0.0],
@@ -70,7 +70,7 @@ def test_a_profile_has_the_threads_of_worker_processes(lines: list[Line]) -> Non
 
 def test_a_process_hears_of_the_others_before_it_hears_of_their_death(lines: list[Line]) -> None:
     worker = make_worker(0)
-    rounds = DistantRounds(RoundCounter(lambda: 0))
+    rounds = RemoteRounds(RoundCounter(lambda: 0))
     # A sync node died between this trainer's getting ready and the meeting.
     rounds.lose("token")
     worker.meet([], lambda _: None, rounds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from shadowsync.nodes.coordinator.progress import Tally
+from shadowsync.nodes.coordinator.progress import TrainingMetrics
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.curves import UNSETTLED_POINTS, Curves, parts_of
@@ -15,7 +15,7 @@ from shadowsync.watch.status import CurvePart, Incident, cursor_of, read_status
 
 def test_a_client_that_asks_now_and_then_has_the_whole_curves() -> None:
     """Through thousands of points, so that buckets are joined again and again."""
-    tally, client, sent = Tally(), Curves(), 0
+    tally, client, sent = TrainingMetrics(), Curves(), 0
     draw = random.Random(1)
     for step in range(3000):
         tally.trained(f"trainer-{step % 2}", step * 0.1, 512, 512 * 0.4, 128)
