@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .pipeline.saved_model.model import SavedModel, load
 
 __version__ = "0.1.0"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 # Imported when they are first used: the command line's --help, and nodes that know no torch, import this too.
 _PLACES = {

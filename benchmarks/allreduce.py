@@ -28,8 +28,8 @@ from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ra
 from shadowsync.benchmarks.raw_allreduce import RawAllReduce
 from shadowsync.nodes.allreduce.link import AllReduceTransport
 from shadowsync.nodes.allreduce.sockets import PeerListener
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.sync_algos.none import NoSync
 
 TIMEOUT_SECONDS = 60.0

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 

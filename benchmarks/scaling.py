@@ -30,7 +30,6 @@ import zmq
 from shadowsync.benchmarks.limited_links import LimitedLinks
 from shadowsync.benchmarks.pairs import Figures, save
 from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.shadow.fixed_rate import OwnRounds
 from shadowsync.nodes.shadow.links import LinkConfig, ZmqPeers
 from shadowsync.nodes.shadow.rounds import RoundCounter
@@ -39,6 +38,7 @@ from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.jobfile.load import validate_job
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.registry import make_algorithm
 

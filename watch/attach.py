@@ -19,8 +19,12 @@ from rich.console import Console
 
 from ..pipeline.errors import ClusterError, JobFileError, ProtocolError
 from ..pipeline.text.format import duration
-from ..pipeline.wire.conversation import Conversation, Gone, Handler, Refused
+from ..pipeline.wire.control_base import Done, Reply, Request
+from ..pipeline.wire.control_messages import GetStatus
+from ..pipeline.wire.control_orders import JobEnded
+from ..pipeline.wire.control_verbs import CONTROL_VERBS
 from ..pipeline.wire.frames import decode, encode
+from ..pipeline.wire.rpc_channel import Handler, PeerLost, RemoteError, RpcChannel
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import prepare, send_now
 from ..pipeline.wire.tasks import race
@@ -54,13 +58,12 @@ def address_of(run_folder: Path | None, join: str | None) -> str:
         ) from error
 
 
-async def _refuse(verb: str, body: dict[str, Any]) -> dict[str, Any]:
-    del body
-    raise ProtocolError(f"a watcher does not know {verb!r}")
+async def _refuse(request: Request[Any]) -> Reply:
+    raise ProtocolError(f"a watcher does not answer {CONTROL_VERBS.name_of(request)!r}")
 
 
 @asynccontextmanager
-async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator[Conversation]:
+async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator[RpcChannel]:
     """Open a connection to the coordinator at `address`; `handle` answers its requests.
 
     Nothing needs to listen there yet. Raises ClusterError for an address that cannot be used.
@@ -84,7 +87,7 @@ async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator
     def send(message: Message) -> None:
         send_now(socket, encode(message))
 
-    talk = Conversation("the coordinator", send, handle)
+    talk = RpcChannel("the coordinator", send, handle)
     receiving = asyncio.create_task(_receive(socket, talk))
     try:
         yield talk
@@ -95,7 +98,7 @@ async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator
         context.term()
 
 
-async def _receive(socket: zmq.asyncio.Socket, talk: Conversation) -> None:
+async def _receive(socket: zmq.asyncio.Socket, talk: RpcChannel) -> None:
     while True:
         try:
             talk.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
@@ -114,26 +117,26 @@ class _Watched:
         self.told_end = asyncio.Event()
         self.outcome = ""
 
-    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Handle a request of the coordinator: only `ended` is known."""
-        if verb != "ended":
-            return await _refuse(verb, body)
-        self.outcome = str(body.get("outcome", ""))
+    async def handle(self, request: Request[Any]) -> Reply:
+        """Handle a request of the coordinator: only `JobEnded` is known."""
+        if not isinstance(request, JobEnded):
+            return await _refuse(request)
+        self.outcome = request.outcome
         self.told_end.set()
-        return {}
+        return Done()
 
-    async def first(self, talk: Conversation, *, tell_end: bool) -> Status:
+    async def first(self, talk: RpcChannel, *, tell_end: bool) -> Status:
         """Request the first status. Raises ClusterError if nothing answers."""
         try:
             return await self._ask(talk, FIRST_SECONDS, tell_end=tell_end)
-        except Gone as error:
+        except PeerLost as error:
             raise ClusterError(
                 f"no coordinator answered within {FIRST_SECONDS:g} s",
                 where=self._address,
                 remedy="give the address or the folder of a job that is running",
             ) from error
 
-    async def next(self, talk: Conversation) -> Status | None:
+    async def next(self, talk: RpcChannel) -> Status | None:
         """Request the next status; None if the job has reported its end.
 
         Prints a line when there is no answer. Raises ClusterError after as long a silence as a job
@@ -145,7 +148,7 @@ class _Watched:
             except Exception as error:
                 if self.told_end.is_set():
                     return None
-                if not isinstance(error, Gone):
+                if not isinstance(error, PeerLost):
                     raise
                 self._tell_silence()
             else:
@@ -163,19 +166,15 @@ class _Watched:
             text, where=self._address, remedy="see whether its coordinator runs and can be reached"
         )
 
-    async def _ask(self, talk: Conversation, seconds: float, *, tell_end: bool) -> Status:
+    async def _ask(self, talk: RpcChannel, seconds: float, *, tell_end: bool) -> Status:
         curves, incidents = self.mirror.cursors()
-        body = {
-            "curves": {name: list(at) for name, at in curves.items()},
-            "incidents": incidents,
-            "tell_end": tell_end,
-        }
+        request = GetStatus(dict(curves), incidents, tell_end)
         try:
-            answer = await talk.ask("status", body, timeout_seconds=seconds)
-        except Refused as error:
+            reply = await talk.call(request, timeout_seconds=seconds)
+        except RemoteError as error:
             raise ClusterError(error.what, where=self._address, remedy=error.remedy) from error
         self._answered_at = time.monotonic()
-        self.mirror.take(read_status(answer))
+        self.mirror.take(read_status(reply.status))
         # What is shown has all incidents; what was answered, only the new ones.
         whole = self.mirror.whole()
         assert whole is not None

@@ -35,8 +35,12 @@ COMMON = (
     _counter("cpu_seconds", "cpu_seconds", "CPU time of the process, all threads"),
     _gauge("memory_bytes", "memory_bytes", "resident memory of the process"),
     _gauge("peak_memory_bytes", "peak_memory_bytes", "the most resident memory so far"),
+    _counter("refused_messages", "refused_messages", "messages that were refused for their form"),
 )
 _LISTENER = (
+    _counter(
+        "unsent_messages", "unsent_messages", "messages that a full queue or a lost peer kept from leaving"
+    ),
     _counter("sent_bytes", "sent_bytes", "bytes of messages sent to others, without the control plane"),
     _counter(
         "received_bytes",
@@ -88,6 +92,7 @@ EMBEDDING = (
 SYNC = (
     *_LISTENER,
     _counter("applied_slices", "applied_slices", "slices of the center that were moved"),
+    _counter("abandoned_exchanges", "abandoned_exchanges", "exchanges that a trainer gave up halfway"),
     _counter("repeated_chunks", "repeated_chunks", "duplicate chunks, which changed nothing"),
     _counter("orphaned_slices", "orphaned_slices", "slices moved for a trainer that then died"),
 )

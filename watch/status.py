@@ -106,7 +106,8 @@ class NodeStatus(Part):
     """One node.
 
     `cpu` is cores in use over the last seconds; `wait` the share of its workers' time spent waiting for
-    batches and vectors; `queued` batches of a reader that no trainer has credit for.
+    batches and vectors; `queued` batches of a reader that no trainer has credit for;
+    `refused_messages` those that it refused for their form.
     """
 
     name: str
@@ -129,6 +130,7 @@ class NodeStatus(Part):
     queued: int | None = None
     kept_bytes: int | None = None
     requests_per_second: float | None = None
+    refused_messages: int = 0
 
 
 class Edge(Part):

@@ -115,8 +115,12 @@ def _node_cells(node: NodeStatus) -> list[str]:
         count(node.examples_per_second, missing="") if node.role in ("trainer", "reader") else "",
         percent(node.wait, missing="") if trainer else "",
         count(node.gap_open, missing="") if trainer else "",
-        _doing(node),
+        ", ".join(filter(None, (_doing(node), _refused(node)))),
     ]
+
+
+def _refused(node: NodeStatus) -> str:
+    return f"refused {node.refused_messages} messages" if node.refused_messages else ""
 
 
 def _doing(node: NodeStatus) -> str:

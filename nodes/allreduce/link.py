@@ -16,12 +16,12 @@ import torch
 import zmq
 
 from ...pipeline.codecs.formats import LinkCodecs
+from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.schema import Message
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.grouping import Grouping, everyone
 from ..runtime.members import summed
-from ..runtime.role import MemberInfo
 from .protocol import AllReduceState
 from .round import Ended, Event, Excluded, Late, Met, Result, RoundId
 from .sockets import IDENTITY_SUFFIX, PeerListener, PeerSender
@@ -154,7 +154,11 @@ class AllReduceTransport:
         """Counts of what this link itself sent, to be summed over trainers; any thread may read them."""
         ways = summed(line.traffic.metrics("peers") for line in self._lines.values())
         standing = self._state.standing
-        own = {"reference_bytes": standing.coding.memory_bytes, "undecided_rounds": standing.undecided_rounds}
+        own = {
+            "reference_bytes": standing.coding.memory_bytes,
+            "undecided_rounds": standing.undecided_rounds,
+            "refused_messages": self.refused_messages,
+        }
         ends = {f"to/{line.member.name}": line.traffic.sent for line in self._lines.values()}
         return ways | own | ends
 

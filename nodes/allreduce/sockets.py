@@ -7,6 +7,7 @@ import logging
 import zmq
 
 from ...pipeline.errors import ProtocolError
+from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.peer_messages import PeerChunk, PeerResult
@@ -14,7 +15,6 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener, prepare
 from ..runtime.members import Traffic
 from ..runtime.process import tune_malloc
-from ..runtime.role import MemberInfo
 
 QUEUED_CHUNKS = 64
 IDENTITY_SUFFIX = "/peer"

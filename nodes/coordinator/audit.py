@@ -7,29 +7,29 @@ Noticing that batches are lost for good, so that a job does not wait for them fo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from ...pipeline.report.model import Examples, Identity, Ledger
 from ...pipeline.types import BatchId
+from ...pipeline.wire.field_checks import Counts
 from .ledger import LedgerState
-from .ledger_store import LedgerStore
+from .ledger_store import StoredTotals
 from .membership import Member
-from .outcome import Outcome
+from .outcome import Answers, Outcome
 from .state import JobState
 
 
-def total(answers: dict[str, dict[str, Any]], key: str) -> int:
+def total(answers: Answers, key: str) -> int:
     """The sum of one count over nodes."""
     return sum(int(answer.get(key, 0)) for answer in answers.values())
 
 
-def examples_of(state: JobState, store: LedgerStore, outcome: Outcome) -> Examples:
+def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Examples:
     """Where the examples went. `read` is the readers' count, `in_flight` the trainers', the rest the
     coordinator's."""
     totals = state.ledger.totals
-    given_up = _given_up(state, store)
+    given_up = _given_up(state, stored)
     reasons = {"malformed rows": totals.bad_rows} if totals.bad_rows else {}
-    for why, number in store.untrained_examples_by_reason().items():
+    for why, number in stored.untrained_examples_by_reason.items():
         reasons[f"of a batch left out because {why}"] = number
     if given_up:
         reasons["returned by a dead trainer, and the job stopped before they were trained again"] = given_up
@@ -47,12 +47,12 @@ def examples_of(state: JobState, store: LedgerStore, outcome: Outcome) -> Exampl
     )
 
 
-def _given_up(state: JobState, store: LedgerStore) -> int:
+def _given_up(state: JobState, stored: StoredTotals) -> int:
     """Examples of deliveries that came back and whose batches nobody settled."""
-    return max(0, state.ledger.totals.returned_examples - store.returned_and_settled_examples())
+    return max(0, state.ledger.totals.returned_examples - stored.returned_and_settled_examples)
 
 
-def ledger_of(state: JobState, store: LedgerStore, outcome: Outcome, examples: Examples) -> Ledger:
+def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples: Examples) -> Ledger:
     """The identities of the design's section 3, and whether they hold."""
     totals = state.ledger.totals
     dead = [member.info.name for member in _dead(state, "trainer")]
@@ -60,7 +60,7 @@ def ledger_of(state: JobState, store: LedgerStore, outcome: Outcome, examples: E
     living = {name: answer for name, answer in outcome.trainers.items() if name not in dead}
     counted = total(living, "confirmed_examples")
     counted += sum(state.ledger.trained_examples_of.get(name, 0) for name in dead)
-    sums = store.sums()
+    sums = stored.sums
     # Named only where there are some.
     left_out = " + left out" if totals.left_out_batches else ""
     identities = []
@@ -95,19 +95,20 @@ def ledger_of(state: JobState, store: LedgerStore, outcome: Outcome, examples: E
                 "spans whose batches hold other examples = none", len(state.ledger.misread_spans()), 0
             )
         )
-    interrupted_replay = _given_up(state, store) > 0 or (outcome.stop is not None and examples.returned > 0)
+    interrupted_replay = _given_up(state, stored) > 0 or (outcome.stop is not None and examples.returned > 0)
     # With a shard dead, the others may have applied a push that it never will.
     interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
     shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
     if not interrupted_replay:
         identities += [
-            _shard_identity(state, name, answer) for name, answer in sorted(outcome.shards.items())
+            _shard_identity(state, name, answer, outcome.applied_of.get(name, ()))
+            for name, answer in sorted(outcome.shards.items())
         ]
     return Ledger.of(identities, state.lost_dense_updates, shard_applied)
 
 
 def _left_out_identities(
-    state: JobState, living: dict[str, dict[str, Any]], dead: list[str], sums: dict[str, int]
+    state: JobState, living: Answers, dead: list[str], sums: dict[str, int]
 ) -> list[Identity]:
     totals = state.ledger.totals
     told = total(living, "left_out_examples")
@@ -122,11 +123,10 @@ def _left_out_identities(
     ]
 
 
-def _shard_identity(state: JobState, name: str, answer: dict[str, Any]) -> Identity:
+def _shard_identity(state: JobState, name: str, answer: Counts, halves: Iterable[BatchId]) -> Identity:
     applied, distinct = int(answer["applied_batches"]), state.ledger.totals.distinct_batches
     # What a trainer had pushed before it died, and the next one left out.
     before = state.origin.applied_before.get(name, ())
-    halves = [BatchId.from_wire(id) for id in answer.get("applied_of", ())]
     half = sum(batch not in before for batch in halves)
     if not state.ledger.restored_batches:
         extra = " + pushed by the dead and then left out" if half else ""
@@ -151,6 +151,6 @@ def lost_batches(ledger: LedgerState, readers: Iterable[Member]) -> int:
     metrics = [reader.metrics for reader in readers]
     if not metrics or any(int(counts.get("kept_bytes", 1)) for counts in metrics):
         return 0
-    if sum(int(counts["parsed_examples"]) for counts in metrics) != ledger.totals.parsed_examples:
+    if sum(int(counts.get("parsed_examples", 0)) for counts in metrics) != ledger.totals.parsed_examples:
         return 0
     return ledger.missing_batches() or 0

@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from ...pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, s
 from ...pipeline.checkpoint.saved_ledger import SavedLedger
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError, ResourceError
+from ...pipeline.wire.control_base import Request
+from ...pipeline.wire.control_orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ...sync_algos.model_origin import ModelOrigin
 from ..runtime.threads import run_in_thread_uncancellable
 from .membership import Member
@@ -134,7 +136,7 @@ _DENSE_VECTORS = 3
 
 def estimated_bytes(members: Iterable[Member], dense_elements: int) -> int:
     """What a checkpoint takes: the parts of the nodes as each of them said, and the dense model."""
-    parts = sum(int(member.facts.get("checkpoint_bytes", 0)) for member in members)
+    parts = sum(member.facts.checkpoint_bytes for member in members)
     return parts + _DENSE_VECTORS * _FLOAT_BYTES * dense_elements
 
 
@@ -210,19 +212,21 @@ class RunningCheckpoint:
 
     async def _write(self, partial: Path) -> CheckpointManifest:
         books = Books.of(self._state)
-        body = {"directory": str(partial), "running": True, "model": self._model.origin}
+        # What a checkpoint has is in the ledger's file, too.
+        await self._server.store.flush()
+        part = WriteCheckpoint(str(partial), self._model.origin, running=True)
         files = await asyncio.to_thread(books.ledger.write, partial)
         shards = self._state.members.alive("embedding")
-        files += await self._parts([(shard, body) for shard in shards])
+        files += await self._parts([(shard, part) for shard in shards])
         trainers, syncs = self._state.members.alive("trainer"), self._state.members.alive("sync")
         if not trainers:
             raise ClusterError("no trainer is left to write its replica")
         saver = self._saver(trainers)
-        others = [(member, body) for member in (*trainers, *syncs) if member is not saver]
-        files += await self._parts([(saver, body | {"dense": True}), *others])
+        others = [(member, part) for member in (*trainers, *syncs) if member is not saver]
+        files += await self._parts([(saver, replace(part, dense=True)), *others])
         if self._model.origin in (ModelOrigin.CENTER, ModelOrigin.MEAN):
-            whole = body | {"files": [vars(entry) for entry in files]}
-            files += await self._parts([(saver, whole)], verb="compose")
+            whole = ComposeModel(part.directory, part.model, tuple(files))
+            files += await self._parts([(saver, whole)])
         return manifest_of(self._state, files, self._model.saved(saver.info.name), books)
 
     def _saver(self, trainers: list[Member]) -> Member:
@@ -233,19 +237,17 @@ class RunningCheckpoint:
             return next((trainer for trainer in trainers if trainer.info.index in group), trainers[0])
         return trainers[0]
 
-    async def _parts(
-        self, asked: list[tuple[Member, dict[str, Any]]], verb: str = "checkpoint"
-    ) -> list[FileEntry]:
+    async def _parts(self, asked: Sequence[tuple[Member, Request[WriteCheckpointReply]]]) -> list[FileEntry]:
         """The files that these nodes wrote; raises ClusterError when one could not, after all have answered,
         since what is to be removed should not be written meanwhile."""
-        work = (self._server.call_or_raise(member, verb, body, PART_SECONDS) for member, body in asked)
+        work = (self._server.call_or_raise(member, request, PART_SECONDS) for member, request in asked)
         answers = await asyncio.gather(*work, return_exceptions=True)
         files: list[FileEntry] = []
         for (member, _), answer in zip(asked, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
-            files += [FileEntry(**entry) for entry in answer["files"]]
-            self._note_pause(member.info.name, float(answer.get("pause_seconds", 0.0)))
+            files += answer.files
+            self._note_pause(member.info.name, answer.pause_seconds)
         return files
 
     def _note_pause(self, name: str, seconds: float) -> None:

@@ -138,7 +138,9 @@ class CheckpointManager:
                 adopt_best, Path(start.checkpoint), self._state.folder, metric, digest
             )
         except ShadowSyncError as error:
-            self._note(f"the best checkpoint of the run before was left there: {error}")
+            self._server.event(
+                "coordinator", f"the best checkpoint of the run before was left there: {error}"
+            )
             return
         if note is not None:
             self.validation.best = Scored(note.examples, 0.0, note.value)
@@ -167,14 +169,14 @@ class CheckpointManager:
             return await self._taker.take()
         except ShadowSyncError as error:
             self.failed += 1
-            self._note(f"no checkpoint could be written while training: {error}")
+            self._server.event("coordinator", f"no checkpoint could be written while training: {error}")
             return None
 
     async def _pin(self, checkpoint: Path) -> Path | None:
         try:
             return await run_in_thread_uncancellable(pin, checkpoint)
         except ShadowSyncError as error:
-            self._note(f"nothing was validated: {error}")
+            self._server.event("coordinator", f"nothing was validated: {error}")
             self.validation.failed += 1
             return None
 
@@ -217,14 +219,7 @@ class CheckpointManager:
 
     def _fail(self, why: str) -> None:
         self.validation.failed += 1
-        self._note(f"a validation failed: {why}")
-
-    def _note(self, text: str) -> None:
-        """An event. The report has it also where the ledger's file cannot take it."""
-        try:
-            self._server.event("coordinator", text)
-        except ShadowSyncError as error:
-            log.error("an event is not in the ledger's file: %s", error)
+        self._server.event("coordinator", f"a validation failed: {why}")
 
 
 def metric_of(sums: QualitySums, metric: str) -> float | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
 
 from ...pipeline.data.span import to_runs
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
+from ...pipeline.wire.control_orders import Begin, ConnectPeers, Drain, Finish
 from .checkpoint_manager import CheckpointManager
 from .divergence import DivergenceSampler
-from .evaluation import Evaluation, take_progressive
+from .evaluation import Evaluation, sum_progressive
+from .ledger_store import LedgerStore
 from .membership import require_same_plan, require_same_start
 from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, FinalModel, Kept, Outcome, Score, Stop
 from .profiler import Profiler
@@ -60,8 +61,7 @@ class JobController:
     async def finish(self, exit_code: ExitCode, why: str) -> set[str]:
         """Tells every node to end; gives the names of those that said they do."""
         self._state.finish(why or "finished")
-        body = {"exit_code": int(exit_code), "why": why}
-        return set(await self._server.call_all(self._state.members.alive(), "finish", body, 5.0))
+        return set(await self._server.call_all(self._state.members.alive(), Finish(exit_code, why), 5.0))
 
     async def _gather(self) -> None:
         limit = self._job.run.start_timeout_seconds
@@ -76,8 +76,11 @@ class JobController:
     async def _meet(self) -> None:
         members = self._state.members
         facts = [member.facts for member in members.alive("trainer")]
-        for key, what in (("weights_digest", "first weights"), ("dense_elements", "models")):
-            if len({fact[key] for fact in facts}) > 1:
+        for found, what in (
+            ({fact.weights_digest for fact in facts}, "first weights"),
+            ({fact.dense_elements for fact in facts}, "models"),
+        ):
+            if len(found) > 1:
                 raise ClusterError(
                     f"the trainers built different {what}",
                     where="model.name",
@@ -85,36 +88,34 @@ class JobController:
                 )
         holders = [*members.alive("trainer"), *members.alive("embedding")]
         require_same_plan(self._state.placement.plan, holders)
-        starts = [str(member.facts.get("start_digest", "")) for member in members.alive()]
+        starts = [member.facts.start_digest for member in members.alive()]
         require_same_start([self._state.origin.digest, *starts], self._job.start.checkpoint)
-        if any(fact["needs_center"] for fact in facts) and not members.alive("sync"):
+        if any(fact.needs_center for fact in facts) and not members.alive("sync"):
             raise ClusterError(
                 f"{self._job.sync.algorithm} needs a center and the job has no sync node",
                 where="sync.nodes",
                 remedy="set sync.nodes to 1 or more",
             )
-        infos = [
-            {"name": m.info.name, "role": m.info.role, "index": m.info.index, "token": m.info.token,
-             "endpoint": m.info.endpoint}
-            for m in members.alive()
-        ]  # fmt: skip
+        infos = [member.info for member in members.alive()]
         self._note_fresh()
         self._model = FinalModel.of(facts[0], self._job.sync.algorithm)
         self._state.start_members()
-        group = self._state.group.form(m.info.index for m in members.alive("trainer")).to_body()
-        meeting = {"members": infos, "group": group}
-        answers = await self._server.call_all(members.alive(), "meet", meeting, ASK_SECONDS)
+        group = self._state.group.form(m.info.index for m in members.alive("trainer"))
+        meeting = ConnectPeers(tuple(infos), group)
+        answers = await self._server.call_all(members.alive(), meeting, ASK_SECONDS)
         if len(answers) < len(infos) and self._state.stop is None:
-            absent = [info["name"] for info in infos if info["name"] not in answers]
-            raise ClusterError(f"{', '.join(map(str, absent))} did not meet the others")
+            absent = [info.name for info in infos if info.name not in answers]
+            raise ClusterError(f"{', '.join(absent)} did not meet the others")
 
     def _note_fresh(self) -> None:
         """What the checkpoint that the job starts from did not have, as an event."""
         if not self._job.start.checkpoint:
             return
         facts = [member.facts for member in self._state.members.alive()]
-        for what, key in (("dense parameters", "fresh_parameters"), ("tables", "fresh_tables")):
-            names = list(dict.fromkeys(str(name) for fact in facts for name in fact.get(key, ())))
+        parameters = [name for fact in facts for name in fact.fresh_parameters]
+        tables = [name for fact in facts for name in fact.fresh_tables]
+        for what, found in (("dense parameters", parameters), ("tables", tables)):
+            names = list(dict.fromkeys(found))
             if names:
                 some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
                 text = f"{what} that {self._job.start.checkpoint} has not, with first values: {some}"
@@ -124,13 +125,11 @@ class JobController:
         members = self._state.members
         self._own_cpu_at_start = time.process_time()
         self._cpu_at_start = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
-        begin: dict[str, Any] = {
-            "examples": self._state.ledger.examples_so_far,
-            "progressive": to_runs(self._state.input.progressive),
-        }
-        await self._server.call_all(members.alive("trainer"), "begin", begin, ASK_SECONDS)
+        progressive = tuple((start, stop) for start, stop in to_runs(self._state.input.progressive))
+        begin = Begin(self._state.ledger.examples_so_far, progressive)
+        await self._server.call_all(members.alive("trainer"), begin, ASK_SECONDS)
         others = [member for member in members.alive() if member.info.role != "trainer"]
-        await self._server.call_all(others, "begin", {}, ASK_SECONDS)
+        await self._server.call_all(others, Begin(), ASK_SECONDS)
         self._state.enter(Phase.TRAINING)
         log.info("training starts")
         sampling = asyncio.ensure_future(DivergenceSampler(self._server).run(self._model.dense_elements))
@@ -171,7 +170,7 @@ class JobController:
         stop = self._outcome.stop
         if stop is not None:
             await self._close_keeper()
-        await self._hold(hurry=stop is not None)
+        await self._drain(hurry=stop is not None)
         try:
             if not self._state.ledger.examples_so_far:
                 self._outcome.notes.append("no checkpoint was written, since nothing was trained")
@@ -232,25 +231,30 @@ class JobController:
             model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
             self._outcome.best_score = Score(model, [score.sums])
 
-    async def _hold(self, *, hurry: bool) -> None:
+    async def _drain(self, *, hurry: bool) -> None:
         """Deliveries end, then training, so that every delivery is trained, returned, or in flight."""
-        members, outcome = self._state.members, self._outcome
+        members, outcome, store = self._state.members, self._outcome, self._server.store
         self._state.enter(Phase.STOPPING if hurry else Phase.CLOSING)
         short = HURRY_SECONDS if hurry else HOLD_SECONDS
-        outcome.readers = await self._server.call_all(members.alive("reader"), "hold", {}, short)
-        sequences = {name: answer["sequences"] for name, answer in outcome.readers.items()}
-        body = {"sequences": sequences, "hurry": hurry}
+        readers = await self._server.call_all(members.alive("reader"), Drain({}), short)
+        outcome.readers = {name: reply.counts for name, reply in readers.items()}
+        sequences = {name: reply.sequences for name, reply in readers.items()}
         # A trainer that stands still is waited for until it answers, or is declared dead, and its batches are
         # somebody else's; so there is nothing that only it counts. An interrupt cannot wait so long.
         run, sync = self._job.run, self._job.sync
         patience = run.node_timeout_seconds + sync.timeout_seconds + HOLD_SECONDS
         patience = HURRIED_TRAINER_SECONDS if hurry else patience
-        outcome.trainers = await self._server.call_all(members.alive("trainer"), "hold", body, patience)
-        outcome.progressive = take_progressive(outcome.trainers)
-        doubtful = {"batches": [list(batch) for batch in self._server.store.returned_and_left_out()]}
-        outcome.shards = await self._server.call_all(members.alive("embedding"), "hold", doubtful, short)
-        for name, answer in outcome.shards.items():
-            self._server.store.shard(name, int(answer["applied_batches"]), int(answer["repeated_pushes"]))
+        drain = Drain(sequences, hurry=hurry)
+        trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
+        outcome.trainers = {n: reply.counts | {"in_flight": reply.in_flight} for n, reply in trainers.items()}
+        outcome.progressive = sum_progressive(reply.progressive for reply in trainers.values())
+        doubtful = Drain({}, batches=tuple(await store.run(LedgerStore.returned_and_left_out)))
+        shards = await self._server.call_all(members.alive("embedding"), doubtful, short)
+        outcome.shards = {name: reply.counts for name, reply in shards.items()}
+        outcome.applied_of = {name: reply.applied_of for name, reply in shards.items()}
+        for name, counts in outcome.shards.items():
+            shard = name, int(counts["applied_batches"]), int(counts["repeated_pushes"])
+            await store.run(lambda store, shard=shard: store.shard(*shard))  # type: ignore[misc]
         self._count_cpu()
 
     def _count_cpu(self) -> None:

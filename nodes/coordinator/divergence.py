@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ...pipeline.wire.control_orders import SampleReplica
 from .server import CoordinatorServer
 
 CHUNK_ELEMENTS = 1 << 18
@@ -62,10 +63,10 @@ class DivergenceSampler:
 
     async def _sample(self, stride: int) -> None:
         trainers = self._state.members.alive("trainer")
-        answers = await self._server.call_all(trainers, "replica_sample", {"stride": stride}, ASK_SECONDS)
+        answers = await self._server.call_all(trainers, SampleReplica(stride), ASK_SECONDS)
         if len(answers) < max(2, len(trainers)):
             return
         sums = Divergence(len(answers))
-        sums.add([np.frombuffer(answer["values"], dtype=np.float32) for answer in answers.values()])
+        sums.add([np.frombuffer(answer.values, dtype=np.float32) for answer in answers.values()])
         if (value := sums.value()) is not None:
             self._state.divergence.add(self._state.seconds(), value)

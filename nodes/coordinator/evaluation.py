@@ -6,19 +6,19 @@ The progressive part of training: batches that are scored before their step.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
-from ...pipeline.data.span import span_to_body
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError
 from ...pipeline.metrics import QualitySums
 from ...pipeline.report.model import Progressive
+from ...pipeline.wire.control_orders import Evaluate, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
 from .membership import Member
-from .outcome import ASK_SECONDS, Answers, FinalModel, Outcome, Score
+from .outcome import ASK_SECONDS, FinalModel, Outcome, Score
 from .server import CoordinatorServer
 
 EVAL_SECONDS = 24 * 3600.0
@@ -53,9 +53,8 @@ class Evaluation:
         """One pass; repeated without them when trainers die in it. None if none is left."""
         while trainers and self._state.stop is None:
             self._pass += 1
-            body: dict[str, Any] = {"pass": self._pass, "model": model}
-            ready = await self._server.call_all(trainers, "prepare_eval", body, ASK_SECONDS)
-            if not all(answer["ready"] for answer in ready.values()):
+            ready = await self._server.call_all(trainers, PrepareEval(self._pass, model), ASK_SECONDS)
+            if not all(answer.ready for answer in ready.values()):
                 raise ClusterError(f"{self._model.words} could not be had for the evaluation")
             if len(ready) < len(trainers):
                 trainers = [trainer for trainer in trainers if trainer.info.name in ready]
@@ -64,11 +63,11 @@ class Evaluation:
             if self._state.stop is not None:
                 # What was scored by now is a part of the files, which is no score of them.
                 return None
-            results = await self._server.call_all(trainers, "eval_result", body, ASK_SECONDS)
+            results = await self._server.call_all(trainers, GetEvalSums(self._pass), ASK_SECONDS)
             if whole and len(results) == len(trainers):
                 total = QualitySums()
                 for answer in results.values():
-                    total.merge(QualitySums.from_array(np.frombuffer(answer["sums"], dtype=np.float64)))
+                    total.merge(QualitySums.from_array(np.frombuffer(answer.sums, dtype=np.float64)))
                 return total
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers):
@@ -80,12 +79,11 @@ class Evaluation:
         """Lets the readers send the pass to these trainers; ends early when one of them dies. Gives whether
         all of it was delivered and scored."""
         readers = self._state.members.alive("reader")
-        tokens = [trainer.info.token for trainer in trainers]
+        tokens = tuple(trainer.info.token for trainer in trainers)
         asks = [
             self._server.call(
                 reader,
-                "evaluate",
-                {"pass": self._pass, "tokens": tokens, "spans": [span_to_body(s) for s in spans]},
+                Evaluate(self._pass, tokens, tuple(spans)),
                 EVAL_SECONDS,
             )
             for reader, spans in ((r, self._spans[at :: len(readers)]) for at, r in enumerate(readers))
@@ -98,14 +96,11 @@ class Evaluation:
 MODEL = "each trainer's replica before its step"
 
 
-def take_progressive(trainers: Answers) -> QualitySums:
-    """Sum the scores of all trainers; removes them from `trainers`.
-
-    Those of a trainer that died are lost with it.
-    """
+def sum_progressive(parts: Iterable[bytes]) -> QualitySums:
+    """The sums of all trainers, float64 each, told when they were drained; a dead trainer's are lost."""
     total = QualitySums()
-    for answer in trainers.values():
-        total.merge(QualitySums.from_array(np.frombuffer(answer.pop("progressive"), dtype=np.float64)))
+    for part in parts:
+        total.merge(QualitySums.from_array(np.frombuffer(part, dtype=np.float64)))
     return total
 
 

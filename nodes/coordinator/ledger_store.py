@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -47,8 +48,17 @@ _FULL_PAUSE_SECONDS: Final = 0.05
 _IN = "SELECT 1 FROM {} x WHERE (x.epoch, x.span, x.number) = (r.epoch, r.span, r.number)"
 
 
+@dataclass(frozen=True)
+class StoredTotals:
+    """The totals as the file has them; see the methods of `LedgerStore` of the same names."""
+
+    sums: dict[str, int]
+    returned_and_settled_examples: int
+    untrained_examples_by_reason: dict[str, int]
+
+
 class LedgerStore:
-    """One SQLite file; owned by the coordinator's loop. Each method is one transaction.
+    """One SQLite file; used by one thread at a time. Each method is one transaction.
 
     With `synchronous = NORMAL` a committed transaction survives the death of the process, though perhaps
     not of the machine. Where the volume is full it waits FULL_PATIENCE_SECONDS for room. Raises ResourceError
@@ -58,7 +68,8 @@ class LedgerStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._db = sqlite3.connect(path)
+            # The thread that opens it is not the one that writes.
+            self._db = sqlite3.connect(path, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(SCHEMA)
@@ -163,6 +174,12 @@ class LedgerStore:
         ).fetchall()
         return {str(why): int(examples) for why, examples in rows}
 
+    def totals(self) -> StoredTotals:
+        """What the report says of the file."""
+        return StoredTotals(
+            self.sums(), self.returned_and_settled_examples(), self.untrained_examples_by_reason()
+        )
+
     def close(self) -> None:
         """Folds the write-ahead log into the file and closes it."""
         self._db.close()
@@ -181,6 +198,6 @@ class LedgerStore:
             time.sleep(_FULL_PAUSE_SECONDS)
 
     def _unwritable(self, error: sqlite3.Error) -> ResourceError:
-        return ResourceError(
-            f"the ledger cannot be written ({error})", where=str(self.path), remedy="free some disk space"
-        )
+        locked = getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        remedy = "end the other program that keeps it locked" if locked else "free some disk space"
+        return ResourceError(f"the ledger cannot be written ({error})", where=str(self.path), remedy=remedy)

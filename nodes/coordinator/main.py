@@ -23,7 +23,8 @@ from ..runtime.process_hooks import ProcessHooks
 from ..runtime.settings import NodeSettings
 from .controller import JobController
 from .ledger import LedgerState
-from .ledger_store import LedgerStore
+from .ledger_store import LedgerStore, StoredTotals
+from .ledger_writer import LedgerWriter
 from .monitoring import Monitoring
 from .outcome import Outcome
 from .placement import Placement
@@ -101,7 +102,7 @@ async def run_coordinator(
     folder = make_run_folder(settings)
     placement.record().write(folder)
     process.log_to(folder, "coordinator")
-    store = LedgerStore(folder / LEDGER_FILE)
+    store = LedgerWriter(LedgerStore(folder / LEDGER_FILE))
     state = JobState(
         job,
         folder,
@@ -114,7 +115,8 @@ async def run_coordinator(
     watching = Monitoring(server)
     try:
         if restored is not None:
-            store.restored(restored.ledger)
+            saved = restored.ledger
+            await store.run(lambda store: store.restored(saved))
             server.event("coordinator", restored.event())
         endpoint = server.listen()
         watching.open()
@@ -124,7 +126,9 @@ async def run_coordinator(
         controller = JobController(server, plan.test, plan.validation)
         outcome = await controller.run()
         eval_files = list(dict.fromkeys(span.path for span in plan.test))
-        code, text, report = _conclude(state, store, outcome, eval_files, started_at)
+        code, text, report = _conclude(
+            state, await store.run(LedgerStore.totals), outcome, eval_files, started_at
+        )
         ended = await controller.finish(code, text)
         # What nodes wrote for a checkpoint that was given up: they write no more.
         await asyncio.to_thread(sweep, folder)
@@ -137,11 +141,11 @@ async def run_coordinator(
     finally:
         await server.close()
         await watching.close()
-        store.close()
+        await store.close()
 
 
 def _conclude(
-    state: JobState, store: LedgerStore, outcome: Outcome, eval_files: list[str], started_at: str
+    state: JobState, stored: StoredTotals, outcome: Outcome, eval_files: list[str], started_at: str
 ) -> tuple[ExitCode, str, Report | None]:
     stop = outcome.stop
     if not state.members.started:
@@ -155,7 +159,7 @@ def _conclude(
             remedy="give files with at least one good row",
         )
         return error.exit_code, str(error), None
-    report = build_report(state, store, outcome, eval_files, started_at)
+    report = build_report(state, stored, outcome, eval_files, started_at)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None and stop.kind != "interrupted":
         text += resume_hint(state.folder)

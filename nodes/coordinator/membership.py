@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError
-from ..runtime.role import MemberInfo
+from ...pipeline.wire.control_messages import NodeFacts
+from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.field_checks import Counts
 
 
 @dataclass
@@ -23,19 +24,24 @@ class Member:
     info: MemberInfo
     ready: bool = False
     alive: bool = True
-    facts: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, Any] = field(default_factory=dict)
+    facts: NodeFacts = field(default_factory=NodeFacts)
+    metrics: Counts = field(default_factory=dict)
     lost_because: str = ""
 
-    def get_ready(self, facts: dict[str, Any]) -> None:
+    def get_ready(self, facts: NodeFacts) -> None:
         """Takes the facts of its role; it can meet the others."""
         self.ready, self.facts = True, facts
+
+    def count(self, key: str) -> int | None:
+        """A whole number of its last heartbeat; None if it was not in it."""
+        value = self.metrics.get(key)
+        return None if value is None else int(value)
 
     def die(self, why: str) -> None:
         """It left or died."""
         self.alive, self.lost_because = False, why
 
-    def beat(self, metrics: dict[str, Any]) -> None:
+    def beat(self, metrics: Counts) -> None:
         """Takes the counts of its heartbeat."""
         self.metrics = metrics
 
@@ -87,10 +93,6 @@ class Membership:
         """The job starts: nobody joins any more."""
         self.started = True
 
-    def ready(self, token: str, facts: dict[str, Any]) -> None:
-        """A node is ready to meet the others."""
-        self.require(token).get_ready(facts)
-
     def lose(self, token: str, why: str) -> Member | None:
         """A node left or died; None if that was known."""
         member = self._members.get(token)
@@ -138,8 +140,8 @@ def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:
     have one: trainers and embedding nodes, ready."""
     for member in members:
         facts, info = member.facts, member.info
-        digest = str(facts.get("plan_digest", ""))
-        what = plan.difference(info.index, facts.get("pieces", ())) if info.role == "embedding" else ""
+        digest = facts.plan_digest
+        what = plan.difference(info.index, facts.pieces) if info.role == "embedding" else ""
         if digest != plan.digest or what:
             what = what or f"its plan is {digest[:12] or 'none'}, and the coordinator's {plan.digest[:12]}"
             raise ClusterError(

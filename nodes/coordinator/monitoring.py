@@ -135,6 +135,7 @@ def _flat(status: Status) -> dict[str, Any]:
         "cpu_seconds": me.cpu_seconds,
         "memory_bytes": me.memory_bytes,
         "peak_memory_bytes": me.peak_memory_bytes,
+        "refused_messages": me.refused_messages,
         "seconds": status.seconds,
         "ended": int(status.ended),
         "total": status.progress.total,

@@ -7,13 +7,17 @@ The model that a job produces, as facts and in words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ...pipeline.errors import ExitCode
 from ...pipeline.metrics import QualitySums
 from ...pipeline.performance.document import Profile
+from ...pipeline.types import BatchId
+from ...pipeline.wire.control_messages import NodeFacts
+from ...pipeline.wire.control_orders import FinalizeReply
+from ...pipeline.wire.field_checks import Counts
 from ...sync_algos.model_origin import ModelOrigin
 from .validation import ValidationState
 
@@ -42,7 +46,7 @@ ASK_SECONDS: Final = 60.0
 HOLD_SECONDS: Final = 8.0
 HURRY_SECONDS: Final = 2.5
 
-Answers = dict[str, dict[str, Any]]
+Answers = dict[str, Counts]
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class Outcome:
         stop: why the job stopped early; None if its input is trained, or training ended early and well.
         ended_early: why it did, in words; empty if the whole input is trained.
         readers, trainers, shards, syncs: each node's last counts, by name.
+        applied_of: by shard, the batches that it applied of those that a dead trainer returned and that were
+            left out.
         model_saved: which model the checkpoint has; None without a checkpoint.
         progressive: of the batches that were scored before their step.
         profile: with the events of its trace; None where none was asked for, or nothing could be measured.
@@ -88,6 +94,7 @@ class Outcome:
     readers: Answers = field(default_factory=dict)
     trainers: Answers = field(default_factory=dict)
     shards: Answers = field(default_factory=dict)
+    applied_of: dict[str, tuple[BatchId, ...]] = field(default_factory=dict)
     syncs: Answers = field(default_factory=dict)
     divergence: float | None = None
     divergence_curve: list[tuple[float, float]] = field(default_factory=list)
@@ -125,13 +132,13 @@ class FinalModel:
     saved_by: str = ""
 
     @classmethod
-    def of(cls, facts: dict[str, Any], algorithm: str) -> FinalModel:
+    def of(cls, facts: NodeFacts, algorithm: str) -> FinalModel:
         """Take one trainer's facts; they all agree."""
         return cls(
-            origin=ModelOrigin(facts["model_origin"]),
+            origin=ModelOrigin(facts.model_origin),
             algorithm=algorithm,
-            dense_elements=int(facts["dense_elements"]),
-            needs_peers=bool(facts["needs_peers"]),
+            dense_elements=facts.dense_elements,
+            needs_peers=facts.needs_peers,
         )
 
     @property
@@ -155,12 +162,12 @@ class FinalModel:
         of = "the replica" if replicas == 1 else f"the mean of the {replicas} replicas' own scores"
         return f"{of} ({self.algorithm})"
 
-    def finalized(self, name: str, answer: Mapping[str, Any]) -> None:
-        """Record a trainer's model after the closing round."""
+    def finalized(self, name: str, reply: FinalizeReply) -> None:
+        """What a trainer says of its model after the closing round."""
         self.digests.pop(name, None)
-        if answer["model_ready"]:
-            self.digests[name] = str(answer["model_digest"])
-            self.rounds[name] = int(answer["model_rounds"])
+        if reply.model_ready:
+            self.digests[name] = reply.model_digest
+            self.rounds[name] = reply.model_rounds
 
     def by_promise(self, names: Iterable[str]) -> list[str]:
         """Sort `names`: first those with the single model, of the most rounds."""

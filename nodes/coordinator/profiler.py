@@ -1,6 +1,6 @@
 """The coordinator's side of a performance profile.
 
-Growth of each node's counts between two replies to `measure`.
+What grew between two answers to `Measure`, node by node.
 
 Offsets of other machines' clocks from this one, and their errors.
 """
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ...pipeline.performance.document import Profile, TraceNote
 from ...pipeline.performance.measured import Measured, NodeMeasured, ThreadTime
 from ...pipeline.performance.trace_events import NodeTrace, trace_events
+from ...pipeline.wire.control_orders import Measure, Measures, Trace
+from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.segment import running_kernel
 from ..runtime.node import measures
 from ..runtime.tracing import TRACER, Sampler
@@ -26,46 +28,50 @@ if TYPE_CHECKING:
     from .server import CoordinatorServer
 
 
+@dataclass(frozen=True)
+class RoleMeasures:
+    """What a node of a role measured."""
+
+    role: str
+    measures: Measures
+
+
 def measured_between(
-    first: Mapping[str, Mapping[str, Any]], last: Mapping[str, Mapping[str, Any]]
+    first: Mapping[str, RoleMeasures], last: Mapping[str, RoleMeasures]
 ) -> list[NodeMeasured]:
     """Take the growth for each node that replied both times."""
     return [
-        _between(name, first[name], answer)
+        _between(name, answer.role, first[name].measures, answer.measures)
         for name, answer in last.items()
-        if name in first and answer["clock"] > first[name]["clock"]
+        if name in first and answer.measures.clock > first[name].measures.clock
     ]
 
 
-def _between(name: str, first: Mapping[str, Any], last: Mapping[str, Any]) -> NodeMeasured:
-    seconds = float(last["clock"]) - float(first["clock"])
-    wakes = _grown(first["sampled"], last["sampled"], "wakes")
-    locked = _grown(first["sampled"], last["sampled"], "locked_wakes")
+def _between(name: str, role: str, first: Measures, last: Measures) -> NodeMeasured:
+    seconds = last.clock - first.clock
+    wakes = _grown(first.sampled, last.sampled, "wakes")
+    locked = _grown(first.sampled, last.sampled, "locked_wakes")
     return NodeMeasured(
         name=name,
-        role=str(last["role"]),
-        machine=str(last["machine"]),
-        cores=int(last["cores"]),
+        role=role,
+        machine=last.machine,
+        cores=last.cores,
         seconds=seconds,
-        cpu_seconds=_grown(first["counts"], last["counts"], "cpu_seconds"),
-        stalled_share=min(1.0, _grown(first["sampled"], last["sampled"], "stalled_seconds") / seconds),
+        cpu_seconds=_grown(first.counts, last.counts, "cpu_seconds"),
+        stalled_share=min(1.0, _grown(first.sampled, last.sampled, "stalled_seconds") / seconds),
         locked_share=locked / wakes if wakes else 0.0,
         threads={
             thread: ThreadTime(
-                cpu_seconds=max(0.0, times[0] - first["threads"].get(thread, (0.0, 0.0))[0]),
-                core_wait_seconds=max(0.0, times[1] - first["threads"].get(thread, (0.0, 0.0))[1]),
+                cpu_seconds=max(0.0, times[0] - first.threads.get(thread, (0.0, 0.0))[0]),
+                core_wait_seconds=max(0.0, times[1] - first.threads.get(thread, (0.0, 0.0))[1]),
             )
-            for thread, times in last["threads"].items()
+            for thread, times in last.threads.items()
         },
-        counts={
-            key: float(value) - float(first["counts"].get(key, 0.0))
-            for key, value in last["counts"].items()
-            if isinstance(value, int | float)
-        },
+        counts={key: float(value) - float(first.counts.get(key, 0.0)) for key, value in last.counts.items()},
     )
 
 
-def _grown(first: Mapping[str, Any], last: Mapping[str, Any], key: str) -> float:
+def _grown(first: Counts, last: Counts, key: str) -> float:
     return max(0.0, float(last.get(key, 0.0)) - float(first.get(key, 0.0)))
 
 
@@ -83,10 +89,10 @@ class NodeClocks:
         self._machine = machine
         self._found: dict[str, tuple[float, float]] = {}
 
-    def told(self, node: str, answer: dict[str, Any], asked_at: float, answered_at: float) -> None:
-        """Add a reply with `clock` and `machine`; both times are of this process's clock."""
-        offset, error = float(answer["clock"]) - (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
-        if answer["machine"] == self._machine:
+    def told(self, node: str, answer: Measures, asked_at: float, answered_at: float) -> None:
+        """An answer with `clock` and `machine` came; both times are of this process's clock."""
+        offset, error = answer.clock - (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
+        if answer.machine == self._machine:
             offset = error = 0.0
         if node not in self._found or error < self._found[node][1]:
             self._found[node] = (offset, error)
@@ -109,7 +115,7 @@ ASK_SECONDS: Final = 5.0
 WARM_UP_SHARE: Final = 0.15
 MOST_WARM_UP_SECONDS: Final = 3.0
 
-Answers = dict[str, dict[str, Any]]
+Answers = dict[str, RoleMeasures]
 
 log = logging.getLogger(__name__)
 
@@ -234,31 +240,31 @@ class Profiler:
         members = self._state.members.alive()
         answers = await asyncio.gather(*(self._ask_measure(member, last=last) for member in members))
         found = {
-            member.info.name: answer | {"role": member.info.role}
+            member.info.name: RoleMeasures(member.info.role, answer)
             for member, answer in zip(members, answers, strict=True)
             if answer is not None
         }
         return found | {SELF: self._own_measures()}
 
-    async def _ask_measure(self, member: Member, *, last: bool) -> dict[str, Any] | None:
+    async def _ask_measure(self, member: Member, *, last: bool) -> Measures | None:
         asked = time.monotonic()
-        answer = await self._server.call(member, "measure", {"last": last}, ASK_SECONDS)
+        answer = await self._server.call(member, Measure(last=last), ASK_SECONDS)
         if answer is not None:
             self._clocks.told(member.info.name, answer, asked, time.monotonic())
         return answer
 
-    def _own_measures(self) -> dict[str, Any]:
-        return {"role": SELF} | measures({"cpu_seconds": time.process_time()}, self._sampler)
+    def _own_measures(self) -> RoleMeasures:
+        return RoleMeasures(SELF, measures({"cpu_seconds": time.process_time()}, self._sampler, {}))
 
     async def _trace(self, seconds: float) -> None:
         TRACER.start()
         members = {member.info.name: member for member in self._state.members.alive()}
-        answers = await self._server.call_all(members.values(), "trace", {"seconds": seconds}, seconds + 5.0)
+        answers = await self._server.call_all(members.values(), Trace(seconds), seconds + 5.0)
         traces = [NodeTrace(SELF, SELF, TRACER.stop(), 0.0)]
         for name, answer in answers.items():
             offset = self._clocks.offset_seconds(name)
             role = members[name].info.role
-            traces.append(NodeTrace(name, role, answer, offset))
-            for process in answer["processes"]:
-                traces.append(NodeTrace(f"{name} {process['process']}", role, process, offset))
+            for traced in answer.processes:
+                marks = {"names": traced.names, "threads": traced.threads, "marks": traced.marks}
+                traces.append(NodeTrace(f"{name} {traced.process}".strip(), role, marks, offset))
         self._taken.traces = traces

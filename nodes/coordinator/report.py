@@ -29,7 +29,7 @@ from ...pipeline.report.placement import LoadedNode, Placement
 from ...pipeline.report.write import describe_hardware, versions
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
-from .ledger_store import LedgerStore
+from .ledger_store import StoredTotals
 from .outcome import Answers, Kept, Outcome, Score
 from .state import JobState
 
@@ -51,10 +51,12 @@ def sync_report(state: JobState, outcome: Outcome, trainers: Answers) -> Sync:
         undecided_rounds=total(trainers, "undecided_rounds"),
         # Of a trainer that died, answers after its last heartbeat are not known.
         unanswered_slices=max(0, total(outcome.syncs, "applied_slices") - total(trainers, "answered_slices")),
-        gap_mean=sum(count["gap_sum"] / count["rounds"] for count in some) / len(some) if some else None,
+        gap_mean=sum(count.get("gap_sum", 0) / count["rounds"] for count in some) / len(some)
+        if some
+        else None,
         gap_max=max(gaps) if gaps and synced else None,
         bytes=total(trainers, "sync_sent_bytes") + total(trainers, "sync_received_bytes"),
-        seconds_mean=sum(count["round_seconds"] for count in some) / rounds if rounds else None,
+        seconds_mean=sum(count.get("round_seconds", 0.0) for count in some) / rounds if rounds else None,
         links=_links(state, trainers),
         reference_bytes=_reference_bytes(state, outcome, trainers),
     )
@@ -82,12 +84,12 @@ def _reference_bytes(state: JobState, outcome: Outcome, trainers: Answers) -> di
 
 
 def build_report(
-    state: JobState, store: LedgerStore, outcome: Outcome, eval_files: list[str], started_at: str
+    state: JobState, stored: StoredTotals, outcome: Outcome, eval_files: list[str], started_at: str
 ) -> Report:
     """Build the report; its `exit_code` is the run's."""
     job = state.job
-    examples = examples_of(state, store, outcome)
-    ledger = ledger_of(state, store, outcome, examples)
+    examples = examples_of(state, stored, outcome)
+    ledger = ledger_of(state, stored, outcome, examples)
     trainer_counts = _trainer_counts(state, outcome)
     died = any(not member.alive for member in state.members.everyone())
     if outcome.stop is not None:
@@ -132,15 +134,16 @@ def build_report(
         sync=sync_report(state, outcome, trainer_counts),
         elp=job.trainer.batch * job.trainer.workers * job.trainer.count,
         precision={
-            member.info.name: str(member.facts["precision"])
+            member.info.name: member.facts.precision
             for member in state.members.everyone()
-            if member.info.role == "trainer" and "precision" in member.facts
+            if member.info.role == "trainer" and member.facts.precision
         },
         staleness=_staleness(outcome),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
         events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]
-        + [Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes],
+        + [Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes]
+        + _refused_messages(state),
         nodes=_nodes(state, outcome),
         placement=_placement(state, outcome),
         hardware=describe_hardware(),
@@ -246,26 +249,39 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
     nodes = []
     for member in state.members.everyone("embedding"):
         told = outcome.shards.get(member.info.name, member.metrics)
+        rows = told.get("looked_up_rows")
         loaded = LoadedNode(
             **state.placement.node(member.info.index).model_dump(),
-            looked_up_rows=told.get("looked_up_rows"),
+            looked_up_rows=None if rows is None else int(rows),
             cpu_seconds=outcome.cpu_seconds.get(member.info.name),
         )
         nodes.append(loaded)
     return Placement(how=state.placement.how, nodes=nodes)
 
 
+def _refused_messages(state: JobState) -> list[Event]:
+    """What was refused for its form: by the coordinator, with whose it was, and by the nodes."""
+    told = []
+    if state.refused_messages:
+        by_sender = ", ".join(f"{count} of {name}" for name, count in sorted(state.refused_messages.items()))
+        told.append(("coordinator", f"refused messages: {by_sender}; its log says why"))
+    for member in state.members.everyone():
+        if count := member.count("refused_messages"):
+            told.append((member.info.name, f"refused {count} messages; its log says why"))
+    return [Event(seconds=state.seconds(), node=node, what=what) for node, what in told]
+
+
 def _nodes(state: JobState, outcome: Outcome) -> list[Node]:
     nodes = []
     for member in state.members.everyone():
-        metrics = member.metrics
         nodes.append(
             Node(
                 name=member.info.name,
                 role=member.info.role,
                 cpu_seconds=outcome.cpu_seconds.get(member.info.name),
-                peak_memory_bytes=metrics.get("peak_memory_bytes"),
+                peak_memory_bytes=member.count("peak_memory_bytes"),
                 exit=None if member.alive else member.lost_because,
+                refused_messages=member.count("refused_messages") or 0,
             )
         )
     return nodes

@@ -17,19 +17,20 @@ import zmq
 import zmq.asyncio
 
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
-from ...pipeline.wire.conversation import Conversation, Gone, Refused
+from ...pipeline.wire.control_base import Reply, ReplyType, Request
+from ...pipeline.wire.control_orders import GroupView, JobEnded, NodeLost, SetGroup
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.messages import Ask, Failure, Pulse
+from ...pipeline.wire.messages import Ask, Failure, Pulse, PulseReply
+from ...pipeline.wire.rpc_channel import PeerLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import bind, prepare, send_now
 from ..runtime.health import Health, coordinator_health, health_path, serve_health
-from ..runtime.members import GroupView
 from ..runtime.process_hooks import ProcessHooks
 from ..runtime.settings import NodeSettings
 from ..runtime.tracing import TRACER
 from .audit import lost_batches
-from .ledger_store import LedgerStore
+from .ledger_writer import LedgerWriter
 from .membership import Member
 from .outcome import Stop
 from .state import JobState, Phase
@@ -47,7 +48,7 @@ class SessionRegistry:
     """
 
     def __init__(self) -> None:
-        self._sessions: dict[bytes, Conversation] = {}
+        self._sessions: dict[bytes, RpcChannel] = {}
         self._heard: dict[bytes, float] = {}
         self._watchers: set[bytes] = set()
 
@@ -62,11 +63,11 @@ class SessionRegistry:
         """When it was heard last; None if it never was."""
         return self._heard.get(token.encode())
 
-    def of(self, identity: bytes) -> Conversation | None:
+    def of(self, identity: bytes) -> RpcChannel | None:
         """Its session, if it has one."""
         return self._sessions.get(identity)
 
-    def begin(self, identity: bytes, session: Conversation) -> None:
+    def begin(self, identity: bytes, session: RpcChannel) -> None:
         """It asked its first question."""
         self._sessions[identity] = session
 
@@ -74,7 +75,7 @@ class SessionRegistry:
         """It wants to be told of the end."""
         self._watchers.add(token.encode())
 
-    def watchers(self, now: float) -> list[Conversation]:
+    def watchers(self, now: float) -> list[RpcChannel]:
         """Of those who want to be told of the end, and are there."""
         there = [one for one in self._watchers if now - self._heard.get(one, now) < THERE_SECONDS]
         return [self._sessions[one] for one in there if one in self._sessions]
@@ -100,7 +101,7 @@ FAREWELL_SECONDS = 1.0
 NOTICE_SECONDS = 60.0
 
 T = TypeVar("T")
-RequestHandler = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+Handler = Callable[[str, Request[Any]], Awaitable[Reply]]
 
 
 class CoordinatorServer:
@@ -114,7 +115,7 @@ class CoordinatorServer:
         self,
         settings: NodeSettings,
         state: JobState,
-        store: LedgerStore,
+        store: LedgerWriter,
         process: ProcessHooks | None = None,
     ) -> None:
         self.settings = settings
@@ -126,7 +127,7 @@ class CoordinatorServer:
         self._changed = asyncio.Condition()
         # Why a node did not do what it was asked last, by its name.
         self._refusals: dict[str, ShadowSyncError] = {}
-        self._handle: RequestHandler | None = None
+        self._handle: Handler | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         # From `listen` on.
         self._socket: zmq.asyncio.Socket | None = None
@@ -147,7 +148,7 @@ class CoordinatorServer:
         told = own_address() if self.settings.advertise == AUTO else self.settings.advertise
         return advertised(bound, self.settings.bind, told)
 
-    def start(self, handle: RequestHandler) -> None:
+    def start(self, handle: Handler) -> None:
         """Begins to receive, to watch heartbeats, and to heed signals; `handle` answers requests."""
         self._handle = handle
         loop = asyncio.get_running_loop()
@@ -170,8 +171,8 @@ class CoordinatorServer:
     async def close(self) -> None:
         """Tells who watches that the job has ended; ends the tasks and the socket."""
         watchers = self.sessions.watchers(time.monotonic())
-        end = {"outcome": self.state.outcome}
-        told = [session.ask("ended", end, timeout_seconds=FAREWELL_SECONDS) for session in watchers]
+        end = JobEnded(self.state.outcome)
+        told = [session.call(end, timeout_seconds=FAREWELL_SECONDS) for session in watchers]
         await asyncio.gather(*told, return_exceptions=True)
         for task in tuple(self._tasks):
             task.cancel()
@@ -192,42 +193,38 @@ class CoordinatorServer:
         seconds = self.state.add_event(node, what)
         self.store.event(seconds, node, what)
 
-    async def call(
-        self, member: Member, verb: str, body: dict[str, Any], seconds: float
-    ) -> dict[str, Any] | None:
+    async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
         """Asks one node; None if it is gone or refused, which is logged."""
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             return None
         self._refusals.pop(member.info.name, None)
         try:
-            return await session.ask(verb, body, timeout_seconds=seconds)
-        except (Gone, Refused) as error:
-            log.warning("%s did not do %r: %s", member.info.name, verb, error)
-            if isinstance(error, Refused):
+            return await session.call(request, timeout_seconds=seconds)
+        except (PeerLost, RemoteError) as error:
+            log.warning("%s did not do %s: %s", member.info.name, type(request).__name__, error)
+            if isinstance(error, RemoteError):
                 self._refusals[member.info.name] = error
             return None
 
-    async def call_or_raise(
-        self, member: Member, verb: str, body: dict[str, Any], seconds: float
-    ) -> dict[str, Any]:
+    async def call_or_raise(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType:
         """Asks one node that must answer; raises ClusterError, with its reason, if it is gone or refuses."""
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             raise ClusterError(f"{member.info.name} is gone")
         try:
-            return await session.ask(verb, body, timeout_seconds=seconds)
-        except (Gone, Refused) as error:
+            return await session.call(request, timeout_seconds=seconds)
+        except (PeerLost, RemoteError) as error:
             unmet = ClusterError(f"{member.info.name}: {error}")
-            unmet.exit_code = error.exit_code if isinstance(error, Refused) else unmet.exit_code
+            unmet.exit_code = error.exit_code if isinstance(error, RemoteError) else unmet.exit_code
             raise unmet from error
 
     async def call_all(
-        self, members: Iterable[Member], verb: str, body: dict[str, Any], seconds: float
-    ) -> dict[str, dict[str, Any]]:
+        self, members: Iterable[Member], request: Request[ReplyType], seconds: float
+    ) -> dict[str, ReplyType]:
         """Asks several at once; the answers by name, without those that did not answer."""
         asked = list(members)
-        answers = await asyncio.gather(*(self.call(member, verb, body, seconds) for member in asked))
+        answers = await asyncio.gather(*(self.call(member, request, seconds) for member in asked))
         return {m.info.name: a for m, a in zip(asked, answers, strict=True) if a is not None}
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
@@ -274,9 +271,9 @@ class CoordinatorServer:
         self.event(info.name, why)
         if death.stop is not None:
             self.request_stop(death.stop)
-        body = {"token": token, "role": info.role, "name": info.name}
+        lost = NodeLost(token, info.role, info.name)
         for other in self.state.members.alive():
-            self.spawn(self.call(other, "gone", body, NOTICE_SECONDS))
+            self.spawn(self.call(other, lost, NOTICE_SECONDS))
         self.broadcast_group(death.group)
         self.spawn(self.notify())
 
@@ -288,7 +285,8 @@ class CoordinatorServer:
             try:
                 message = decode([part.buffer for part in parts[1:]])
             except ProtocolError as error:
-                log.error("refused a message from %r: %s", identity, error)
+                log.error("refused a message of %r: %s", identity, error)
+                self.state.count_refused(identity.decode("ascii", "replace"))
                 self._send(identity, Failure(request=0, what=str(error)))
                 continue
             token = identity.decode("ascii", "replace")
@@ -304,19 +302,20 @@ class CoordinatorServer:
                 self.sessions.begin(identity, session)
             session.receive(message)
 
-    def _new_session(self, identity: bytes, token: str) -> Conversation:
-        async def handle(verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _new_session(self, identity: bytes, token: str) -> RpcChannel:
+        async def handle(request: Request[Any]) -> Reply:
             assert self._handle is not None
             began = time.monotonic()
             try:
-                return await self._handle(token, verb, body)
+                return await self._handle(token, request)
             finally:
                 if TRACER.on:
-                    TRACER.note(verb, began, time.monotonic() - began)
+                    TRACER.note(type(request).__name__, began, time.monotonic() - began)
 
-        return Conversation(
-            token, lambda message: self._send(identity, message), handle, repeatable=("status",)
-        )
+        def refused(_: str) -> None:
+            self.state.count_refused(token)
+
+        return RpcChannel(token, lambda message: self._send(identity, message), handle, refused=refused)
 
     def _send(self, identity: bytes, message: Message) -> None:
         assert self._socket is not None
@@ -325,10 +324,10 @@ class CoordinatorServer:
     def _pulse(self, identity: bytes, token: str, message: Pulse) -> None:
         member = self.state.members.find(token)
         dead = member is not None and not member.alive
-        body = {"declared_dead": member.lost_because} if member and dead else {}
-        self._send(identity, Pulse(body=body | {"examples": self.state.ledger.examples_so_far}))
+        why = member.lost_because if member and dead else ""
+        self._send(identity, PulseReply(self.state.ledger.examples_so_far, why))
         if member is not None and member.alive:
-            self.state.heartbeat(member, message.body)
+            self.state.heartbeat(member, message.counts)
 
     async def _watch(self) -> None:
         state = self.state
@@ -355,7 +354,7 @@ class CoordinatorServer:
         """A new generation, to all trainers: those that are not in it should know that too."""
         if view is not None and self.state.members.started:
             for trainer in self.state.members.alive("trainer"):
-                self.spawn(self.call(trainer, "group", view.to_body(), NOTICE_SECONDS))
+                self.spawn(self.call(trainer, SetGroup(view), NOTICE_SECONDS))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Runs a coroutine beside the others; an exception of it stops the job."""

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
 from ...pipeline.errors import ClusterError, ShadowSyncError
+from ...pipeline.wire.control_orders import (
+    Drain,
+    Finalize,
+    FinalizeReply,
+    ReadReplica,
+    SetGroup,
+    WriteCheckpoint,
+    WriteCheckpointReply,
+)
 from ...sync_algos.model_origin import ModelOrigin
 from ..runtime.threads import run_in_thread_uncancellable
 from .checkpoint import PART_SECONDS, Books, manifest_of
@@ -67,20 +76,18 @@ class JobFinalizer:
             await self._finalize_together(trainers, closing_round=closing_round)
         elif closing_round:
             for trainer in trainers:
-                answer = await self._server.call(
-                    trainer, "settle", {"closing_round": True}, self._bound_seconds
-                )
+                answer = await self._server.call(trainer, Finalize(closing_round=True), self._bound_seconds)
                 if answer is not None:
                     self._note_finalized({trainer.info.name: answer})
         await self._count_syncs()
 
     async def _finalize_together(self, trainers: list[Member], *, closing_round: bool) -> None:
         """All at once, and again without those that die in it."""
-        body = {"closing_round": closing_round}
+        finalize = Finalize(closing_round=closing_round)
         while trainers:
             view = self._state.group.form(trainer.info.index for trainer in trainers)
-            await self._server.call_all(trainers, "group", view.to_body(), self._ask_seconds)
-            answers = await self._server.call_all(trainers, "settle", body, self._bound_seconds)
+            await self._server.call_all(trainers, SetGroup(view), self._ask_seconds)
+            answers = await self._server.call_all(trainers, finalize, self._bound_seconds)
             self._note_finalized(answers)
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers):
@@ -104,16 +111,16 @@ class JobFinalizer:
         """The living nodes of a role; in a hurry those that answered when they were held."""
         return [m for m in self._state.members.alive(role) if not self._hurry or m.info.name in held]
 
-    def _note_finalized(self, answers: dict[str, dict[str, Any]]) -> None:
-        for name, counts in answers.items():
-            self._outcome.trainers.setdefault(name, {}).update(counts)
-            self._model.finalized(name, counts)
+    def _note_finalized(self, replies: Mapping[str, FinalizeReply]) -> None:
+        for name, reply in replies.items():
+            self._outcome.trainers.setdefault(name, {}).update(reply.counts)
+            self._model.finalized(name, reply)
 
     async def _count_syncs(self) -> None:
         syncs = self._state.members.alive("sync")
-        self._outcome.syncs = await self._server.call_all(
-            syncs, "hold", {}, min(HOLD_SECONDS, self._ask_seconds)
-        )
+        seconds = min(HOLD_SECONDS, self._ask_seconds)
+        replies = await self._server.call_all(syncs, Drain({}), seconds)
+        self._outcome.syncs = {name: reply.counts for name, reply in replies.items()}
         for name, answer in self._outcome.syncs.items():
             if orphaned := int(answer.get("orphaned_slices", 0)):
                 # Contract 9: nobody knows whether the trainer had the answer before it died.
@@ -128,11 +135,11 @@ class JobFinalizer:
             return
         sums = Divergence(len(trainers))
         for start in range(0, self._model.dense_elements, CHUNK_ELEMENTS):
-            body = {"start": start, "stop": min(start + CHUNK_ELEMENTS, self._model.dense_elements)}
-            answers = await self._server.call_all(trainers, "replica_chunk", body, ASK_SECONDS)
+            read = ReadReplica(start, min(start + CHUNK_ELEMENTS, self._model.dense_elements))
+            answers = await self._server.call_all(trainers, read, ASK_SECONDS)
             if len(answers) < len(trainers):
                 return
-            sums.add([np.frombuffer(answer["values"], dtype=np.float32) for answer in answers.values()])
+            sums.add([np.frombuffer(answer.values, dtype=np.float32) for answer in answers.values()])
         self._outcome.divergence = sums.value()
 
     async def checkpoint(self) -> None:
@@ -157,31 +164,33 @@ class JobFinalizer:
         """All files but the manifest, with the trainer whose model it is."""
         # Before the shards write: each of them then has all of these batches, in a hurry perhaps more.
         books = Books.of(self._state)
-        body = {"directory": str(directory), "dense": False, "model": self._model.origin}
-        saver, written = await self._save_model(trainers, body)
+        # What a checkpoint has is in the ledger's file, too.
+        await self._server.store.flush()
+        part = WriteCheckpoint(str(directory), self._model.origin)
+        saver, written = await self._save_model(trainers, part)
         shards = self._state.members.alive("embedding")
         syncs = self._present("sync", self._outcome.syncs)
         others = [*(trainer for trainer in trainers if trainer is not saver), *shards, *syncs]
-        answers = await self._server.call_all(others, "checkpoint", body, self._part_seconds)
+        answers = await self._server.call_all(others, part, self._part_seconds)
         missing = [shard.info.name for shard in shards if shard.info.name not in answers]
         if missing:
             raise checkpoint_failed(missing, "its part", self._server.refusals)
-        files = [FileEntry(**f) for part in (written, *answers.values()) for f in part["files"]]
+        files = [file for reply in (written, *answers.values()) for file in reply.files]
         files += await asyncio.to_thread(books.ledger.write, directory)
         return saver, manifest_of(self._state, files, self._model.saved(saver.info.name), books)
 
     async def _save_model(
-        self, trainers: list[Member], body: dict[str, Any]
-    ) -> tuple[Member, dict[str, Any]]:
+        self, trainers: list[Member], part: WriteCheckpoint
+    ) -> tuple[Member, WriteCheckpointReply]:
         """Has one trainer write the model that comes out: the first that can. Where none can, the single
         model is lost, and a replica is saved, and said to be one. Raises ClusterError if nobody answers."""
         names = self._model.by_promise(trainer.info.name for trainer in trainers)
         ordered = sorted(trainers, key=lambda trainer: names.index(trainer.info.name))
         for origin in dict.fromkeys((self._model.origin, ModelOrigin.REPLICAS)):
             for trainer in ordered:
-                dense = body | {"dense": True, "model": origin}
-                answer = await self._server.call(trainer, "checkpoint", dense, self._part_seconds)
-                if answer is not None and answer["ready"]:
+                dense = replace(part, dense=True, model=origin)
+                answer = await self._server.call(trainer, dense, self._part_seconds)
+                if answer is not None and answer.ready:
                     self._model.saved_by = saver = trainer.info.name
                     if origin != self._model.origin:
                         lost = self._model.words

@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...pipeline.config.job import Job
 from ...pipeline.data.parquet import IdClass
 from ...pipeline.errors import ExitCode
 from ...pipeline.types import BatchId
-from ..runtime.members import GroupView, SyncGroup
+from ...pipeline.wire.control_messages import TrainedBatch
+from ...pipeline.wire.control_orders import GroupView
+from ...pipeline.wire.field_checks import Counts
+from ..runtime.members import SyncGroup
 from .bad_batches import BadBatches
 from .ledger import Acknowledged, LedgerState
 from .membership import Member, Membership
@@ -23,6 +26,7 @@ from .progress import InputSize, NodeRates, TrainingMetrics
 
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512
+STRANGERS: Final = "others"
 
 
 class Phase(enum.Enum):
@@ -116,18 +120,6 @@ class Death:
     group: GroupView | None
 
 
-@dataclass(frozen=True)
-class TrainedBatch:
-    """What a trainer says of a batch that it trained, `age_seconds` ago."""
-
-    id: BatchId
-    examples: int
-    loss_sum: float
-    positives: float
-    weight: float
-    age_seconds: float
-
-
 class JobState:
     """Everything that the coordinator knows of its job. Owned by the coordinator's loop.
 
@@ -173,6 +165,8 @@ class JobState:
         self.phase = Phase.GATHERING
         self.stop: Stop | None = None
         self.lost_dense_updates = 0
+        # Messages of each node that were refused for their form; of others under their role.
+        self.refused_messages: dict[str, int] = {}
         self._synced_iterations: dict[str, int] = {}
         self._clock = clock
         self._started_at = clock()
@@ -204,6 +198,12 @@ class JobState:
         self.stop = stop
         return True
 
+    def count_refused(self, token: str) -> None:
+        """A message was refused for its form; of those who are no nodes all are counted together."""
+        member = self.members.find(token)
+        name = member.info.name if member is not None else STRANGERS
+        self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
+
     def add_event(self, node: str, what: str) -> float:
         """Notes what happened to a node; gives when."""
         seconds = self.seconds()
@@ -225,7 +225,7 @@ class JobState:
         self.places[token] = host, pid
         return member
 
-    def heartbeat(self, member: Member, metrics: dict[str, Any]) -> None:
+    def heartbeat(self, member: Member, metrics: Counts) -> None:
         """The counts of a living node; `metrics` is kept, not copied."""
         member.beat(metrics)
         now, name = self.seconds(), member.info.name
@@ -267,8 +267,7 @@ class JobState:
         if not self.members.started:
             text = f"{name} died before the job started ({member.lost_because})"
         elif role == "embedding":
-            rows = member.facts.get("rows", 0)
-            text = f"{name} died and its {rows:,} rows with it"
+            text = f"{name} died and its {member.facts.rows:,} rows with it"
             return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
         elif role == "reader":
             text = f"{name} died; what it had not delivered is untrained"

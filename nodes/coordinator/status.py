@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from ...pipeline.errors import ProtocolError
+from ...pipeline.wire.control_messages import GetStatus
 from ...watch.curves import parts_of
 from ...watch.status import (
     Books,
@@ -23,7 +23,6 @@ from ...watch.status import (
     Status,
     SyncFigures,
     Validation,
-    cursor_of,
 )
 from ..runtime.node import process_metrics
 from .membership import Member
@@ -32,15 +31,9 @@ from .state import JobState, Phase
 SELF = "coordinator-0"
 
 
-def answer_status(state: JobState, body: dict[str, Any]) -> dict[str, Any]:
-    """The answer's body. The question's may have `curves`, the cursors of those that the asker has (absent:
-    it wants none), and `incidents`, the number of the last one that it knows. Raises ProtocolError."""
-    try:
-        cursor = cursor_of(body["curves"]) if "curves" in body else None
-        incidents = int(body.get("incidents", 0))
-    except (TypeError, ValueError) as error:
-        raise ProtocolError(f"status: {error}") from error
-    return build_status(state, cursor, incidents).model_dump(mode="json")
+def answer_status(state: JobState, request: GetStatus) -> dict[str, Any]:
+    """The status for a reply, with what is new since the request's cursors."""
+    return build_status(state, request.curves, request.incidents).model_dump(mode="json")
 
 
 def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -> Status:
@@ -167,6 +160,7 @@ def _myself(state: JobState, now: float) -> NodeStatus:
         cpu_seconds=metrics["cpu_seconds"],
         memory_bytes=metrics.get("memory_bytes"),
         peak_memory_bytes=metrics["peak_memory_bytes"],
+        refused_messages=sum(state.refused_messages.values()),
     )
 
 
@@ -190,15 +184,16 @@ def _node(state: JobState, member: Member, now: float) -> NodeStatus:
         why=member.lost_because,
         cpu=rate("cpu_seconds"),
         cpu_seconds=metrics.get("cpu_seconds"),
-        memory_bytes=metrics.get("memory_bytes") if alive else None,
-        peak_memory_bytes=metrics.get("peak_memory_bytes"),
-        examples=metrics.get("trained_examples" if info.role == "trainer" else "read_examples"),
+        memory_bytes=member.count("memory_bytes") if alive else None,
+        peak_memory_bytes=member.count("peak_memory_bytes"),
+        examples=member.count("trained_examples" if info.role == "trainer" else "read_examples"),
         examples_per_second=rate("trained_examples" if info.role == "trainer" else "read_examples"),
         wait=min(1.0, waited / state.job.trainer.workers) if waited is not None else None,
-        rounds=metrics.get("rounds"),
-        gap_open=metrics.get("gap_open"),
-        queued=metrics.get("queued_batches"),
-        kept_bytes=metrics.get("kept_bytes"),
+        rounds=member.count("rounds"),
+        gap_open=member.count("gap_open"),
+        queued=member.count("queued_batches"),
+        kept_bytes=member.count("kept_bytes"),
+        refused_messages=member.count("refused_messages") or 0,
         requests_per_second=rate("lookups" if info.role == "embedding" else "applied_slices")
         if info.role in ("embedding", "sync")
         else None,

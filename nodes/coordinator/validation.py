@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from ...pipeline.config.sections import ValidationSection
-from ...pipeline.data.span import span_to_body
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError
 from ...pipeline.metrics import QualitySums
+from ...pipeline.wire.field_checks import values_of
 from ..runtime.process import ONE_THREAD, SCORING, exit_status_text, python
 
 # Lower than training's, and yet it gets a share where training takes the whole machine.
@@ -48,7 +48,7 @@ async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> Checkpoin
     assert process.stderr is not None
     question = {
         "checkpoint": str(checkpoint),
-        "spans": [span_to_body(span) for span in spans],
+        "spans": [values_of(span) for span in spans],
         "nice": NICE,
     }
     try:

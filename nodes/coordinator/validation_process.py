@@ -33,13 +33,14 @@ def score(question: dict[str, Any]) -> dict[str, Any]:
     """The metrics of the checkpoint on the spans; raises CheckpointError, DataError, ResourceError."""
     import torch
 
-    from ...pipeline.data.span import span_from_body
+    from ...pipeline.data.span import Span
     from ...pipeline.saved_model.evaluate import score_spans
     from ...pipeline.saved_model.model import SavedModel
+    from ...pipeline.wire.field_checks import record_of
 
     torch.set_num_threads(1)
     model = SavedModel.open(Path(question["checkpoint"]))
-    scores = score_spans(model, [span_from_body(span) for span in question["spans"]])
+    scores = score_spans(model, [record_of(Span, values) for values in question["spans"]])
     sums = scores.sums
     return {
         "model": model.manifest.model,

@@ -6,7 +6,6 @@ What one embedding node puts into a checkpoint.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Mapping
@@ -32,8 +31,18 @@ from ...pipeline.embedding.storage.saved_tables import (
 from ...pipeline.embedding.storage.store import ShardStore
 from ...pipeline.errors import ResourceError
 from ...pipeline.memory import available_memory_bytes
-from ...pipeline.types import BatchId
-from ..runtime.role import NodeContext, ServingRole, unknown_verb
+from ...pipeline.wire.control_base import Done, Reply, Request
+from ...pipeline.wire.control_messages import NodeFacts
+from ...pipeline.wire.control_orders import (
+    Begin,
+    ConnectPeers,
+    Drain,
+    DrainReply,
+    NodeLost,
+    WriteCheckpoint,
+    WriteCheckpointReply,
+)
+from ..runtime.role import NodeContext, ServingRole, not_answered
 from .server import ShardService
 
 
@@ -98,7 +107,6 @@ class _Taken:
 
     part: ShardPart | None
     files: list[FileEntry]
-    applied: int
     pause_seconds: float
 
 
@@ -111,7 +119,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         super().__init__()
         self._job = job
 
-    async def prepare(self, node: NodeContext) -> dict[str, Any]:
+    async def prepare(self, node: NodeContext) -> NodeFacts:
         """Allocates and fills the shard, after checking that it fits into memory, and restores what the job
         starts from."""
         store, applied, absent, digest = await asyncio.to_thread(self._make, node)
@@ -122,15 +130,16 @@ class EmbeddingRole(ServingRole[ShardService]):
         self._service.start()
         widths = ", ".join(str(dim) for dim in sorted(set(store.dims)))
         log.info("holds %d rows of %s floats", store.rows, widths)
-        return {
-            "rows": store.rows,
-            "plan_digest": store.plan.digest,
-            "pieces": [[piece.table, piece.start, piece.stop] for piece in store.plan.pieces_of(store.node)],
-            "fresh_tables": absent,
-            "start_digest": digest,
-            "checkpoint_bytes": ShardPart.of(store, applied).bytes,
-            "restored_batches": len(applied),
-        }
+        pieces = store.plan.pieces_of(store.node)
+        return NodeFacts(
+            rows=store.rows,
+            plan_digest=store.plan.digest,
+            pieces=tuple((piece.table, piece.start, piece.stop) for piece in pieces),
+            fresh_tables=tuple(absent),
+            start_digest=digest,
+            checkpoint_bytes=ShardPart.of(store, applied).bytes,
+            restored_batches=len(applied),
+        )
 
     def _make(self, node: NodeContext) -> tuple[ShardStore, AppliedBatches, list[str], str]:
         """The shard, what is known to be applied to it, the tables that have their first values although
@@ -158,23 +167,21 @@ class EmbeddingRole(ServingRole[ShardService]):
         ranges = SavedLedger.read(folder, manifest.files).applied_ranges()
         return store, AppliedBatches.from_array(ranges), absent, manifest.digest
 
-    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """meet, begin, gone, hold, checkpoint."""
-        if verb in ("meet", "begin"):
-            return {}
-        if verb == "gone":
-            service, token = self.service, str(body["token"])
+    async def handle(self, request: Request[Any]) -> Reply:
+        """ConnectPeers, Begin, NodeLost, Drain, WriteCheckpoint."""
+        if isinstance(request, Drain):
+            applied = tuple(batch for batch in request.batches if batch in self.service.applied)
+            return DrainReply(self.metrics(), {}, applied_of=applied)
+        if isinstance(request, WriteCheckpoint):
+            return await self._checkpoint(Path(request.directory), running=request.running)
+        if isinstance(request, NodeLost):
+            service, token = self.service, request.token
             service.call(lambda: service.lose(token))
-            return {}
-        if verb == "hold":
-            applied = self.service.applied
-            asked = [BatchId.from_wire(batch) for batch in body.get("batches", ())]
-            return self.metrics() | {"applied_of": [list(batch) for batch in asked if batch in applied]}
-        if verb == "checkpoint":
-            return await self._checkpoint(Path(str(body["directory"])), running=bool(body.get("running")))
-        raise unknown_verb(self.name, verb)
+        elif not isinstance(request, ConnectPeers | Begin):
+            raise not_answered(self.name, request)
+        return Done()
 
-    async def _checkpoint(self, directory: Path, *, running: bool) -> dict[str, Any]:
+    async def _checkpoint(self, directory: Path, *, running: bool) -> WriteCheckpointReply:
         """Writes rows and the batches applied to them, of one moment. While training goes on they are copied
         on the service thread, which pushes and lookups wait for, and written on another. Raises ResourceError
         then if the memory for a copy is not there: nobody that trains waits for a disk (contract 1)."""
@@ -185,11 +192,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         if taken.part is not None:
             files = await asyncio.to_thread(taken.part.write, directory)
         log.info("wrote %d files; pushes waited for %.3f s", len(files), taken.pause_seconds)
-        return {
-            "files": [dataclasses.asdict(entry) for entry in files],
-            "applied_batches": taken.applied,
-            "pause_seconds": taken.pause_seconds,
-        }
+        return WriteCheckpointReply(tuple(files), pause_seconds=taken.pause_seconds)
 
     def _take(self, service: ShardService, directory: Path, *, running: bool) -> _Taken:
         began = time.monotonic()
@@ -198,7 +201,7 @@ class EmbeddingRole(ServingRole[ShardService]):
             self._require_memory(part)
         copy = part.copied() if running else None
         files = part.write(directory) if copy is None else []
-        return _Taken(copy, files, len(service.applied), time.monotonic() - began)
+        return _Taken(copy, files, time.monotonic() - began)
 
     def _require_memory(self, part: ShardPart) -> None:
         available, fraction = available_memory_bytes(), self._job.embedding.memory_fraction

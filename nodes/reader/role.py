@@ -13,11 +13,20 @@ from typing import Any, ClassVar
 import zmq
 
 from ...pipeline.config.job import Job
-from ...pipeline.data.span import span_from_body
-from ...pipeline.types import BatchId
+from ...pipeline.wire.control_base import Done, Reply, Request
+from ...pipeline.wire.control_messages import HeldBatch, NextSpan, NodeFacts, ReturnBatches, SpanRead
+from ...pipeline.wire.control_orders import (
+    Begin,
+    ConnectPeers,
+    Drain,
+    DrainReply,
+    Evaluate,
+    EvaluateReply,
+    NodeLost,
+)
 from ...pipeline.wire.sockets import Listener
 from ...pipeline.wire.tasks import TaskSet
-from ..runtime.role import NodeContext, Role, unknown_verb
+from ..runtime.role import NodeContext, Role, not_answered
 from .deliveries import TRAINING
 from .parser import Parser, ReadSpan, SpanTotals
 from .sender import Sender
@@ -52,8 +61,8 @@ class ReaderRole(Role):
         self._listener = Listener(context, address)
         return self._listener.endpoint
 
-    async def prepare(self, node: NodeContext) -> dict[str, Any]:
-        """Starts the parser and the sender; nothing is read before `begin`."""
+    async def prepare(self, node: NodeContext) -> NodeFacts:
+        """Start the parser and the sender; nothing is read before `begin`."""
         assert self._listener is not None
         self._node = node
         self._feed = Parser(self._job, self._wake_sender, node.fail)
@@ -62,23 +71,21 @@ class ReaderRole(Role):
         self._tasks.start(self._sender.serve())
         self._tasks.start(self._sender.look_for_overdue())
         self._feed.start()
-        return {}
+        return NodeFacts()
 
-    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """meet, begin, gone, hold, evaluate."""
-        if verb == "meet":
-            return {}
-        if verb == "begin":
+    async def handle(self, request: Request[Any]) -> Reply:
+        """ConnectPeers, Begin, NodeLost, Drain, Evaluate."""
+        if isinstance(request, Drain):
+            return await self._drain()
+        if isinstance(request, Evaluate):
+            return await self._evaluate(request)
+        if isinstance(request, Begin):
             self._tasks.start(self._take_spans())
-            return {}
-        if verb == "gone":
-            self._returning.append(self._tasks.start(self._return_batches(str(body["token"]))))
-            return {}
-        if verb == "hold":
-            return await self._hold()
-        if verb == "evaluate":
-            return await self._evaluate(body)
-        raise unknown_verb(self.name, verb)
+        elif isinstance(request, NodeLost):
+            self._returning.append(self._tasks.start(self._return_batches(request.token)))
+        elif not isinstance(request, ConnectPeers):
+            raise not_answered(self.name, request)
+        return Done()
 
     def metrics(self) -> dict[str, Any]:
         """Counts so far."""
@@ -102,11 +109,10 @@ class ReaderRole(Role):
         assert self._feed is not None
         while True:
             self._span_read.clear()
-            grant = await self._node.coordinator.ask("next_span", {}, timeout_seconds=ASK_SECONDS)
-            if not grant.get("span"):
+            reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=ASK_SECONDS)
+            if (grant := reply.grant) is None:
                 return
-            span, skip = span_from_body(grant["span"]), frozenset(map(int, grant.get("skip", ())))
-            self._feed.give(ReadSpan(TRAINING, int(grant["epoch"]), span, skip))
+            self._feed.give(ReadSpan(TRAINING, grant.epoch, grant.span, frozenset(grant.skip)))
             await self._span_read.wait()
 
     def _on_totals(self, totals: SpanTotals) -> None:
@@ -125,17 +131,12 @@ class ReaderRole(Role):
     async def _tell_span_read(self, totals: SpanTotals) -> None:
         assert self._node is not None
         assert self._feed is not None
-        body = {
-            "epoch": totals.work.epoch,
-            "span": totals.work.span.number,
-            "batches": totals.batches,
-            "examples": totals.examples,
-            "bad_rows": totals.bad_rows,
-        }
+        work = totals.work
+        read = SpanRead(work.epoch, work.span.number, totals.batches, totals.examples, totals.bad_rows)
         if totals.bad_rows:
             for row in self._feed.bad_rows.first:
                 log.warning("bad row: %s", row)
-        await self._node.coordinator.ask("span_read", body, timeout_seconds=ASK_SECONDS)
+        await self._node.coordinator.call(read, timeout_seconds=ASK_SECONDS)
 
     async def _return_batches(self, token: str) -> None:
         assert self._node is not None
@@ -143,13 +144,13 @@ class ReaderRole(Role):
         assert sender is not None
         lost = sender.state.lose(token)
         sender.wake()
-        body = {"token": token, "batches": [[list(batch), examples] for batch, examples in lost]}
-        answer = await self._node.coordinator.ask("returned", body, timeout_seconds=ASK_SECONDS)
-        again = [BatchId.from_wire(batch) for batch in answer["again"]]
+        request = ReturnBatches(token, tuple(HeldBatch(batch, examples) for batch, examples in lost))
+        reply = await self._node.coordinator.call(request, timeout_seconds=ASK_SECONDS)
+        again = list(reply.again)
         sender.state.settle(token, again)
         sender.wake()
 
-    async def _hold(self) -> dict[str, Any]:
+    async def _drain(self) -> DrainReply:
         assert self._feed is not None
         sender = self._sender
         assert sender is not None
@@ -157,15 +158,13 @@ class ReaderRole(Role):
         # A dead trainer's batches are on the books before the books are closed.
         await asyncio.gather(*self._returning, return_exceptions=True)
         sequences = sender.state.hold()
-        return self.metrics() | {"sequences": sequences}
+        return DrainReply(self.metrics(), sequences)
 
-    async def _evaluate(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _evaluate(self, request: Evaluate) -> EvaluateReply:
         assert self._feed is not None
         sender = self._sender
         assert sender is not None
-        number = int(body["pass"])
-        tokens = [str(token) for token in body["tokens"]]
-        spans = [span_from_body(span) for span in body["spans"]]
+        number, tokens, spans = request.pass_number, list(request.tokens), request.spans
         self._eval_totals[number] = [0, 0]
         self._eval_spans_left[number] = len(spans)
         self._eval_parsed[number] = asyncio.Event()
@@ -176,7 +175,7 @@ class ReaderRole(Role):
             await self._eval_parsed[number].wait()
         await sender.finished(number)
         examples, bad_rows = self._eval_totals[number]
-        return {"examples": examples, "bad_rows": bad_rows}
+        return EvaluateReply(examples, bad_rows)
 
     def _wake_sender(self) -> None:
         """On the parser's thread."""

@@ -13,22 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """The trainers, by index and ascending, that take part in rounds of this generation."""
-
-    generation: int
-    members: tuple[int, ...]
-
-    def to_body(self) -> dict[str, Any]:
-        """For a message."""
-        return {"generation": self.generation, "members": list(self.members)}
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> GroupView:
-        """From a message's body; raises KeyError, TypeError or ValueError for another one."""
-        return cls(int(body["generation"]), tuple(int(member) for member in body["members"]))
+from ...pipeline.wire.control_orders import GroupView
 
 
 class SyncGroup:

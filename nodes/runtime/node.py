@@ -13,7 +13,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,10 +23,22 @@ import zmq.asyncio
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ...pipeline.jobfile.extras import missing_modules
-from ...pipeline.wire.conversation import Conversation, Gone, Refused
+from ...pipeline.wire.control_base import Reply, Request
+from ...pipeline.wire.control_messages import Hello, Interrupt, NodeFailed, Ready
+from ...pipeline.wire.control_orders import (
+    Finish,
+    FinishReply,
+    Measure,
+    Measures,
+    ProcessTrace,
+    Trace,
+    TraceReply,
+)
 from ...pipeline.wire.endpoints import advertised
+from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.messages import Failure, Pulse
+from ...pipeline.wire.messages import Failure, Pulse, PulseReply
+from ...pipeline.wire.rpc_channel import PeerLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.segment import running_kernel
 from ...pipeline.wire.sockets import prepare, send_now
@@ -52,25 +64,19 @@ class NodeProfile:
         self._metrics = metrics
         self._sampler: Sampler | None = None
 
-    def measure(self, *, last: bool) -> dict[str, Any]:
-        """Read all counts, with this machine's clock.
-
-        The first call starts the sampler of this process, and one with `last` stops it.
-        """
+    def measure(self, *, last: bool) -> Measures:
+        """All counts as they are now, with this machine's clock. The first call starts what samples this
+        process, and one with `last` ends it."""
         if self._sampler is None:
             self._sampler = Sampler()
             self._sampler.start()
-        answer = measures(self._metrics(), self._sampler)
-        answer["threads"] |= self._role.process_threads()
+        found = measures(self._metrics(), self._sampler, self._role.process_threads())
         if last:
             self.close()
-        return answer
+        return found
 
-    async def trace(self, seconds: float) -> dict[str, Any]:
-        """Trace all threads for `seconds`, at most LONGEST_TRACE_SECONDS; see `Tracer.stop`.
-
-        `processes` has the traces of the node's other processes.
-        """
+    async def trace(self, seconds: float) -> TraceReply:
+        """What each thread did in the next `seconds`, at most LONGEST_TRACE_SECONDS; see `Tracer.stop`."""
         seconds = min(seconds, LONGEST_TRACE_SECONDS)
         further = asyncio.ensure_future(self._role.trace_processes(seconds))
         TRACER.start()
@@ -78,7 +84,7 @@ class NodeProfile:
             await asyncio.sleep(seconds)
         finally:
             traced = TRACER.stop()
-        return traced | {"pid": os.getpid(), "processes": await further}
+        return TraceReply((process_trace("", os.getpid(), traced), *await further))
 
     def close(self) -> None:
         """Stop the sampler."""
@@ -87,16 +93,24 @@ class NodeProfile:
             self._sampler = None
 
 
-def measures(counts: Mapping[str, Any], sampler: Sampler) -> dict[str, Any]:
-    """Measure a process: its counts, threads and sampler, with this machine's clock."""
-    return {
-        "clock": time.monotonic(),
-        "machine": running_kernel(),
-        "cores": cores(),
-        "counts": counts,
-        "threads": thread_figures(),
-        "sampled": sampler.figures(),
-    }
+def measures(counts: Counts, sampler: Sampler, further: Mapping[str, Sequence[float]]) -> Measures:
+    """A process's counts, its threads and what `sampler` saw, as they are now, with this machine's clock;
+    `further` are threads of its other processes."""
+    threads = {**thread_figures(), **further}
+    return Measures(
+        clock=time.monotonic(),
+        machine=running_kernel(),
+        cores=cores(),
+        counts=counts,
+        threads={name: (ran, waited) for name, (ran, waited) in threads.items()},
+        sampled=sampler.figures(),
+    )
+
+
+def process_trace(process: str, pid: int, traced: Mapping[str, Any]) -> ProcessTrace:
+    """What `Tracer.stop` gave, for a message."""
+    marks = tuple((name, thread, began, length) for name, thread, began, length in traced["marks"])
+    return ProcessTrace(process, pid, tuple(traced["names"]), tuple(traced["threads"]), marks)
 
 
 def cores() -> int:
@@ -139,13 +153,13 @@ class Node:
         self._process = process or ProcessHooks()
         self.exit_code = ExitCode.OK
         self.exit_text = ""
-        self._told_end = (ExitCode.OK, "")
         self._finished = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._context = self._process.zmq_context()
         self._heard_at = self._loop.time()
         self._joined = False
         self._ready = False
+        self._refused_messages = 0
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
         self._profile = NodeProfile(role, self._metrics)
@@ -159,12 +173,8 @@ class Node:
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
         try:
             self._connect()
-            self._talk = Conversation(
-                "the coordinator",
-                self._send,
-                self._handle,
-                repeatable=self.role.repeatable,
-                answered=self._after_answer,
+            self._channel = RpcChannel(
+                "the coordinator", self._send, self._handle, refused=self._count_refused
             )
             self._install_signals()
             self._tasks.start(self._receive())
@@ -209,48 +219,48 @@ class Node:
     async def _work(self) -> None:
         settings, job = self.settings, self.settings.job
         endpoint = self.role.listen(self._context, settings.listen_at())
-        hello = {
-            "role": self.role.name,
-            "token": settings.token,
-            "digest": job.digest,
-            "endpoint": advertised(endpoint, settings.bind, await resolve_advertised_host(settings))
+        hello = Hello(
+            role=self.role.name,
+            token=settings.token,
+            digest=job.digest,
+            endpoint=advertised(endpoint, settings.bind, await resolve_advertised_host(settings))
             if endpoint
             else "",
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-        }
+            pid=os.getpid(),
+            host=socket.gethostname(),
+        )
         try:
-            welcome = await self._talk.ask("hello", hello, timeout_seconds=job.run.start_timeout_seconds)
-        except Gone as error:
+            welcome = await self._channel.call(hello, timeout_seconds=job.run.start_timeout_seconds)
+        except PeerLost as error:
             raise ClusterError(
                 f"no coordinator answered within {job.run.start_timeout_seconds:g} s",
                 where=settings.join,
                 remedy="start the coordinator first and give the address that it prints",
             ) from error
-        except Refused as error:
+        except RemoteError as error:
             raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
         self._joined = True
-        name = str(welcome["name"])
-        self._process.log_to(str(welcome["folder"]), name)
+        name = welcome.name
+        self._process.log_to(welcome.folder, name)
         log.info("joined as %s", name)
         context = NodeContext(
             job=job,
             name=name,
-            index=int(welcome["index"]),
+            index=welcome.index,
             token=settings.token,
-            folder=str(welcome["folder"]),
+            folder=welcome.folder,
             zmq_context=self._context,
-            coordinator=self._talk,
-            plan=TablePlan.from_body(job.tables, job.embedding.nodes, welcome.get("plan")),
+            coordinator=self._channel,
+            plan=TablePlan.from_body(job.tables, job.embedding.nodes, welcome.plan),
             fail=self.fail,
         )
         facts = await self.role.prepare(context)
-        await self._serve_metrics(name, Path(str(welcome["folder"])).name)
+        await self._serve_metrics(name, Path(welcome.folder).name)
         self._tasks.start(self._pulse())
         self._ready = True
         try:
-            await self._talk.ask("ready", facts, timeout_seconds=job.run.start_timeout_seconds)
-        except (Gone, Refused) as error:
+            await self._channel.call(Ready(facts), timeout_seconds=job.run.start_timeout_seconds)
+        except (PeerLost, RemoteError) as error:
             raise ClusterError(str(error)) from error
 
     async def _receive(self) -> None:
@@ -259,8 +269,9 @@ class Node:
             try:
                 message = decode([part.buffer for part in parts])
             except ProtocolError as error:
+                self._refused_messages += 1
                 if self._joined:
-                    log.error("refused a message from the coordinator: %s", error)
+                    log.error("refused a message of the coordinator: %s", error)
                 else:
                     self._end(error.exit_code, f"{self.settings.join}: {error}")
                 continue
@@ -270,19 +281,19 @@ class Node:
                     log.error("the coordinator refused a message: %s", message.what)
                 else:
                     self._end(ExitCode.CLUSTER, f"{self.settings.join}: refused: {message.what}")
-            elif not isinstance(message, Pulse):
-                self._talk.receive(message)
-            elif why := message.body.get("declared_dead"):
+            elif not isinstance(message, PulseReply):
+                self._channel.receive(message)
+            elif why := message.declared_dead:
                 # It was stopped, or cut off, for too long; others do its work now.
                 self._end(ExitCode.STOPPED_BY_DEATH, f"this node was declared dead: it {why}")
             else:
-                self.role.progress(int(message.body.get("examples", 0)))
+                self.role.progress(message.examples)
 
     async def _pulse(self) -> None:
         limit = 2 * self.settings.job.run.node_timeout_seconds
         while True:
             self._counts = self._metrics()
-            self._send(Pulse(body=self._counts))
+            self._send(Pulse(self._counts))
             await asyncio.sleep(self._process.pulse_seconds)
             if self._loop.time() - self._heard_at > limit:
                 self._end(
@@ -292,7 +303,13 @@ class Node:
 
     def _metrics(self) -> dict[str, Any]:
         own, others = process_metrics(), self.role.process_metrics()
-        return {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
+        total = {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
+        # The role's, of its other links, and those of the link to the coordinator.
+        total["refused_messages"] = total.get("refused_messages", 0) + self._refused_messages
+        return total
+
+    def _count_refused(self, _: str) -> None:
+        self._refused_messages += 1
 
     async def _serve_metrics(self, name: str, run: str) -> None:
         address = metrics_address(self.settings)
@@ -316,20 +333,17 @@ class Node:
             limit_seconds=self.settings.job.run.node_timeout_seconds,
         )
 
-    async def _handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        if verb == "measure":
-            return self._profile.measure(last=bool(body.get("last")))
-        if verb == "trace":
-            return await self._profile.trace(float(body["seconds"]))
-        if verb != "finish":
-            return await self.role.handle(verb, body)
-        self._told_end = ExitCode(int(body.get("exit_code", 0))), str(body.get("why", ""))
-        return self._metrics()
-
-    def _after_answer(self, verb: str) -> None:
-        # The answer is in the socket, which lingers when it is closed until that has left.
-        if verb == "finish":
-            self._end(*self._told_end)
+    async def _handle(self, request: Request[Any]) -> Reply:
+        if isinstance(request, Measure):
+            return self._profile.measure(last=request.last)
+        if isinstance(request, Trace):
+            return await self._profile.trace(request.seconds)
+        if not isinstance(request, Finish):
+            return await self.role.handle(request)
+        # The answer is sent before this runs, and the socket lingers; it ends also where there is nothing to
+        # measure yet.
+        self._loop.call_soon(self._end, request.exit_code, request.why)
+        return FinishReply(self._metrics())
 
     def _send(self, message: Message) -> None:
         send_now(self._socket, encode(message))
@@ -337,9 +351,8 @@ class Node:
     async def _tell_failure(self, error: BaseException) -> None:
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
         if self._joined:
-            with contextlib.suppress(Gone, Refused):
-                body = {"what": describe(error), "exit_code": int(code)}
-                await self._talk.ask("failed", body, timeout_seconds=2.0)
+            with contextlib.suppress(PeerLost, RemoteError):
+                await self._channel.call(NodeFailed(describe(error), code), timeout_seconds=2.0)
 
     def _install_signals(self) -> None:
         self._process.on_interrupt(self._loop, self._on_signal)
@@ -353,8 +366,8 @@ class Node:
             self._tasks.start(self._ask_interrupt())
 
     async def _ask_interrupt(self) -> None:
-        with contextlib.suppress(Gone, Refused):
-            await self._talk.ask("interrupt", {}, timeout_seconds=5.0)
+        with contextlib.suppress(PeerLost, RemoteError):
+            await self._channel.call(Interrupt(), timeout_seconds=5.0)
 
     def _end_as_orphan(self) -> None:
         # The coordinator notices it too, and needs its nodes for a checkpoint.
@@ -373,7 +386,7 @@ class Node:
                 await self._metrics_server.close()
             await self.role.close()
         finally:
-            self._talk.close("this node is ending") if hasattr(self, "_talk") else None
+            self._channel.close("this node is ending") if hasattr(self, "_channel") else None
             await self._tasks.close()
             self._socket.close()
             self._context.term()

@@ -15,30 +15,13 @@ import zmq
 
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.placement.plan import TablePlan
-from ...pipeline.wire.conversation import Conversation
+from ...pipeline.errors import ProtocolError
+from ...pipeline.wire.control_base import Reply, Request
+from ...pipeline.wire.control_messages import NodeFacts
+from ...pipeline.wire.control_orders import ProcessTrace
+from ...pipeline.wire.control_verbs import CONTROL_VERBS
+from ...pipeline.wire.rpc_channel import RpcChannel
 from ...pipeline.wire.sockets import Listener
-
-
-@dataclass(frozen=True, slots=True)
-class MemberInfo:
-    """One node of the job, as the others are told of it."""
-
-    name: str
-    role: str
-    index: int
-    token: str
-    endpoint: str
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> MemberInfo:
-        """From the body of a message."""
-        return cls(
-            name=str(body["name"]),
-            role=str(body["role"]),
-            index=int(body["index"]),
-            token=str(body["token"]),
-            endpoint=str(body["endpoint"]),
-        )
 
 
 @dataclass
@@ -51,7 +34,7 @@ class NodeContext:
     token: str
     folder: str
     zmq_context: zmq.Context[zmq.Socket[bytes]]
-    coordinator: Conversation
+    coordinator: RpcChannel
     plan: TablePlan
     fail: Callable[[BaseException], None]
 
@@ -60,21 +43,18 @@ class Role(ABC):
     """One role of a node. All methods are called on the control thread, whose asyncio loop never blocks."""
 
     name: ClassVar[str]
-    repeatable: ClassVar[frozenset[str]] = frozenset()
-    """What only reads, so that its answers, which may be large, are not remembered: asked again it is done
-    again."""
 
     @abstractmethod
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Binds the role's socket and gives the bound endpoint; empty if it only connects."""
 
     @abstractmethod
-    async def prepare(self, node: NodeContext) -> dict[str, Any]:
+    async def prepare(self, node: NodeContext) -> NodeFacts:
         """Makes the node ready to meet the others; gives facts for the coordinator."""
 
     @abstractmethod
-    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Does what the coordinator asks; gives the answer's body."""
+    async def handle(self, request: Request[Any]) -> Reply:
+        """Does what the coordinator asks; raises ProtocolError for what it does not answer."""
 
     @abstractmethod
     def metrics(self) -> dict[str, Any]:
@@ -92,9 +72,8 @@ class Role(ABC):
         """What the threads of such processes used, as `thread_figures` has it of the node's own."""
         return {}
 
-    async def trace_processes(self, seconds: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        """What the threads of such processes do in the next `seconds`: see `Tracer.stop`, and `process`, the
-        name of each."""
+    async def trace_processes(self, seconds: float) -> list[ProcessTrace]:  # noqa: ARG002
+        """What the threads of such processes do in the next `seconds`: see `Tracer.stop`."""
         return []
 
     @abstractmethod
@@ -102,11 +81,9 @@ class Role(ABC):
         """Stops threads and closes sockets; called once, also after failures."""
 
 
-def unknown_verb(role: str, verb: str) -> Exception:
-    """The error for a question that a role does not know."""
-    from ...pipeline.errors import ProtocolError
-
-    return ProtocolError(f"a {role} does not know {verb!r}")
+def not_answered(role: str, request: Request[Any]) -> ProtocolError:
+    """The error for a request that a role does not answer."""
+    return ProtocolError(f"a {role} does not answer {CONTROL_VERBS.name_of(request)!r}")
 
 
 JOIN_SECONDS = 3.0

@@ -21,6 +21,7 @@ from ...pipeline.codecs.formats import Codec, CodecError, LinkCodecs
 from ...pipeline.errors import ProtocolError
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
+from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues, Failure
 from ...pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
@@ -29,7 +30,6 @@ from ...pipeline.wire.sockets import prepare
 from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory import split_evenly
 from ..runtime.members import Traffic
-from ..runtime.role import MemberInfo
 
 # Few, so that a chunk is taken by the socket not long before it leaves.
 QUEUED_CHUNKS = 8
@@ -289,7 +289,11 @@ class CenterClient:
 
     def metrics(self) -> dict[str, int]:
         """Counts of this link, to be summed over a trainer's links; any thread may read them."""
-        own = {"reference_bytes": self.reference_bytes, "answered_slices": self._answered_slices}
+        own = {
+            "reference_bytes": self.reference_bytes,
+            "answered_slices": self._answered_slices,
+            "refused_messages": self.refused_messages,
+        }
         ends = {f"to/{line.member.name}": line.sent_bytes for line in self._lines}
         ends |= {f"from/{line.member.name}": line.received_bytes for line in self._lines}
         return self.traffic.metrics("center") | own | ends

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import zmq
 
+from ...pipeline.wire.control_orders import GroupView, MemberInfo
 from ...sync_algos.base import Algorithm, Group
 from ...sync_algos.grouping import Grouping, everyone
 from ..allreduce.link import AllReduceTransport
 from ..allreduce.sockets import PeerListener
 from ..replica.replica import TrainerContext
-from ..runtime.members import GroupView, summed
-from ..runtime.role import MemberInfo
+from ..runtime.members import summed
 from .center_client import CenterClient
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
 from ...pipeline.models.flat import digest_of
+from ...pipeline.wire.control_base import Done, Request
+from ...pipeline.wire.control_messages import RejoinGroup, ReportSlowPeer
+from ...pipeline.wire.control_orders import GroupView, MemberInfo
 from ...pipeline.wire.tasks import TaskSet
 from ...sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
 from ..allreduce.sockets import PeerListener
 from ..replica.replica import TrainerContext
-from ..runtime.members import GroupView, summed
-from ..runtime.role import MemberInfo, NodeContext
+from ..runtime.members import summed
+from ..runtime.role import NodeContext
 from .fixed_rate import GatedRounds, OwnRounds, RemoteRounds, WorkerRounds
 from .links import LinkConfig, PeerCallbacks, ZmqPeers
 from .rounds import RoundCounter, RoundGate
@@ -26,6 +30,21 @@ REPORT_SECONDS = 10.0
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FinalModel:
+    """What comes out of training, where it takes all trainers to tell.
+
+    Attributes:
+        complete: whether the closing round was.
+        ready: whether the model is there; `digest` is of it, after so many `rounds`.
+    """
+
+    complete: bool
+    ready: bool
+    digest: str
+    rounds: int
 
 
 class Synchronizer:
@@ -114,27 +133,22 @@ class Synchronizer:
 
         await self._shadow.call(on_loop)
 
-    async def settle(self, *, closing_round: bool) -> dict[str, Any]:
+    async def finalize(self, *, closing_round: bool) -> FinalModel:
         """After training: the closing round, if asked for, and the model that comes out if every trainer
-        has it. Gives `complete`, `model_ready` and the model's digest."""
+        has it."""
         complete = await self._shadow.call(lambda _: self._shadow.round()) if closing_round else False
         self._model = None
         origin = self._algorithm.model
         if origin is ModelOrigin.MEAN:
             self._model = await self._mean_of_replicas()
-        # A center still moves while the others settle; it is read when it is asked for.
+        # A center still moves while the others finish; it is read when it is asked for.
         model = await self.model() if origin in (ModelOrigin.MEAN, ModelOrigin.GLOBAL) else None
         digest = await asyncio.to_thread(digest_of, model) if model is not None else ""
-        return {
-            "complete": complete,
-            "model_ready": model is not None,
-            "model_digest": digest,
-            "model_rounds": self._algorithm.state().completed_rounds,
-        }
+        return FinalModel(complete, model is not None, digest, self._algorithm.state().completed_rounds)
 
     async def model(self) -> torch.Tensor | None:
         """The model that comes out, float32 [numel]; None if it is each replica's own, or cannot be had. A
-        mean is that of the last `settle`."""
+        mean is that of the last `finalize`."""
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
@@ -200,21 +214,21 @@ class Synchronizer:
             return None
 
     def _tell_late(self, generation: int, index: int) -> None:
-        self._tell("late", {"generation": generation, "index": index})
+        self._tell(ReportSlowPeer(generation, index))
 
     def _tell_excluded(self) -> None:
-        self._tell("rejoin", {})
+        self._tell(RejoinGroup())
 
     def _on_wanted(self) -> None:
         # In shadow mode the others wait for this trainer's duty cycle.
         if self._gate is not None:
             self._shadow.poke()
 
-    def _tell(self, verb: str, body: dict[str, Any]) -> None:
+    def _tell(self, request: Request[Done]) -> None:
         """Asks the coordinator, from any thread."""
 
         def on_control() -> None:
-            asking = self._node.coordinator.ask(verb, body, timeout_seconds=REPORT_SECONDS)
+            asking = self._node.coordinator.call(request, timeout_seconds=REPORT_SECONDS)
             self._tasks.start(asking)
 
         self._loop.call_soon_threadsafe(on_control)

@@ -20,12 +20,15 @@ import zmq
 import zmq.asyncio
 
 from ...pipeline.config.job import Job
-from ...pipeline.errors import ClusterError, ExitCode
+from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import resume_hint
 from ...pipeline.report.write import read_report, rewrite_texts
-from ...pipeline.wire.conversation import Conversation, Gone, Refused
+from ...pipeline.wire.control_base import Reply, Request
+from ...pipeline.wire.control_messages import ChildExited, GetStatus
+from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.rpc_channel import PeerLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import prepare, send_now
 from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
@@ -183,7 +186,7 @@ class Supervisor:
         def send(message: Message) -> None:
             send_now(socket, encode(message))
 
-        talk = Conversation("the coordinator", send, _refuse)
+        talk = RpcChannel("the coordinator", send, _refuse)
         watchers = [
             asyncio.create_task(self._tell_exit(talk, child))
             for child in self._children
@@ -200,27 +203,22 @@ class Supervisor:
             socket.close()
             context.term()
 
-    async def _tell_exit(self, talk: Conversation, child: Child) -> None:
+    async def _tell_exit(self, talk: RpcChannel, child: Child) -> None:
         await child.ended.wait()
-        body = {
-            "token": child.token,
-            "role": child.role,
-            "how": exit_status_text(child.code),
-            "code": child.exit_code,
-        }
-        with contextlib.suppress(Gone, Refused):
-            await talk.ask("exited", body, timeout_seconds=10.0)
+        exited = ChildExited(child.token, child.role, exit_status_text(child.code), ExitCode(child.exit_code))
+        with contextlib.suppress(PeerLost, RemoteError):
+            await talk.call(exited, timeout_seconds=10.0)
 
-    async def _tell_progress(self, talk: Conversation) -> None:
+    async def _tell_progress(self, talk: RpcChannel) -> None:
         told = False
         while True:
             await asyncio.sleep(self._progress_seconds)
             try:
-                status = await talk.ask("status", {}, timeout_seconds=5.0)
-            except (Gone, Refused):
+                reply = await talk.call(GetStatus(), timeout_seconds=5.0)
+            except (PeerLost, RemoteError):
                 continue
             try:
-                self._progress(status)
+                self._progress(reply.status)
             except Exception:
                 # Whatever it is: the job goes on, and the next status may be shown again.
                 if not told:
@@ -292,5 +290,5 @@ class Supervisor:
         return coordinator.exit_code, coordinator.last_line(), report
 
 
-async def _refuse(verb: str, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001
-    raise ClusterError(f"a supervisor does not know {verb!r}")
+async def _refuse(request: Request[Any]) -> Reply:
+    raise ProtocolError(f"a supervisor does not answer {CONTROL_VERBS.name_of(request)!r}")

@@ -6,7 +6,6 @@ The sync node's service: the only coroutine that touches its slice of the center
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,12 +14,23 @@ import torch
 
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.config.job import Job
+from ...pipeline.wire.control_base import Done, Reply, Request
+from ...pipeline.wire.control_messages import NodeFacts
+from ...pipeline.wire.control_orders import (
+    Begin,
+    ConnectPeers,
+    Drain,
+    DrainReply,
+    NodeLost,
+    WriteCheckpoint,
+    WriteCheckpointReply,
+)
 from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ...sync_algos.base import Algorithm
 from ..runtime.loops import ListeningLoop, LoopThread
-from ..runtime.role import NodeContext, ServingRole, unknown_verb
+from ..runtime.role import NodeContext, ServingRole, not_answered
 from .center import CenterState
 
 
@@ -43,6 +53,7 @@ class CenterService(ListeningLoop, LoopThread):
         return super().metrics() | {
             "applied_slices": self.state.applied_slices,
             "repeated_chunks": self.state.repeated_chunks,
+            "abandoned_exchanges": self.state.abandoned_exchanges,
             "reference_bytes": self.state.reference_bytes,
         }
 
@@ -80,28 +91,27 @@ class SyncRole(ServingRole[CenterService]):
         self._index = 0
         self._orphaned_slices = 0
 
-    async def prepare(self, node: NodeContext) -> dict[str, Any]:
+    async def prepare(self, node: NodeContext) -> NodeFacts:
         """Starts the service; the slice gets its size and first value from trainer 0."""
         self._index = node.index
         state = CenterState(self._algorithm.center_rule, self._job.codecs.center())
         self._service = CenterService(self.bound, state, node.fail)
         self._service.start()
-        return {}
+        return NodeFacts()
 
-    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """meet, begin, gone, hold, checkpoint."""
+    async def handle(self, request: Request[Any]) -> Reply:
+        """ConnectPeers, Begin, NodeLost, Drain, WriteCheckpoint."""
         service = self.service
-        if verb in ("meet", "begin"):
-            return {}
-        if verb == "gone":
-            token = str(body["token"])
+        if isinstance(request, Drain):
+            return DrainReply(self.metrics(), {})
+        if isinstance(request, WriteCheckpoint):
+            return await self._checkpoint(service, Path(request.directory))
+        if isinstance(request, NodeLost):
+            token = request.token
             service.call(lambda: self._forget(service, token))
-            return {}
-        if verb == "hold":
-            return self.metrics()
-        if verb == "checkpoint":
-            return await self._checkpoint(service, Path(str(body["directory"])))
-        raise unknown_verb(self.name, verb)
+        elif not isinstance(request, ConnectPeers | Begin):
+            raise not_answered(self.name, request)
+        return Done()
 
     def metrics(self) -> dict[str, Any]:
         """Counts so far."""
@@ -110,13 +120,13 @@ class SyncRole(ServingRole[CenterService]):
     def _forget(self, service: CenterService, token: str) -> None:
         self._orphaned_slices += service.state.forget(token)
 
-    async def _checkpoint(self, service: CenterService, directory: Path) -> dict[str, Any]:
+    async def _checkpoint(self, service: CenterService, directory: Path) -> WriteCheckpointReply:
         values = await service.run(service.state.copied)
         if values is None:
-            return {"files": []}
+            return WriteCheckpointReply(())
         name = f"sync-{self._index}"
         metadata = {"role": name, "start": str(service.state.start), "stop": str(service.state.stop)}
         entries: list[FileEntry] = await asyncio.to_thread(
             write_tensors, directory, name, {"center": values}, metadata
         )
-        return {"files": [dataclasses.asdict(entry) for entry in entries]}
+        return WriteCheckpointReply(tuple(entries))

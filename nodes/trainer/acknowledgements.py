@@ -8,9 +8,9 @@ import math
 import queue
 import time
 from collections.abc import Callable
-from typing import Any
 
-from ...pipeline.wire.conversation import Conversation
+from ...pipeline.wire.control_messages import LeftOutBatch, TrainedBatch, TrainedBatches
+from ...pipeline.wire.rpc_channel import RpcChannel
 from ..worker.batches import BatchAck
 
 LOOK_SECONDS = 0.05
@@ -32,7 +32,7 @@ class AckSender:
 
     def __init__(
         self,
-        coordinator: Conversation,
+        coordinator: RpcChannel,
         confirmed: Callable[[BatchAck], None],
         synced_iterations: Callable[[], int],
     ) -> None:
@@ -49,7 +49,7 @@ class AckSender:
         self._records.put(record)
 
     async def run(self) -> None:
-        """Tells and confirms until cancelled; raises `Refused` if the coordinator no longer takes them."""
+        """Tells and confirms until cancelled; raises `RemoteError` if the coordinator refuses."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
@@ -57,16 +57,16 @@ class AckSender:
                 continue
             self._told_at = now
             records = self._take()
-            body: dict[str, Any] = {
-                "batches": [
-                    [list(r.id), r.examples, r.loss_sum, r.positives, r.weight, now - r.finished_at]
+            request = TrainedBatches(
+                tuple(
+                    TrainedBatch(r.id, r.examples, r.loss_sum, r.positives, r.weight, now - r.finished_at)
                     for r in records
                     if not r.left_out
-                ],
-                "left_out": [[list(r.id), r.examples, r.left_out] for r in records if r.left_out],
-                "synced_iterations": self._synced_iterations(),
-            }
-            await self._coordinator.ask("trained", body, timeout_seconds=ASK_SECONDS)
+                ),
+                tuple(LeftOutBatch(r.id, r.examples, r.left_out) for r in records if r.left_out),
+                self._synced_iterations(),
+            )
+            await self._coordinator.call(request, timeout_seconds=ASK_SECONDS)
             for record in records:
                 if record.left_out:
                     self.left_out_examples += record.examples

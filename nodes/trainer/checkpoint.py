@@ -6,12 +6,10 @@ A trainer's part of a checkpoint, and what it takes over from one.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +19,7 @@ from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.errors import CheckpointError, JobFileError
 from ...pipeline.models.flat import FlatLayout
 from ...pipeline.types import Float32Array
+from ...pipeline.wire.control_orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ...sync_algos.base import Algorithm, AlgorithmState
 from ...sync_algos.model_origin import ModelOrigin
 from ..replica.replica import TrainerContext
@@ -125,11 +124,6 @@ def _mean(directory: Path, files: list[FileEntry], numel: int) -> Float32Array:
     return (total / len(roles)).astype(np.float32)
 
 
-def files_body(entries: Iterable[FileEntry]) -> list[dict[str, Any]]:
-    """Files as part of an answer to the coordinator."""
-    return [dataclasses.asdict(entry) for entry in entries]
-
-
 Snapshots = Callable[[Callable[[], TrainerSnapshot]], Awaitable[TrainerSnapshot]]
 Model = Callable[[str], Awaitable[torch.Tensor | None]]
 
@@ -157,23 +151,22 @@ class TrainerCheckpoint:
         state = sum(value.nbytes for value in self._shared.optimizer.state.values())
         return int(self._shared.replica.numel * torch.float32.itemsize + state)
 
-    async def checkpoint(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def checkpoint(self, request: WriteCheckpoint) -> WriteCheckpointReply:
         """Writes this trainer's files into `directory`; with `dense` also the algorithm's state and the model
         that `model` names: the one that comes out after training, and while training goes on (`running`) only
         if this trainer alone can tell it. Raises JobFileError for numbers that are not finite: they take no
         good checkpoint's place; but where the model that came out is finite, only this trainer's own part is
         left out. The answer's `ready` is whether the model could be had."""
-        directory, origin = Path(str(body["directory"])), str(body["model"])
-        running, dense = bool(body.get("running")), None
-        if body.get("dense") and not running:
+        directory, origin, running, dense = Path(request.directory), request.model, request.running, None
+        if request.dense and not running:
             dense = await self._model(origin)
             if dense is None:
-                return {"files": [], "ready": False}
+                return WriteCheckpointReply((), ready=False)
         snapshot = await self._snapshots(lambda: TrainerSnapshot.take(self._shared, self._algorithm))
         sound = _are_finite(snapshot.replica, *snapshot.optimizer.values())
         if not sound and dense is None:
             raise self._unsound("the replica, or the optimizer's state,")
-        if body.get("dense") and running:
+        if request.dense and running:
             dense = snapshot.model(origin)
         if dense is not None and not _are_finite(dense):
             raise self._unsound("the model")
@@ -183,11 +176,11 @@ class TrainerCheckpoint:
             if dense is not None:
                 # On a device of its own until now, if it is the replica itself.
                 entries += write_dense(directory, self._shared.layout, dense.to("cpu"), origin)
-            if body.get("dense") and sound:
+            if request.dense and sound:
                 entries += write_algorithm(directory, snapshot.state)
             return entries
 
-        return {"files": files_body(await asyncio.to_thread(write)), "ready": True}
+        return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))
 
     def _unsound(self, what: str) -> JobFileError:
         return JobFileError(
@@ -196,16 +189,15 @@ class TrainerCheckpoint:
             remedy="lower it, or embedding.lr",
         )
 
-    async def compose(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def compose(self, request: ComposeModel) -> WriteCheckpointReply:
         """Writes the single model that the `files` in `directory` make, see `compose_model`."""
-        directory, origin = Path(str(body["directory"])), str(body["model"])
-        given = [FileEntry(**entry) for entry in body["files"]]
+        directory, origin, given = Path(request.directory), request.model, list(request.files)
 
         def write() -> list[FileEntry]:
             flat = compose_model(directory, given, origin, self._shared.layout.numel)
             return write_dense(directory, self._shared.layout, flat, origin)
 
-        return {"files": files_body(await asyncio.to_thread(write))}
+        return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))
 
 
 def _are_finite(*tensors: torch.Tensor) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import torch
@@ -14,12 +14,34 @@ import zmq
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import from_runs
 from ...pipeline.models.flat import digest_of
+from ...pipeline.wire.control_base import Done, Reply, Request
+from ...pipeline.wire.control_messages import NodeFacts
+from ...pipeline.wire.control_orders import (
+    Begin,
+    ComposeModel,
+    ConnectPeers,
+    Drain,
+    DrainReply,
+    EvalSums,
+    Finalize,
+    FinalizeReply,
+    GetEvalSums,
+    NodeLost,
+    PrepareEval,
+    PrepareEvalReply,
+    ProcessTrace,
+    ReadReplica,
+    ReplicaValues,
+    SampleReplica,
+    SetGroup,
+    WriteCheckpoint,
+)
 from ...sync_algos.base import Algorithm
 from ...sync_algos.model_origin import ModelOrigin
 from ..allreduce.sockets import PeerListener
-from ..runtime.members import GroupView
+from ..runtime.node import process_trace
 from ..runtime.process import tune_malloc
-from ..runtime.role import MemberInfo, NodeContext, Role, unknown_verb
+from ..runtime.role import NodeContext, Role, not_answered
 from ..shadow.synchronizer import Synchronizer
 from ..worker.batches import BatchAck
 from ..worker.handle import WorkerHandle
@@ -37,7 +59,6 @@ class TrainerRole(Role):
     """The control side of a trainer; it touches no socket of its threads and never waits for them in line."""
 
     name: ClassVar[str] = "trainer"
-    repeatable: ClassVar[frozenset[str]] = frozenset({"replica_chunk", "replica_sample"})
 
     def __init__(self, job: Job, algorithm: Algorithm) -> None:
         self._job = job
@@ -59,7 +80,7 @@ class TrainerRole(Role):
         self._socket = PeerListener(context, address)
         return self._socket.endpoint
 
-    async def prepare(self, node: NodeContext) -> dict[str, Any]:
+    async def prepare(self, node: NodeContext) -> NodeFacts:
         """Builds the model and the flat replica with its first weights."""
         self._node = node
         torch.set_num_threads(1)
@@ -73,39 +94,38 @@ class TrainerRole(Role):
         # Of the first weights: in a run that goes on the replicas are not equal any more.
         digest = digest_of(self._shared.replica.read())
         self._restored = await asyncio.to_thread(restore_trainer, self._shared, node.index)
-        return {
-            "dense_elements": self._shared.replica.numel,
-            "precision": self._shared.precision,
-            "weights_digest": digest,
-            "fresh_parameters": list(self._restored.fresh) if self._restored is not None else [],
-            "start_digest": self._restored.digest if self._restored is not None else "",
-            "checkpoint_bytes": self._keeping.bytes,
-            "plan_digest": self._shared.router.plan.digest,
-            "model_origin": self._algorithm.model.value,
-            "needs_center": self._algorithm.needs_center,
-            "needs_peers": self._algorithm.needs_peers,
-        }
+        return NodeFacts(
+            dense_elements=self._shared.replica.numel,
+            precision=self._shared.precision,
+            weights_digest=digest,
+            fresh_parameters=tuple(self._restored.fresh) if self._restored is not None else (),
+            start_digest=self._restored.digest if self._restored is not None else "",
+            checkpoint_bytes=self._keeping.bytes,
+            plan_digest=self._shared.router.plan.digest,
+            model_origin=self._algorithm.model.value,
+            needs_center=self._algorithm.needs_center,
+            needs_peers=self._algorithm.needs_peers,
+        )
 
-    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """meet, begin, gone, group, hold, settle, replica_chunk, replica_sample, prepare_eval, eval_result,
-        checkpoint, compose."""
-        handlers = {
-            "meet": self._meet,
-            "begin": self._begin,
-            "gone": self._gone,
-            "group": self._group,
-            "hold": self._hold,
-            "settle": self._settle,
-            "replica_chunk": self._replica_chunk,
-            "replica_sample": self._replica_sample,
-            "prepare_eval": self._prepare_eval,
-            "eval_result": self._eval_result,
-            "checkpoint": self._keeping.checkpoint,
-            "compose": self._keeping.compose,
+    async def handle(self, request: Request[Any]) -> Reply:
+        """Does what the coordinator asks; raises ProtocolError for what a trainer does not answer."""
+        handlers: dict[type[Request[Any]], Callable[[Any], Awaitable[Reply]]] = {
+            ConnectPeers: self._connect_peers,
+            Begin: self._begin,
+            NodeLost: self._node_lost,
+            SetGroup: self._set_group,
+            Drain: self._drain,
+            Finalize: self._finalize,
+            ReadReplica: self._read_replica,
+            SampleReplica: self._sample_replica,
+            PrepareEval: self._prepare_eval,
+            GetEvalSums: self._eval_sums,
+            WriteCheckpoint: self._keeping.checkpoint,
+            ComposeModel: self._keeping.compose,
         }
-        if verb not in handlers:
-            raise unknown_verb(self.name, verb)
-        return await handlers[verb](body)
+        if type(request) not in handlers:
+            raise not_answered(self.name, request)
+        return await handlers[type(request)](request)
 
     def metrics(self) -> dict[str, Any]:
         """Counts so far, over all workers."""
@@ -131,9 +151,10 @@ class TrainerRole(Role):
         if self._outbox is not None:
             self._shared.count.told(examples, self._outbox.confirmed_examples)
 
-    async def trace_processes(self, seconds: float) -> list[dict[str, Any]]:
+    async def trace_processes(self, seconds: float) -> list[ProcessTrace]:
         """See `Role.trace_processes`: those of the workers."""
-        return await self._crew.trace(seconds) if self._crew is not None else []
+        traced = await self._crew.trace(seconds) if self._crew is not None else []
+        return [process_trace(str(found["process"]), int(found["pid"]), found) for found in traced]
 
     async def close(self) -> None:
         """Ends the threads and processes."""
@@ -150,104 +171,101 @@ class TrainerRole(Role):
         if self._socket is not None and self._sync is None:
             self._socket.close()
 
-    async def _meet(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _connect_peers(self, request: ConnectPeers) -> Done:
         node = self._node
         assert node is not None
-        members = [MemberInfo.from_body(member) for member in body["members"]]
+        members = list(request.members)
         self._outbox = AckSender(node.coordinator, self._on_confirmed, self._synced_iterations)
         if self._algorithm.needs_center or self._algorithm.needs_peers:
-            view = GroupView.from_body(body["group"])
             restored = self._restored
             state = restored.state if restored is not None else None
-            self._sync = Synchronizer(self._shared, self._algorithm, node, members, self._socket, view, state)
+            self._sync = Synchronizer(
+                self._shared, self._algorithm, node, members, self._socket, request.group, state
+            )
             self._sync.start()
             if node.index == 0:
                 await self._sync.seed(restored.model if restored is not None else None)
         assert self._crew is not None
         self._crew.meet(members, self._outbox.put, self._sync.fixed if self._sync else [])
         self._workers = self._crew.workers
-        return {}
+        return Done()
 
-    async def _begin(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _begin(self, request: Begin) -> Done:
         assert self._outbox is not None
-        self._shared.count.start(int(body.get("examples", 0)))
+        self._shared.count.start(request.examples)
         self._outbox_task = self._loop.create_task(self._outbox.run())
         self._outbox_task.add_done_callback(self._outbox_ended)
         for worker in self._workers:
-            worker.start(from_runs(body.get("progressive", [])))
+            worker.start(from_runs(request.progressive))
         if self._sync is not None:
             self._sync.begin()
-        return {}
+        return Done()
 
-    async def _gone(self, body: dict[str, Any]) -> dict[str, Any]:
-        if body.get("role") == "sync" and self._sync is not None:
-            self._sync.lose(str(body["token"]))
-        if body.get("role") == "embedding":
+    async def _node_lost(self, lost: NodeLost) -> Done:
+        if lost.role == "sync" and self._sync is not None:
+            self._sync.lose(lost.token)
+        if lost.role == "embedding":
             for worker in self._workers:
-                worker.lose_shard(str(body["name"]))
-        return {}
+                worker.lose_shard(lost.name)
+        return Done()
 
-    async def _group(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _set_group(self, request: SetGroup) -> Done:
         if self._sync is not None:
-            await self._sync.regroup(GroupView.from_body(body))
-        return {}
+            await self._sync.regroup(request.group)
+        return Done()
 
-    async def _hold(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Stops training after the batches at hand; `sequences` are the readers' last ones by identity."""
+    async def _drain(self, request: Drain) -> DrainReply:
+        """Stops training after the batches at hand."""
         node = self._node
         assert node is not None
         assert self._crew is not None
         if self._sync is not None:
             self._sync.pause()
         last = [
-            {name: int(by.get(f"{node.token}/{worker.index}", 0)) for name, by in body["sequences"].items()}
+            {name: by.get(f"{node.token}/{worker.index}", 0) for name, by in request.sequences.items()}
             for worker in self._workers
         ]
-        held, all_held = await self._crew.hold(last, HOLD_SECONDS)
+        held, _ = await self._crew.hold(last, HOLD_SECONDS)
         if self._sync is not None:
             # What is saved should be no mixture, but an interrupt waits for no slow round.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sync.quiet(), 1.0 if body.get("hurry") else None)
-        return self.metrics() | {
-            "in_flight": held.in_flight,
-            "held": all_held,
-            "progressive": held.progressive.to_array().tobytes(),
-        }
+                await asyncio.wait_for(self._sync.quiet(), 1.0 if request.hurry else None)
+        sums = held.progressive.to_array().tobytes()
+        return DrainReply(self.metrics(), {}, in_flight=held.in_flight, progressive=sums)
 
-    async def _settle(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _finalize(self, request: Finalize) -> FinalizeReply:
         """The closing round, for what this replica learned since its last one, and the model that comes out
         where it takes all trainers to tell."""
         if self._sync is None:
-            return self.metrics() | {"complete": False, "model_ready": False}
-        settled = await self._sync.settle(closing_round=bool(body.get("closing_round")))
-        return self.metrics() | settled
+            return FinalizeReply(self.metrics(), complete=False, model_ready=False)
+        final = await self._sync.finalize(closing_round=request.closing_round)
+        return FinalizeReply(self.metrics(), final.complete, final.ready, final.digest, final.rounds)
 
-    async def _replica_chunk(self, body: dict[str, Any]) -> dict[str, Any]:
-        start, stop = int(body["start"]), int(body["stop"])
-        return {"values": self._shared.replica.read(start, stop).numpy().tobytes()}
+    async def _read_replica(self, request: ReadReplica) -> ReplicaValues:
+        return ReplicaValues(self._shared.replica.read(request.start, request.stop).numpy().tobytes())
 
-    async def _replica_sample(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _sample_replica(self, request: SampleReplica) -> ReplicaValues:
         """Every `stride`-th element of the replica as it is now."""
-        return {"values": self._shared.replica.read(stride=int(body["stride"])).numpy().tobytes()}
+        return ReplicaValues(self._shared.replica.read(stride=request.stride).numpy().tobytes())
 
     async def _model(self, origin: str) -> torch.Tensor | None:
         if origin == ModelOrigin.REPLICAS:
             return self._shared.replica.flat
         return await self._sync.model() if self._sync is not None else None
 
-    async def _prepare_eval(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _prepare_eval(self, request: PrepareEval) -> PrepareEvalReply:
         """Which weights the next pass scores: those that `model` names."""
-        flat = await self._model(str(body["model"]))
+        flat = await self._model(request.model)
         if flat is None:
-            return {"ready": False}
+            return PrepareEvalReply(ready=False)
         for worker in self._workers:
-            worker.evaluate(int(body["pass"]), flat)
-        return {"ready": True}
+            worker.evaluate(request.pass_number, flat)
+        return PrepareEvalReply(ready=True)
 
-    async def _eval_result(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _eval_sums(self, request: GetEvalSums) -> EvalSums:
         assert self._crew is not None
-        sums = await self._crew.collect(int(body["pass"]))
-        return {"sums": sums.to_array().tobytes()}
+        sums = await self._crew.collect(request.pass_number)
+        return EvalSums(sums.to_array().tobytes())
 
     async def _between_rounds(self, copy: Callable[[], TrainerSnapshot]) -> TrainerSnapshot:
         if self._sync is not None:

@@ -10,10 +10,11 @@ from typing import Any
 
 from ...pipeline.config.job import Job
 from ...pipeline.metrics import QualitySums
+from ...pipeline.wire.control_orders import MemberInfo
 from ..replica.buffer import SharedMemory
 from ..replica.replica import TrainerContext
 from ..runtime.members import summed
-from ..runtime.role import MemberInfo, NodeContext
+from ..runtime.role import NodeContext
 from ..runtime.threads import ThreadBridge
 from ..shadow.fixed_rate import FixedRate, WorkerRounds
 from ..worker.batches import BatchAck

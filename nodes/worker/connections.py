@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 import zmq
 
 from ...pipeline.config.job import Job
+from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection, has_message
 from ..embedding.shared_memory import SharedMemoryClient
-from ..runtime.role import MemberInfo
 from .batches import InFlightBatch
 from .embedding_client import EmbeddingClient
 from .reader_client import ReaderClient
@@ -113,6 +113,8 @@ class WorkerConnections:
             "round_trip_seconds": self._round_trip_seconds,
             "repeated_deliveries": sum(line.repeated_deliveries for line in self.readers.values()),
             "sent_bytes": sum(connection.sent_bytes for _, connection in ends),
+            "refused_messages": sum(connection.refused_messages for _, connection in ends),
+            "unsent_messages": sum(connection.unsent_messages for _, connection in ends),
             "received_bytes": sum(connection.received_bytes for _, connection in ends),
         }
         counts |= self._shared_counts()

@@ -60,7 +60,6 @@ class EmbeddingClient:
         self._open: dict[int, _Request] = {}
         self.lookups = 0
         self.resent = 0
-        self.repeated_pushes = 0
         self.lost = False
 
     @property
@@ -137,7 +136,6 @@ class EmbeddingClient:
             self._answered(request, message)
         elif isinstance(message, Pushed) and isinstance(request.message, Push):
             slot.unpushed -= 1
-            self.repeated_pushes += message.repeated
         else:
             return None
         del self._open[number]

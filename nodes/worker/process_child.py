@@ -24,12 +24,13 @@ from ...pipeline.data.span import from_runs
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
+from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.field_checks import record_of
 from ...pipeline.wire.sockets import Waker
 from ..replica.buffer import SharedMemory
 from ..replica.replica import TrainerContext
 from ..runtime.node import describe, process_metrics
 from ..runtime.process import log_to_folder, log_to_stderr, tune_malloc
-from ..runtime.role import MemberInfo
 from ..runtime.tracing import TRACER, thread_figures
 from ..shadow.fixed_rate import FixedRate, OwnRounds, RemoteGate, RemoteRoundLog
 from ..shadow.links import LinkConfig
@@ -108,7 +109,7 @@ class WorkerProcessMain:
 
     def _heard(self, verb: str, body: dict[str, Any]) -> None:
         if verb == "meet":
-            self._meet([MemberInfo.from_body(member) for member in body["members"]])
+            self._meet([record_of(MemberInfo, values) for values in body["members"]])
             return
         worker, rounds = self._worker, self._rounds
         assert worker is not None

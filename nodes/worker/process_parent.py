@@ -6,7 +6,6 @@ A trainer's side of a worker process: it starts it, talks to it, and notices whe
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import queue
 import subprocess
@@ -24,9 +23,10 @@ import zmq
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
+from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.field_checks import values_of
 from ...pipeline.wire.messages import WorkerMessage
 from ..runtime.process import WORKER, exit_status_text, python
-from ..runtime.role import MemberInfo
 from ..runtime.threads import Service
 from ..shadow.fixed_rate import GatedRounds, RemoteRounds, WorkerRounds
 from .batches import BatchAck
@@ -210,7 +210,7 @@ class ProcessWorker:
         """Whom it works with, once all are there; by the control thread. `trained` is called on a thread of
         the worker's."""
         self._trained, self._rounds = trained, rounds
-        self._line.post("meet", {"members": [dataclasses.asdict(member) for member in members]})
+        self._line.post("meet", {"members": [values_of(member) for member in members]})
         # It tells of sync nodes that were lost already, which the process knows what to do with only now.
         if isinstance(rounds, RemoteRounds):
             rounds.bind(self._line.post)

@@ -14,8 +14,8 @@ import zmq
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.errors import JobFileError, ProtocolError
 from ...pipeline.metrics import QualitySums
+from ...pipeline.wire.control_orders import MemberInfo
 from ..replica.replica import TrainerContext
-from ..runtime.role import MemberInfo
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate

@@ -1,13 +1,10 @@
-"""A span: a piece of the input that the coordinator hands to a reader.
-
-Spans as the bodies of control messages.
-"""
+"""A span: a piece of the input that the coordinator hands to a reader."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 SpanKind: TypeAlias = Literal["bytes", "stream", "row_groups", "sorted"]
 PartName: TypeAlias = Literal["", "train", "validation", "test"]
@@ -58,26 +55,3 @@ def to_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 def from_runs(runs: Iterable[Sequence[int]]) -> frozenset[int]:
     """The numbers that `to_runs` was given."""
     return frozenset(number for start, stop in runs for number in range(start, stop))
-
-
-def span_to_body(span: Span) -> dict[str, Any]:
-    """A span as the body of a message."""
-    return asdict(span)
-
-
-def span_from_body(body: dict[str, Any]) -> Span:
-    """A span from the body of a message; raises KeyError or ValueError for anything else."""
-    for key, known in (("kind", get_args(SpanKind)), ("part", get_args(PartName))):
-        if body[key] not in known:
-            raise ValueError(f"a span of the {key} {body[key]!r:.40}")
-    return Span(
-        number=int(body["number"]),
-        path=str(body["path"]),
-        kind=body["kind"],
-        start=int(body["start"]),
-        stop=int(body["stop"]),
-        part=body["part"],
-        first=int(body["first"]),
-        last=int(body["last"]),
-        prepared=str(body["prepared"]),
-    )

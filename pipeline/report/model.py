@@ -252,13 +252,15 @@ class Event(Part):
 
 
 class Node(Part):
-    """A process of the run; `exit` is such as "0" or "killed by signal 9", None if it never ended."""
+    """A process of the run; `exit` is in words ("0", "killed by signal 9"), None if it never ended;
+    `refused_messages` are those that it refused for their form."""
 
     name: str
     role: str
     cpu_seconds: Amount | None
     peak_memory_bytes: Count | None
     exit: str | None
+    refused_messages: Count = 0
 
 
 class Curves(Part):

@@ -11,11 +11,11 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import PROTOCOL_VERSION
 from ..errors import ProtocolError
 from .messages import MESSAGES
 from .schema import Message, TensorField
 
-PROTOCOL_VERSION = 1
 MAX_HEADER_BYTES = 4 << 20
 MAX_TENSOR_BYTES = 1 << 30
 
@@ -101,7 +101,7 @@ def _decode(frames: Sequence[Any]) -> Message:
         try:
             fields[name] = check(value)
         except ValueError as error:
-            raise ProtocolError(f"{kind}.{name}: {error}") from error
+            raise ProtocolError(f"{kind}.{error}") from error
     for field, shape, frame in zip(schema.tensors, shapes, frames[1:], strict=True):
         fields[field.name] = _tensor(kind, field, shape, frame)
     return schema.cls(**fields)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from ..codecs.formats import Payload
 from ..types import BatchId, Float32Array, Int32Array
+from .field_checks import Counts
 from .peer_messages import (
     PeerAsk,
     PeerChunk,
@@ -31,30 +32,41 @@ from .schema import Message, MessageSchema, schema_of, tensor
 
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
-    """A question or command; sent again until an `Answer` with the same `number` comes."""
+    """A request, the values of its fields; sent again until an `Answer` with the same `number` comes."""
 
     KIND: ClassVar[str] = "ask"
     number: int
     verb: str
-    body: dict[str, Any]
+    body: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Message):
-    """The answer to an `Ask`; with `ok` false the body has `what` and `remedy`."""
+    """The answer to an `Ask`: the values of its reply, or with `ok` false those of an `ErrorReply`."""
 
     KIND: ClassVar[str] = "answer"
     number: int
     ok: bool
-    body: dict[str, Any]
+    body: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse(Message):
-    """A heartbeat. Each one replaces the last, so it has no number and is not sent again."""
+    """A node's heartbeat with its counts. Each one replaces the last, so it has no number and is not sent
+    again."""
 
     KIND: ClassVar[str] = "pulse"
-    body: dict[str, Any]
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class PulseReply(Message):
+    """The coordinator's reply to a `Pulse`: the examples trained so far over all trainers; to a node that was
+    declared dead also why."""
+
+    KIND: ClassVar[str] = "pulse_reply"
+    examples: int
+    declared_dead: str
 
 
 # --- reader and worker
@@ -302,6 +314,7 @@ MESSAGES: dict[str, MessageSchema] = {
         Ask,
         Answer,
         Pulse,
+        PulseReply,
         Credit,
         Delivery,
         WorkerMessage,

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import types
+import functools
 import typing
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..types import BatchId
-
-MAX_TEXT_CHARACTERS = 65_536
-MAX_INTEGER = 2**63 - 1
-MAX_NUMBERS = 4096
+from .field_checks import check_at, check_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class MessageSchema:
 
 def schema_of(cls: type[Message]) -> MessageSchema:
     """The schema of a message class, derived from its annotations; header fields come before tensors."""
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     header: list[tuple[str, Callable[[Any], Any]]] = []
     tensors: list[TensorField] = []
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -63,62 +59,6 @@ def schema_of(cls: type[Message]) -> MessageSchema:
         if declared is not None:
             tensors.append(TensorField(field.name, declared[0], declared[1]))
         else:
-            header.append((field.name, _checker(hints[field.name])))
+            check = functools.partial(check_at, field.name, check_of(hints[field.name]))
+            header.append((field.name, check))
     return MessageSchema(cls, tuple(header), tuple(tensors))
-
-
-def _checker(hint: Any) -> Callable[[Any], Any]:
-    if hint is BatchId:
-        return BatchId.from_wire
-    if hint is int:
-        return _integer
-    if hint is float:
-        return _number
-    if hint is bool:
-        return _flag
-    if hint is str:
-        return _text
-    if hint is dict or typing.get_origin(hint) is dict:
-        return _mapping
-    if hint == tuple[int, ...]:
-        return _integers
-    if isinstance(hint, types.UnionType) and types.NoneType in typing.get_args(hint):
-        inner = _checker(next(arg for arg in typing.get_args(hint) if arg is not types.NoneType))
-        return lambda value: None if value is None else inner(value)
-    raise TypeError(f"a message field cannot be of type {hint!r}")
-
-
-def _integer(value: Any) -> int:
-    if type(value) is not int or not -MAX_INTEGER <= value <= MAX_INTEGER:
-        raise ValueError(f"an integer is expected, not {value!r:.80}")
-    return value
-
-
-def _integers(value: Any) -> tuple[int, ...]:
-    if type(value) is not list or len(value) > MAX_NUMBERS:
-        raise ValueError(f"a list of at most {MAX_NUMBERS} integers is expected, not {value!r:.80}")
-    return tuple(_integer(item) for item in value)
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise ValueError(f"a number is expected, not {value!r:.80}")
-    return float(value)
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError(f"true or false is expected, not {value!r:.80}")
-    return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str or len(value) > MAX_TEXT_CHARACTERS:
-        raise ValueError(f"a text of at most {MAX_TEXT_CHARACTERS} characters is expected, not {value!r:.80}")
-    return value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if type(value) is not dict or not all(type(key) is str for key in value):
-        raise ValueError(f"a table with text keys is expected, not {value!r:.80}")
-    return value

@@ -15,10 +15,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from shadowsync.pipeline.wire.conversation import Refused
+from shadowsync.pipeline.wire.control_messages import GetStatus
+from shadowsync.pipeline.wire.rpc_channel import RemoteError
 from shadowsync.tests.support.browser import browser, find_browser
 from shadowsync.tests.support.processes import Starting, wait_until
 from shadowsync.tests.support.runs import Settings, small_job, write_job
@@ -167,15 +169,15 @@ def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
 
 
 def test_a_question_that_is_none_is_refused_and_the_job_goes_on(watched: Watched) -> None:
-    async def ask(body: dict[str, object]) -> None:
-        async with conversation(watched.note["endpoint"]) as talk:
-            await talk.ask("status", body, timeout_seconds=5.0)
+    async def ask(**wrong: Any) -> None:
+        async with conversation(watched.note["endpoint"]) as channel:
+            await channel.call(GetStatus(**wrong), timeout_seconds=5.0)
 
-    wrong: list[dict[str, object]] = [{"curves": 3}, {"curves": {"ne": [1]}}, {"incidents": "x"}]
-    for body in wrong:
-        with pytest.raises(Refused, match="status"):
-            asyncio.run(ask(body))
-    asyncio.run(ask({}))
+    questions: list[dict[str, Any]] = [{"curves": 3}, {"curves": {"ne": [1]}}, {"incidents": "x"}]
+    for wrong in questions:
+        with pytest.raises(RemoteError, match=f"status: {next(iter(wrong))}"):
+            asyncio.run(ask(**wrong))
+    asyncio.run(ask())
 
 
 def test_top_on_a_terminal_leaves_it_clean(watched: Watched) -> None:

@@ -134,15 +134,13 @@ class Books:
         }
         outcome.trainers = self._living("trainer", trainers) | (late_answers or {})
         asked = self.store.returned_and_left_out()
-        outcome.shards = {
-            name: {
-                "applied_batches": count,
-                "applied_of": [list(b) for b in asked if b in self.pushed_by_the_dead.get(name, ())],
-            }
-            for name, count in self.applied.items()
+        outcome.shards = {name: {"applied_batches": count} for name, count in self.applied.items()}
+        outcome.applied_of = {
+            name: tuple(b for b in asked if b in self.pushed_by_the_dead.get(name, ()))
+            for name in self.applied
         }
-        examples = examples_of(self.state, self.store, outcome)
-        ledger = ledger_of(self.state, self.store, outcome, examples)
+        examples = examples_of(self.state, self.store.totals(), outcome)
+        ledger = ledger_of(self.state, self.store.totals(), outcome, examples)
         self.store.close()
         return examples, ledger
 

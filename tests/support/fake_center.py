@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import zmq
 import zmq.asyncio
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.sync.center import CenterState, Rule
 from shadowsync.pipeline.codecs.formats import LinkCodecs
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues, Failure
 from shadowsync.pipeline.wire.schema import Message

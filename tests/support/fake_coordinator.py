@@ -5,21 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
 from shadowsync.nodes.coordinator.membership import Member
 from shadowsync.nodes.coordinator.placement import Placement
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state import JobState, Origin
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ShadowSyncError
+from shadowsync.pipeline.wire.control_base import Reply, ReplyType, Request
+from shadowsync.pipeline.wire.control_messages import NodeFacts
+from shadowsync.pipeline.wire.control_orders import (
+    ComposeModel,
+    MemberInfo,
+    WriteCheckpoint,
+    WriteCheckpointReply,
+)
 
 from .batches import batch_id
 
@@ -29,7 +37,7 @@ ELEMENTS = 50
 def member(role: str, index: int, **facts: Any) -> Member:
     """A node that is ready."""
     info = MemberInfo(f"{role}-{index}", role, index, f"token-{role}-{index}", "")
-    return Member(info, ready=True, facts=facts)
+    return Member(info, ready=True, facts=NodeFacts(**facts))
 
 
 def state_of(
@@ -68,40 +76,38 @@ class FakeServer(CoordinatorServer):
     """Made on a running loop. Its ledger is stored in memory.
 
     Attributes:
-        asked: (node, verb, body, seconds) of each request.
+        asked: (node, request, seconds) of each.
         answer: called with each request to a node; what it raises is the node's refusal.
     """
 
     def __init__(self, folder: Path, members: Sequence[Member], **options: Any) -> None:
         state = state_of(folder, members, **options)
-        super().__init__(NodeSettings(job=state.job), state, LedgerStore(Path(":memory:")))
-        self.asked: list[tuple[str, str, dict[str, Any], float]] = []
-        self.answer: Callable[[Member, str, dict[str, Any]], dict[str, Any]] = self.written
+        super().__init__(NodeSettings(job=state.job), state, LedgerWriter(LedgerStore(Path(":memory:"))))
+        self.asked: list[tuple[str, Request[Any], float]] = []
+        self.answer: Callable[[Member, Request[Any]], Reply] = self.written
 
     @property
     def told(self) -> list[tuple[str, str]]:
         """The events: (node, text)."""
         return [(node, what) for _, node, what in self.state.events]
 
-    async def call_or_raise(
-        self, member: Member, verb: str, body: dict[str, Any], seconds: float
-    ) -> dict[str, Any]:
+    async def call_or_raise(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType:
         """What a node answers; its refusal is raised."""
-        self.asked.append((member.info.name, verb, body, seconds))
-        return await asyncio.to_thread(self.answer, member, verb, body)
+        self.asked.append((member.info.name, request, seconds))
+        # The test's answers are of the right types.
+        return cast(ReplyType, await asyncio.to_thread(self.answer, member, request))
 
-    async def call(
-        self, member: Member, verb: str, body: dict[str, Any], seconds: float
-    ) -> dict[str, Any] | None:
+    async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
         """What a node answers; None if it refuses."""
         try:
-            return await self.call_or_raise(member, verb, body, seconds)
+            return await self.call_or_raise(member, request, seconds)
         except ShadowSyncError as error:
             self._refusals[member.info.name] = error
             return None
 
-    def written(self, node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    def written(self, node: Member, request: Request[Any]) -> WriteCheckpointReply:
         """Each node writes one file for each request."""
-        name = f"{node.info.name}-{verb}"
-        files = write_tensors(Path(body["directory"]), name, {"t": np.ones(ELEMENTS, np.float32)}, {})
-        return {"files": [vars(entry) for entry in files], "ready": True}
+        assert isinstance(request, WriteCheckpoint | ComposeModel)
+        name = f"{node.info.name}-{type(request).__name__}"
+        files = write_tensors(Path(request.directory), name, {"t": np.ones(ELEMENTS, np.float32)}, {})
+        return WriteCheckpointReply(tuple(files))

@@ -12,7 +12,6 @@ from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.reader.parser import AHEAD_BATCHES, Fed
 from shadowsync.nodes.reader.sender import Sender
 from shadowsync.nodes.runtime.loops import LoopThread
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.runtime.threads import Service
 from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.nodes.worker.worker import Worker
@@ -21,6 +20,7 @@ from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.tests.support.shared import build_shared
 

@@ -22,6 +22,9 @@ from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.wire.control_base import Reply, Request, encode_body
+from shadowsync.pipeline.wire.control_messages import ChildExited, GetStatus, StatusReply
+from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.sockets import Connection
 from zmq.utils.garbage import GarbageCollectorThread
@@ -129,7 +132,9 @@ class InProcessCluster:
 
     def status(self) -> dict[str, Any]:
         """What the coordinator answers to who asks for its status."""
-        return self._supervisor().ask("status", {})
+        reply = self._supervisor().ask(GetStatus({}, 0, False))
+        assert isinstance(reply, StatusReply)
+        return reply.status
 
     def wait(self, seconds: float = 60.0) -> int:
         """Wait for the end of everyone; gives the coordinator's exit code."""
@@ -153,8 +158,8 @@ class InProcessCluster:
             node.wait(END_SECONDS)
 
     def _tell_death(self, node: InProcess) -> None:
-        body = {"token": node.settings.token, "role": node.role, "how": "killed by SIGKILL"}
-        self._supervisor().ask("exited", body | {"code": int(ExitCode.STOPPED_BY_DEATH)})
+        code = ExitCode.STOPPED_BY_DEATH
+        self._supervisor().ask(ChildExited(node.settings.token, node.role, "killed by SIGKILL", code))
 
     def _supervisor(self) -> SupervisorLink:
         if self._link is None:
@@ -171,11 +176,12 @@ class SupervisorLink:
         self._asked = 0
         self._lock = threading.Lock()
 
-    def ask(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: Request[Any]) -> Reply:
         """One question, one answer; any thread may call."""
         with self._lock:
             self._asked += 1
-            self._connection.send(Ask(number=self._asked, verb=verb, body=body))
+            verb = CONTROL_VERBS.name_of(request)
+            self._connection.send(Ask(number=self._asked, verb=verb, body=encode_body(request)))
             found: list[Answer] = []
 
             def answered() -> bool:
@@ -187,7 +193,7 @@ class SupervisorLink:
 
             wait_until(answered, f"the coordinator answers {verb!r}", 10.0)
         assert found[0].ok, found[0].body
-        return found[0].body
+        return CONTROL_VERBS.decode_reply(verb, found[0].body)
 
     def close(self) -> None:
         """End the link."""

@@ -1,33 +1,86 @@
-"""Two conversations and a link between them that loses what a test says. No socket, no waiting."""
+"""Two RPC channels and a link between them that loses what a test says. No socket, no waiting."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
-from shadowsync.pipeline.wire.conversation import Conversation
+from shadowsync.pipeline.wire.control_base import Reply, Request, Verb, VerbTable
+from shadowsync.pipeline.wire.field_checks import Count
 from shadowsync.pipeline.wire.frames import decode, encode
+from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 
-Body = dict[str, Any]
 ENOUGH_SECONDS = 20.0
 
 
+@dataclass(frozen=True, slots=True)
+class Sum(Reply):
+    """A number."""
+
+    n: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Request[Sum]):
+    """Asks for `n` + 1."""
+
+    n: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slow(Request[Sum]):
+    """Asks for something that takes long."""
+
+    n: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look(Request[Sum]):
+    """Asks for something that changes nothing."""
+
+    n: Count = 0
+
+
+_ANYONE = frozenset({"anyone"})
+VERBS = VerbTable(
+    {
+        "add": Verb(Add, Sum, _ANYONE, _ANYONE),
+        "slow": Verb(Slow, Sum, _ANYONE, _ANYONE),
+        "look": Verb(Look, Sum, _ANYONE, _ANYONE, repeatable=True),
+    }
+)
+
+
 class Link:
-    """Two conversations; `lose(message)` says which messages vanish on the way. Made on a loop."""
+    """Two channels; `lose(message)` says which messages vanish on the way. Made on a loop."""
 
     def __init__(
         self,
-        handle: Callable[[str, Body], Awaitable[Body]],
+        handle: Callable[[Request[Any]], Awaitable[Reply]],
         lose: Callable[[Message], bool] = lambda message: False,  # noqa: ARG005
     ) -> None:
         self._lose = lose
         self.sent: list[Message] = []
-        self.asker = Conversation("the far end", lambda message: self._carry(message, self.answerer), handle)
-        self.answerer = Conversation("the near end", lambda message: self._carry(message, self.asker), handle)
+        self.refused: list[str] = []
+        self.asker = RpcChannel(
+            "the far end",
+            lambda message: self._carry(message, self.answerer),
+            handle,
+            refused=self.refused.append,
+            verbs=VERBS,
+        )
+        self.answerer = RpcChannel(
+            "the near end",
+            lambda message: self._carry(message, self.asker),
+            handle,
+            refused=self.refused.append,
+            verbs=VERBS,
+        )
 
-    def _carry(self, message: Message, to: Conversation) -> None:
+    def _carry(self, message: Message, to: RpcChannel) -> None:
         self.sent.append(message)
         if not self._lose(message):
             frames = [bytes(memoryview(frame)) for frame in encode(message)]
@@ -39,14 +92,15 @@ class Link:
 
 
 class Handler:
-    """Answers {"n": body["n"] + 1} and counts."""
+    """Answers `n` + 1 and counts."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, Body]] = []
+        self.calls: list[Any] = []
 
-    async def __call__(self, verb: str, body: Body) -> Body:
-        self.calls.append((verb, body))
-        return {"n": body.get("n", 0) + 1}
+    async def __call__(self, request: Request[Any]) -> Reply:
+        self.calls.append(request)
+        assert isinstance(request, Add | Slow | Look)
+        return Sum(request.n + 1)
 
 
 def run(work: Awaitable[None]) -> None:

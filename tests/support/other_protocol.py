@@ -5,5 +5,6 @@ from __future__ import annotations
 from shadowsync.cli import main
 from shadowsync.pipeline.wire import frames
 
-frames.PROTOCOL_VERSION += 1
+# The name in `frames`, which has read the package's already.
+frames.PROTOCOL_VERSION += 1  # type: ignore[attr-defined]
 main(prog_name="shadowsync")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
 from pathlib import Path
@@ -10,13 +9,12 @@ from pathlib import Path
 import pytest
 import shadowsync
 from shadowsync.pipeline.wire import messages
+from shadowsync.pipeline.wire.control_reference import BEGIN, renewed
+from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.schema import Message
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 PAGE = ROOT / "docs" / "protocol.md"
-ANSWERING = (
-    *("coordinator/requests", "runtime/node", "reader/role", "embedding/role", "sync/role", "trainer/role"),
-)
 
 if not PAGE.exists():
     pytest.skip("an installed package has no docs beside it", allow_module_level=True)
@@ -34,32 +32,6 @@ def _kinds() -> dict[str, type[Message]]:
     return {kind.KIND: kind for kind in found if kind is not Message}
 
 
-def _verbs() -> set[str]:
-    """What the coordinator and the roles answer: texts that a parameter `verb` is compared with, and the keys
-    of the tables in which it is looked up."""
-    verbs: set[str] = set()
-    for name in ANSWERING:
-        for function in ast.walk(ast.parse((ROOT / "nodes" / f"{name}.py").read_text("utf-8"))):
-            if isinstance(function, ast.AsyncFunctionDef | ast.FunctionDef) and any(
-                argument.arg == "verb" for argument in function.args.args
-            ):
-                verbs |= _told_apart(function)
-    return verbs
-
-
-def _told_apart(function: ast.AST) -> set[str]:
-    places: list[ast.AST] = []
-    for node in ast.walk(function):
-        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id == "verb":
-            places += node.comparators
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            handled = [key for key in node.value.keys if key is not None]
-            if all(isinstance(value, ast.Attribute) for value in node.value.values):
-                places += handled
-    texts = [inner for place in places for inner in ast.walk(place) if isinstance(inner, ast.Constant)]
-    return {text.value for text in texts if isinstance(text.value, str)}
-
-
 def test_every_message_is_there_with_its_fields() -> None:
     rows = {kind: row for row in ROWS for kind in _named(row)}
     kinds = _kinds()
@@ -75,13 +47,20 @@ def test_every_message_is_there_with_its_fields() -> None:
                 assert re.search(rf"\b{field.name}\b", rows[kind]), f"{kind}: {field.name} is not in its row"
 
 
-def test_every_verb_is_there() -> None:
-    verbs = _verbs()
-    assert {"hello", "trained", "next_span", "checkpoint", "replica_sample", "finish", "exited"} <= verbs
-    told = {name for row in ROWS for name in _named(row)}
-    assert verbs - told == set(), "verbs that are not in docs/protocol.md"
+def test_the_verbs_are_as_they_were_written_from_the_classes() -> None:
+    text = PAGE.read_text("utf-8")
+    assert BEGIN in text
+    assert text == renewed(text), "python -m shadowsync.pipeline.wire.control_reference --write renews it"
+
+
+def test_a_changed_field_is_noticed() -> None:
+    text = PAGE.read_text("utf-8")
+    assert renewed(text.replace("synced_iterations", "iterations")) == text
 
 
 def test_nothing_else_is_there() -> None:
     told = {name for row in ROWS for name in _named(row)}
-    assert told - set(_kinds()) - _verbs() == set(), "rows of docs/protocol.md that nothing stands for"
+    assert told - set(_kinds()) - set(CONTROL_VERBS.verbs) == set(), (
+        "rows of docs/protocol.md that nothing stands for"
+    )
+    assert set(CONTROL_VERBS.verbs) <= told

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.codecs.formats import LinkCodecs
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 

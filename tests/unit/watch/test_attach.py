@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 import zmq
 import zmq.asyncio
 from shadowsync.pipeline.errors import ClusterError, ExitCode
+from shadowsync.pipeline.wire.control_messages import GetStatus
+from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.tests.support.statuses import a_status
@@ -25,7 +26,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowsync.watch.attach.PATIENCE_SECONDS", 0.1)
 
 
-async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: list[dict[str, Any]]) -> None:
+async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: list[GetStatus]) -> None:
     """To each question does what comes next in the plan: "answer", "nothing" or "end"."""
     for what in plan:
         while True:
@@ -33,19 +34,21 @@ async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: lis
             message = decode(frames)
             if isinstance(message, Ask):
                 break
-        asked.append(message.body)
+        request = CONTROL_VERBS.decode_request(message.verb, message.body)
+        assert isinstance(request, GetStatus)
+        asked.append(request)
         status = a_status(node_timeout_seconds=0.5)
         if what == "answer":
-            answer = Answer(number=message.number, ok=True, body=status.model_dump(mode="json"))
+            answer = Answer(number=message.number, ok=True, body=[status.model_dump(mode="json")])
             await socket.send_multipart([identity, *encode(answer)])
         elif what == "end":
-            end = Ask(number=1, verb="ended", body={"outcome": "finished"})
+            end = Ask(number=1, verb="job_ended", body=["finished"])
             await socket.send_multipart([identity, *encode(end)])
 
 
-def watch(plan: Iterable[str]) -> list[dict[str, Any]]:
+def watch(plan: Iterable[str]) -> list[GetStatus]:
     """Attaches to a coordinator of this plan; gives what it was asked."""
-    asked: list[dict[str, Any]] = []
+    asked: list[GetStatus] = []
 
     async def main() -> None:
         context = zmq.asyncio.Context()
@@ -69,7 +72,7 @@ def watch(plan: Iterable[str]) -> list[dict[str, Any]]:
 def test_a_job_that_tells_its_end_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
     asked = watch(["answer", "answer", "end"])
     assert capsys.readouterr().err == "a-job has ended: finished\n"
-    assert all(body["tell_end"] for body in asked)
+    assert all(request.tell_end for request in asked)
 
 
 def test_a_job_that_is_not_heard_has_not_ended(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from shadowsync.pipeline.wire import conversation
+from shadowsync.pipeline.wire import rpc_channel as conversation
 from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
 
 

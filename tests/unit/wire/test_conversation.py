@@ -1,4 +1,4 @@
-"""Questions that are asked until answered, and answers that are given once, over a link that loses."""
+"""Requests that are sent until answered, and answered once, over a link that loses."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shadowsync.pipeline.wire import conversation
-from shadowsync.pipeline.wire.conversation import Conversation
+from shadowsync.pipeline.wire import rpc_channel as conversation
+from shadowsync.pipeline.wire.control_base import Reply, Request
 from shadowsync.pipeline.wire.messages import Answer, Ask
+from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.tests.support.link import ENOUGH_SECONDS, Body, Handler, Link, run
+from shadowsync.tests.support.link import ENOUGH_SECONDS, VERBS, Add, Handler, Link, Slow, Sum, run
 
 pytestmark = pytest.mark.usefixtures("resend_soon")
 
@@ -35,9 +37,9 @@ def test_a_question_is_answered_both_ways() -> None:
     async def main() -> None:
         handler = Handler()
         link = Link(handler)
-        assert await link.asker.ask("add", {"n": 1}, timeout_seconds=ENOUGH_SECONDS) == {"n": 2}
-        assert await link.answerer.ask("plain", timeout_seconds=ENOUGH_SECONDS) == {"n": 1}
-        assert handler.calls == [("add", {"n": 1}), ("plain", {})]
+        assert await link.asker.call(Add(1), timeout_seconds=ENOUGH_SECONDS) == Sum(2)
+        assert await link.answerer.call(Add(), timeout_seconds=ENOUGH_SECONDS) == Sum(1)
+        assert handler.calls == [Add(1), Add()]
         assert len(link.sent) == 4
 
     run(main())
@@ -49,8 +51,8 @@ def test_what_is_lost_is_sent_again_and_handled_once(kind: type[Message], times:
     async def main() -> None:
         handler = Handler()
         link = Link(handler, dropping(kind, times))
-        assert await link.asker.ask("add", {"n": 1}, timeout_seconds=ENOUGH_SECONDS) == {"n": 2}
-        assert handler.calls == [("add", {"n": 1})]
+        assert await link.asker.call(Add(1), timeout_seconds=ENOUGH_SECONDS) == Sum(2)
+        assert handler.calls == [Add(1)]
         assert link.count(Ask) >= times + 1
         assert link.count(Answer) >= (times + 1 if kind is Answer else 1)
 
@@ -59,12 +61,12 @@ def test_what_is_lost_is_sent_again_and_handled_once(kind: type[Message], times:
 
 def test_a_question_that_takes_long_is_asked_again_but_handled_once() -> None:
     async def main() -> None:
-        calls, finish = [], asyncio.Event()
+        calls, finish = list[Request[Any]](), asyncio.Event()
 
-        async def slow(verb: str, body: Body) -> Body:  # noqa: ARG001
-            calls.append(verb)
+        async def slow(request: Request[Any]) -> Reply:
+            calls.append(request)
             await finish.wait()
-            return {"done": True}
+            return Sum(3)
 
         def finish_at_the_fourth(message: Message) -> bool:
             if isinstance(message, Ask) and link.count(Ask) == 4:
@@ -72,8 +74,8 @@ def test_a_question_that_takes_long_is_asked_again_but_handled_once() -> None:
             return False
 
         link = Link(slow, finish_at_the_fourth)
-        assert await link.asker.ask("work", timeout_seconds=ENOUGH_SECONDS) == {"done": True}
-        assert calls == ["work"]
+        assert await link.asker.call(Slow(), timeout_seconds=ENOUGH_SECONDS) == Sum(3)
+        assert calls == [Slow()]
         assert link.count(Ask) >= 4
 
     run(main())
@@ -82,13 +84,13 @@ def test_a_question_that_takes_long_is_asked_again_but_handled_once() -> None:
 def test_a_repeat_is_answered_from_memory_with_the_first_answer() -> None:
     async def main() -> None:
         handler, answers = Handler(), asyncio.Queue[Message]()
-        answerer = Conversation("near", answers.put_nowait, handler)
-        ask = Ask(number=7, verb="add", body={"n": 1})
+        answerer = RpcChannel("near", answers.put_nowait, handler, verbs=VERBS)
+        ask = Ask(number=7, verb="add", body=[1])
         answerer.receive(ask)
         first = await answers.get()
-        assert first == Answer(number=7, ok=True, body={"n": 2})
+        assert first == Answer(number=7, ok=True, body=[2])
         answerer.receive(ask)
-        answerer.receive(Ask(number=7, verb="other", body={"n": 5}))
+        answerer.receive(Ask(number=7, verb="slow", body=[5]))
         assert [answers.get_nowait(), answers.get_nowait()] == [first, first]
         assert len(handler.calls) == 1
 
@@ -101,10 +103,10 @@ def test_many_at_once_over_a_lossy_link_are_each_handled_once() -> None:
         chance = random.Random(1)
         link = Link(handler, lambda message: chance.random() < 0.5)  # noqa: ARG005
         answers = await asyncio.gather(
-            *(link.asker.ask("add", {"n": n}, timeout_seconds=ENOUGH_SECONDS) for n in range(200))
+            *(link.asker.call(Add(n), timeout_seconds=ENOUGH_SECONDS) for n in range(200))
         )
-        assert answers == [{"n": n + 1} for n in range(200)]
-        assert Counter(body["n"] for _, body in handler.calls) == Counter(range(200))
+        assert answers == [Sum(n + 1) for n in range(200)]
+        assert Counter(request.n for request in handler.calls) == Counter(range(200))
         assert link.count(Ask) > 200
 
     run(main())
@@ -116,9 +118,9 @@ def test_whatever_is_lost_each_is_handled_once(losses: list[bool], questions: in
     async def main() -> None:
         handler, plan = Handler(), iter(losses)
         link = Link(handler, lambda message: next(plan, False))  # noqa: ARG005
-        asked = (link.asker.ask("add", {"n": n}, timeout_seconds=ENOUGH_SECONDS) for n in range(questions))
-        assert await asyncio.gather(*asked) == [{"n": n + 1} for n in range(questions)]
-        assert sorted(body["n"] for _, body in handler.calls) == list(range(questions))
+        asked = (link.asker.call(Add(n), timeout_seconds=ENOUGH_SECONDS) for n in range(questions))
+        assert await asyncio.gather(*asked) == [Sum(n + 1) for n in range(questions)]
+        assert sorted(request.n for request in handler.calls) == list(range(questions))
 
     run(main())
 
@@ -129,24 +131,25 @@ def test_memory_is_bounded_but_keeps_what_is_not_answered(monkeypatch: pytest.Mo
     async def main() -> None:
         calls, finish, answers = list[int](), asyncio.Event(), asyncio.Queue[Message]()
 
-        async def handle(verb: str, body: Body) -> Body:
-            calls.append(body["n"])
-            if verb == "slow":
+        async def handle(request: Request[Any]) -> Reply:
+            assert isinstance(request, Add | Slow)
+            calls.append(request.n)
+            if isinstance(request, Slow):
                 await finish.wait()
-            return {}
+            return Sum(0)
 
-        answerer = Conversation("near", answers.put_nowait, handle)
-        slow = Ask(number=1, verb="slow", body={"n": 1})
+        answerer = RpcChannel("near", answers.put_nowait, handle, verbs=VERBS)
+        slow = Ask(number=1, verb="slow", body=[1])
         answerer.receive(slow)
         for number in range(2, 20):
-            answerer.receive(Ask(number=number, verb="quick", body={"n": number}))
-            assert await answers.get() == Answer(number=number, ok=True, body={})
+            answerer.receive(Ask(number=number, verb="add", body=[number]))
+            assert await answers.get() == Answer(number=number, ok=True, body=[0])
         answerer.receive(slow)
         finish.set()
-        assert await answers.get() == Answer(number=1, ok=True, body={})
+        assert await answers.get() == Answer(number=1, ok=True, body=[0])
         for number in (1, 17, 19):
-            answerer.receive(Ask(number=number, verb="quick", body={"n": number}))
-            assert answers.get_nowait() == Answer(number=number, ok=True, body={})
+            answerer.receive(Ask(number=number, verb="add", body=[number]))
+            assert answers.get_nowait() == Answer(number=number, ok=True, body=[0])
         assert calls == list(range(1, 20))
         assert len(answerer._answers) == 4
         assert not answerer._working
@@ -157,16 +160,16 @@ def test_memory_is_bounded_but_keeps_what_is_not_answered(monkeypatch: pytest.Mo
 def test_answers_that_change_nothing_are_not_remembered() -> None:
     async def main() -> None:
         handler, sent = Handler(), asyncio.Queue[Message]()
-        talk = Conversation("a watcher", sent.put_nowait, handler, repeatable=("status",))
+        channel = RpcChannel("a watcher", sent.put_nowait, handler, verbs=VERBS)
 
         async def twice(verb: str, number: int) -> int:
             before = len(handler.calls)
             for _ in range(2):
-                talk.receive(Ask(number=number, verb=verb, body={}))
+                channel.receive(Ask(number=number, verb=verb, body=[0]))
                 await sent.get()
             return len(handler.calls) - before
 
-        assert await twice("status", 1) == 2
-        assert await twice("exited", 2) == 1, "the control"
+        assert await twice("look", 1) == 2
+        assert await twice("add", 2) == 1, "the control"
 
     run(main())

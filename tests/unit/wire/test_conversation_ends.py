@@ -1,42 +1,47 @@
-"""How questions end when they are not answered: refusals, failures, timeouts, a link that closes."""
+"""How requests end when they are not answered: refusals, failures, timeouts, a link that closes."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from typing import Any
 
 import pytest
-from shadowsync.pipeline.errors import ClusterError
-from shadowsync.pipeline.wire.conversation import Conversation, Gone, Refused
+from shadowsync.pipeline.errors import ClusterError, ExitCode
+from shadowsync.pipeline.wire.control_base import Reply, Request
 from shadowsync.pipeline.wire.messages import Answer, Ask, Credit
+from shadowsync.pipeline.wire.rpc_channel import PeerLost, RemoteError, RpcChannel
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.tests.support.link import ENOUGH_SECONDS, Body, Handler, Link, run
+from shadowsync.tests.support.link import ENOUGH_SECONDS, VERBS, Add, Handler, Link, Slow, Sum, run
 
 pytestmark = pytest.mark.usefixtures("resend_soon")
 
 
 def test_a_refusal_comes_back_in_its_words() -> None:
     async def main() -> None:
-        async def refuse(verb: str, body: Body) -> Body:
-            raise ClusterError("the job is full", where=verb, remedy=str(body["remedy"]))
+        async def refuse(request: Request[Any]) -> Reply:
+            raise ClusterError("the job is full", where=str(request), remedy="start fewer")
 
         link = Link(refuse)
-        with pytest.raises(Refused) as refused:
-            await link.asker.ask("hello", {"remedy": "start fewer"}, timeout_seconds=ENOUGH_SECONDS)
+        with pytest.raises(RemoteError) as refused:
+            await link.asker.call(Add(3), timeout_seconds=ENOUGH_SECONDS)
         error = refused.value
-        assert (error.what, error.where, error.remedy) == ("the job is full", "hello", "start fewer")
+        assert (error.what, error.where, error.remedy) == ("the job is full", "Add(n=3)", "start fewer")
+        assert error.exit_code is ExitCode.CLUSTER
+        assert link.refused == [], "it was understood"
 
     run(main())
 
 
 def test_a_handler_that_fails_is_logged_and_refuses(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async def fail(verb: str, body: Body) -> Body:  # noqa: ARG001
+        async def fail(request: Request[Any]) -> Reply:  # noqa: ARG001
             raise KeyError("missing")
 
         link = Link(fail)
-        with pytest.raises(Refused, match="'work' failed: KeyError: 'missing'"):
-            await link.asker.ask("work", timeout_seconds=ENOUGH_SECONDS)
+        with pytest.raises(RemoteError, match="'slow' failed: KeyError: 'missing'"):
+            await link.asker.call(Slow(), timeout_seconds=ENOUGH_SECONDS)
 
     with caplog.at_level(logging.ERROR):
         run(main())
@@ -48,8 +53,8 @@ def test_without_an_answer_the_other_side_is_gone_at_the_timeout() -> None:
         link = Link(Handler(), lambda message: True)  # noqa: ARG005
         loop = asyncio.get_running_loop()
         before = loop.time()
-        with pytest.raises(Gone, match=r"the far end: did not answer 'add' within 0\.05 s"):
-            await link.asker.ask("add", timeout_seconds=0.05)
+        with pytest.raises(PeerLost, match=r"the far end: did not answer 'add' within 0\.05 s"):
+            await link.asker.call(Add(), timeout_seconds=0.05)
         assert loop.time() - before >= 0.03
         assert 2 <= link.count(Ask) <= 6
 
@@ -59,17 +64,17 @@ def test_without_an_answer_the_other_side_is_gone_at_the_timeout() -> None:
 def test_an_answer_after_the_timeout_changes_nothing() -> None:
     async def main() -> None:
         sent = asyncio.Queue[Message]()
-        asker = Conversation("far", sent.put_nowait, Handler())
-        with pytest.raises(Gone):
-            await asker.ask("first", timeout_seconds=0.001)
-        assert await sent.get() == Ask(number=1, verb="first", body={})
-        waiting = asyncio.ensure_future(asker.ask("second", timeout_seconds=ENOUGH_SECONDS))
-        assert await sent.get() == Ask(number=2, verb="second", body={})
-        asker.receive(Answer(number=1, ok=True, body={"to": "first"}))
-        asker.receive(Answer(number=9, ok=True, body={"to": "nobody"}))
-        asker.receive(Answer(number=2, ok=True, body={"to": "second"}))
-        asker.receive(Answer(number=2, ok=False, body={"what": "again"}))
-        assert await waiting == {"to": "second"}
+        asker = RpcChannel("far", sent.put_nowait, Handler(), verbs=VERBS)
+        with pytest.raises(PeerLost):
+            await asker.call(Add(1), timeout_seconds=0.001)
+        assert await sent.get() == Ask(number=1, verb="add", body=[1])
+        waiting = asyncio.ensure_future(asker.call(Add(2), timeout_seconds=ENOUGH_SECONDS))
+        assert await sent.get() == Ask(number=2, verb="add", body=[2])
+        asker.receive(Answer(number=1, ok=True, body=[2]))
+        asker.receive(Answer(number=9, ok=True, body=[9]))
+        asker.receive(Answer(number=2, ok=True, body=[3]))
+        asker.receive(Answer(number=2, ok=False, body=["again", "", "", 1]))
+        assert await waiting == Sum(3)
 
     run(main())
 
@@ -78,39 +83,82 @@ def test_closing_ends_what_waits_and_refuses_what_comes() -> None:
     async def main() -> None:
         sent, begun, cancelled = asyncio.Queue[Message](), asyncio.Event(), asyncio.Event()
 
-        async def hang(verb: str, body: Body) -> Body:  # noqa: ARG001
+        async def hang(request: Request[Any]) -> Reply:  # noqa: ARG001
             begun.set()
             try:
                 await asyncio.Event().wait()
             finally:
                 cancelled.set()
-            return {}
+            return Sum(0)
 
-        talk = Conversation("far", sent.put_nowait, hang)
-        waiting = [asyncio.ensure_future(talk.ask("x", timeout_seconds=ENOUGH_SECONDS)) for _ in range(3)]
-        talk.receive(Ask(number=1, verb="hang", body={}))
+        talk = RpcChannel("far", sent.put_nowait, hang, verbs=VERBS)
+        waiting = [asyncio.ensure_future(talk.call(Add(), timeout_seconds=ENOUGH_SECONDS)) for _ in range(3)]
+        talk.receive(Ask(number=1, verb="slow", body=[0]))
         for _ in range(3):
             assert isinstance(await sent.get(), Ask)
         await begun.wait()
         talk.close("it died")
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
-            assert isinstance(ended, Gone)
+            assert isinstance(ended, PeerLost)
             assert str(ended) == "far: it died"
         await cancelled.wait()
         asked = sent.qsize()
-        with pytest.raises(Gone, match="it died"):
-            await talk.ask("late", timeout_seconds=ENOUGH_SECONDS)
+        with pytest.raises(PeerLost, match="it died"):
+            await talk.call(Add(), timeout_seconds=ENOUGH_SECONDS)
         assert sent.qsize() == asked
 
     run(main())
 
 
-def test_another_message_is_refused_and_the_talk_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_message_is_refused_and_the_channel_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         link = Link(Handler())
         link.asker.receive(Credit(limit=1, received=0, done=0))
-        assert await link.asker.ask("add", timeout_seconds=ENOUGH_SECONDS) == {"n": 1}
+        assert link.refused == ["a credit on the control link"]
+        assert await link.asker.call(Add(), timeout_seconds=ENOUGH_SECONDS) == Sum(1)
 
     with caplog.at_level(logging.ERROR):
         run(main())
-    assert "refused a credit from the far end" in caplog.text
+    assert "refused a message of the far end: a credit" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "why"),
+    [
+        ("subtract", [1], "the unknown verb 'subtract'"),
+        ("add", ["x"], "add: n: an integer is expected, not 'x'"),
+        ("add", [-1], "add: n: a finite number from 0"),
+        ("add", [], r"add: a list of 1 values \(n\) is expected, not \[\]"),
+    ],
+)
+def test_what_is_not_understood_is_named_counted_and_answered_once(
+    verb: str, body: list[Any], why: str
+) -> None:
+    async def main() -> None:
+        sent, refused, handler = asyncio.Queue[Message](), list[str](), Handler()
+        channel = RpcChannel("near", sent.put_nowait, handler, refused=refused.append, verbs=VERBS)
+        for _ in range(2):
+            channel.receive(Ask(number=1, verb=verb, body=body))
+            answer = await sent.get()
+            assert isinstance(answer, Answer)
+            assert not answer.ok
+            assert re.search(why, answer.body[0])
+        assert len(refused) == 1
+        assert handler.calls == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(("ok", "body"), [(True, ["x"]), (False, [1, "", "", 1]), (False, ["a", "", "", 99])])
+def test_a_reply_that_is_not_understood_is_counted_and_ends_the_request(ok: bool, body: list[Any]) -> None:
+    async def main() -> None:
+        sent, refused = asyncio.Queue[Message](), list[str]()
+        channel = RpcChannel("far", sent.put_nowait, Handler(), refused=refused.append, verbs=VERBS)
+        waiting = asyncio.ensure_future(channel.call(Add(1), timeout_seconds=ENOUGH_SECONDS))
+        await sent.get()
+        channel.receive(Answer(number=1, ok=ok, body=body))
+        with pytest.raises(RemoteError, match="is expected"):
+            await waiting
+        assert len(refused) == 1
+
+    run(main())

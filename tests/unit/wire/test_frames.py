@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire import frames as frames_module
+from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, Counts
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import (
     MESSAGES,
@@ -25,7 +26,7 @@ from shadowsync.pipeline.wire.messages import (
     Pushed,
     Vectors,
 )
-from shadowsync.pipeline.wire.schema import MAX_INTEGER, Message, TensorField
+from shadowsync.pipeline.wire.schema import Message, TensorField
 
 INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
 BODIES = st.dictionaries(
@@ -45,6 +46,8 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     tuple[int, ...]: st.lists(INTEGERS, max_size=5).map(tuple),
     BatchId: st.builds(BatchId, *[st.integers(0, 2**63 - 1)] * 4),
     dict[str, Any]: BODIES,
+    list[Any]: BODIES.map(lambda body: list(body.values())),
+    Counts: st.dictionaries(st.text(max_size=8), INTEGERS | st.floats(allow_nan=False, allow_infinity=False)),
 }
 
 
@@ -86,7 +89,7 @@ def test_every_message_comes_back_as_it_was(message: Message) -> None:
 
 def test_every_kind_has_its_own_name() -> None:
     assert [schema.cls.KIND for schema in MESSAGES.values()] == list(MESSAGES)
-    assert len({schema.cls for schema in MESSAGES.values()}) == len(MESSAGES) == 29
+    assert len({schema.cls for schema in MESSAGES.values()}) == len(MESSAGES) == 30
 
 
 @settings(max_examples=300)
@@ -130,7 +133,7 @@ def test_a_tensor_other_than_declared_is_not_sent(values: Any) -> None:
 
 
 def test_a_header_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Ask(number=1, verb="v", body={"text": "x" * 1000})
+    ask = Ask(number=1, verb="v", body=["x" * 1000])
     monkeypatch.setattr(frames_module, "MAX_HEADER_BYTES", 1020)
     encode(ask)
     monkeypatch.setattr(frames_module, "MAX_HEADER_BYTES", 1010)
@@ -149,7 +152,7 @@ def test_a_tensor_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_control_messages_carry_their_words() -> None:
-    answer = Answer(number=2**40, ok=False, body={"what": "no", "remedy": "größer"})
+    answer = Answer(number=2**40, ok=False, body=["no", "", "größer", 1])
     assert decode(on_the_wire(answer)) == answer
     assert decode(on_the_wire(Pushed(request=3, repeated=True))) == Pushed(request=3, repeated=True)
     assert decode(on_the_wire(Failure(request=0, what=""))) == Failure(request=0, what="")

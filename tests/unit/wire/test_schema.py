@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.schema import (
-    MAX_INTEGER,
-    MAX_NUMBERS,
-    MAX_TEXT_CHARACTERS,
-    Message,
-    schema_of,
-    tensor,
-)
+from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, MAX_ITEMS, MAX_TEXT_CHARACTERS
+from shadowsync.pipeline.wire.schema import Message, schema_of, tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +104,7 @@ def test_numbers_become_floats_and_lists_batch_ids() -> None:
         ("id", [1, 2, 3], "a batch id"),
         ("maybe", "3", "an integer"),
         ("several", 3, "a list of at most"),
-        ("several", [0] * (MAX_NUMBERS + 1), "a list of at most"),
+        ("several", [0] * (MAX_ITEMS + 1), "a list of at most"),
         ("several", [1, "2"], "an integer"),
     ],
 )

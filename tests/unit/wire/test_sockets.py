@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import zmq
+from shadowsync import PROTOCOL_VERSION
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message
@@ -137,7 +138,7 @@ def test_a_hostile_message_of_any_size_is_answered(
     listener: Listener, connect: Callable[[str], Connection], header: Callable[[object], bytes]
 ) -> None:
     connection = connect("stranger/1")
-    hostile = [1, "push", [1, "\0" * 3_000_000, 0, 1.0, [], 0, 0, 0], [[0], [0], [0, 0]]]
+    hostile = [PROTOCOL_VERSION, "push", [1, "\0" * 3_000_000, 0, 1.0, [], 0, 0, 0], [[0], [0], [0, 0]]]
     connection.socket.send_multipart([header(hostile), b"", b"", b""])
     connection.send(Pushed(1, repeated=False))
     assert heard(listener) == (b"stranger/1", Pushed(1, repeated=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,8 @@ from shadowsync.nodes.coordinator.membership import Member
 from shadowsync.nodes.coordinator.outcome import FinalModel
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ResourceError
+from shadowsync.pipeline.wire.control_base import Reply, Request
+from shadowsync.pipeline.wire.control_orders import WriteCheckpoint
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
@@ -85,8 +88,8 @@ def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
         await keeps.take()
         kept = open_checkpoint(tmp_path, verify=True)
 
-        def refuse(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-            answer = c.written(node, verb, body)
+        def refuse(node: Member, request: Request[Any]) -> Reply:
+            answer = c.written(node, request)
             if node.info.name == "trainer-1":
                 raise ClusterError("no")
             return answer
@@ -103,7 +106,7 @@ def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
 
 def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Path) -> None:
     def savers(c: FakeServer) -> list[str]:
-        return [name for name, verb, body, _ in c.asked if verb == "checkpoint" and body.get("dense")]
+        return [name for name, part, _ in c.asked if isinstance(part, WriteCheckpoint) and part.dense]
 
     async def body() -> None:
         for peers, saver in ((True, "trainer-1"), (False, "trainer-0")):
@@ -145,7 +148,7 @@ def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
 
     async def body() -> None:
         c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
-        c.answer = lambda *asked: c.written(*asked) | {"pause_seconds": pause[0]}
+        c.answer = lambda *asked: replace(c.written(*asked), pause_seconds=pause[0])
         keeps = taker(c)
         await keeps.take()
         assert c.told == []
@@ -162,10 +165,10 @@ def test_its_books_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
     async def body() -> None:
         c = job(tmp_path)
 
-        def trains(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        def trains(node: Member, request: Request[Any]) -> Reply:
             if node.info.role == "embedding":
                 c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
-            return c.written(node, verb, body)
+            return c.written(node, request)
 
         c.answer = trains
         manifest = await taker(c).take()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from shadowsync.nodes.coordinator import checkpoint_manager as keeper_module
 from shadowsync.nodes.coordinator.checkpoint_manager import CheckpointManager
+from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.nodes.coordinator.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation import CheckpointScore
 from shadowsync.pipeline.checkpoint.best import BestNote, promote
@@ -18,6 +19,7 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.metrics import QualitySums
+from shadowsync.pipeline.wire.control_base import Reply
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
@@ -158,24 +160,30 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
 
 
-def test_training_goes_on_where_an_event_cannot_be_stored(tmp_path: Path) -> None:
+def test_training_goes_on_where_an_event_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body() -> None:
         clock = Clock()
         c = job(tmp_path, clock)
         keeper = keeper_of(c)
 
-        def full(node: str, what: str) -> None:
-            raise ResourceError(f"the ledger cannot be written, {node}: {what}")
+        def full(*event: object) -> None:
+            raise ResourceError(f"the ledger cannot be written, {event}")
 
-        def refuse(*asked: object) -> dict[str, object]:
+        def refuse(*asked: object) -> Reply:
             raise ResourceError(f"no space for {len(asked)}")
 
-        c.event, c.answer = full, refuse  # type: ignore[method-assign]
+        monkeypatch.setattr(LedgerStore, "event", full)
+        c.answer = refuse
         running = await started(clock, keeper)
         for number in (1, 2):
             c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
             await until(lambda count=number: keeper.failed >= count or running.done())  # type: ignore[misc]
         await ended(running)
+        await c.store.flush()
         assert keeper.failed == 2
+        assert len(c.told) == 2
 
     asyncio.run(asyncio.wait_for(body(), 10.0))
+    assert caplog.text.count("an event is not in the ledger's file") == 2

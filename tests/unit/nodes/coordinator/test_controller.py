@@ -9,6 +9,7 @@ import pytest
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
 from shadowsync.nodes.coordinator.outcome import FinalModel
 from shadowsync.nodes.coordinator.placement import Placement
 from shadowsync.nodes.coordinator.server import CoordinatorServer
@@ -32,7 +33,7 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
             {"data": {"format": "criteo_tsv", "path": ["nowhere.tsv"]}, "run": {"seed": 1}}
         )
         ledger = LedgerState([Span(0, "nowhere.tsv", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
-        store = LedgerStore(tmp_path / "ledger.sqlite")
+        store = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
         state = JobState(job, tmp_path, ledger, Placement.by_rows(job))
         c = CoordinatorServer(NodeSettings(job=job), state, store)
         try:
@@ -55,6 +56,6 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
                 assert "nowhere.tsv" in stop.text
         finally:
             await c.close()
-            store.close()
+            await store.close()
 
     asyncio.run(body())

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 from shadowsync.nodes.coordinator.outcome import FinalModel
+from shadowsync.pipeline.wire.control_messages import NodeFacts
+from shadowsync.pipeline.wire.control_orders import FinalizeReply
 
 
 def facts(origin: str) -> FinalModel:
     """Of an algorithm called x."""
-    answer = {"model_origin": origin, "dense_elements": 10, "needs_peers": True}
-    return FinalModel.of(answer, "x")
+    return FinalModel.of(NodeFacts(model_origin=origin, dense_elements=10, needs_peers=True), "x")
+
+
+def final(digest: str, rounds: int) -> FinalizeReply:
+    """A trainer that has the model; without a digest one that has not."""
+    return FinalizeReply(
+        {}, complete=True, model_ready=bool(digest), model_digest=digest, model_rounds=rounds
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,10 +44,10 @@ def test_those_that_agree_with_the_saver() -> None:
     model = facts("global")
     assert model.agreeing(["a", "b"]) == ["a", "b"], "nobody said otherwise"
     for name, digest in (("a", "1"), ("b", "2"), ("c", "1")):
-        model.finalized(name, {"model_ready": True, "model_digest": digest, "model_rounds": 3})
+        model.finalized(name, final(digest, 3))
     model.saved_by = "a"
     assert model.agreeing(["a", "b", "c"]) == ["a", "c"]
-    model.finalized("c", {"model_ready": False})
+    model.finalized("c", final("", 0))
     assert model.agreeing(["a", "b", "c"]) == ["a"]
     model.saved_by = "b"
     assert model.agreeing(["a", "b", "c"]) == ["b"]
@@ -48,6 +56,6 @@ def test_those_that_agree_with_the_saver() -> None:
 def test_who_is_asked_for_the_model_first() -> None:
     model = facts("global")
     assert model.by_promise(["a", "b"]) == ["a", "b"]
-    model.finalized("b", {"model_ready": True, "model_digest": "1", "model_rounds": 3})
-    model.finalized("c", {"model_ready": True, "model_digest": "2", "model_rounds": 4})
+    model.finalized("b", final("1", 3))
+    model.finalized("c", final("2", 4))
     assert model.by_promise(["a", "b", "c"]) == ["c", "b", "a"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from shadowsync.nodes.coordinator.audit import lost_batches
 from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.membership import Member
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 
 
 def reader(kept_bytes: int, parsed_examples: int) -> Member:

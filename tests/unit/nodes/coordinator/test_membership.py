@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from shadowsync.nodes.coordinator.membership import Membership
 from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.wire.control_messages import NodeFacts
 
 DIGEST = "d1"
 
@@ -83,7 +84,7 @@ def test_the_lost_are_known_and_stay_lost() -> None:
     with pytest.raises(ClusterError, match="trainer-0 was declared dead"):
         join(members, "trainer", "t1")
     with pytest.raises(ClusterError, match="was declared dead"):
-        members.ready("t1", {})
+        members.require("t1").get_ready(NodeFacts())
 
 
 def test_before_the_start_a_dead_nodes_place_is_free_again() -> None:
@@ -97,9 +98,8 @@ def test_before_the_start_a_dead_nodes_place_is_free_again() -> None:
 
 def test_a_stranger_is_no_member() -> None:
     members = membership()
-    for call in (lambda: members.require("x"), lambda: members.ready("x", {})):
-        with pytest.raises(ClusterError, match="not a member of this job; say hello first"):
-            call()
+    with pytest.raises(ClusterError, match="not a member of this job; say hello first"):
+        members.require("x")
 
 
 def test_missing_are_those_that_are_not_ready() -> None:
@@ -108,11 +108,11 @@ def test_missing_are_those_that_are_not_ready() -> None:
     for role, token in (("trainer", "t1"), ("trainer", "t2"), ("reader", "r")):
         join(members, role, token)
     assert members.missing() == {"reader": 1, "trainer": 2}
-    members.ready("t1", {"dense_elements": 5})
-    members.ready("r", {})
+    members.require("t1").get_ready(NodeFacts(dense_elements=5))
+    members.require("r").get_ready(NodeFacts())
     assert members.missing() == {"trainer": 1}
-    assert members.require("t1").facts == {"dense_elements": 5}
-    members.ready("t2", {})
+    assert members.require("t1").facts.dense_elements == 5
+    members.require("t2").get_ready(NodeFacts())
     assert members.missing() == {}
     members.lose("t1", "died")
     assert members.missing() == {"trainer": 1}

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.profiler import NodeClocks, measured_between
+from shadowsync.nodes.coordinator.profiler import NodeClocks, RoleMeasures, measured_between
+from shadowsync.pipeline.wire.control_orders import Measures
 
 
-def answer(clock: float, **changes: Any) -> dict[str, Any]:
+def answer(clock: float, **changes: Any) -> RoleMeasures:
     """Of a trainer whose counts are a thousand times its clock."""
-    standard: dict[str, Any] = {
-        "clock": clock,
-        "machine": "here",
-        "cores": 2,
-        "role": "trainer",
-        "counts": {"cpu_seconds": clock / 2, "trained_examples": int(1000 * clock), "why": "no number"},
-        "threads": {"worker-0": [clock / 4, clock / 8]},
-        "sampled": {"wakes": 25 * clock, "locked_wakes": 5 * clock, "stalled_seconds": clock / 10},
-    }
-    return standard | changes
+    standard = Measures(
+        clock=clock,
+        machine="here",
+        cores=2,
+        counts={"cpu_seconds": clock / 2, "trained_examples": int(1000 * clock)},
+        threads={"worker-0": (clock / 4, clock / 8)},
+        sampled={"wakes": 25 * clock, "locked_wakes": 5 * clock, "stalled_seconds": clock / 10},
+    )
+    return RoleMeasures("trainer", replace(standard, **changes))
+
+
+def told(clock: float, machine: str) -> Measures:
+    return answer(clock, machine=machine).measures
 
 
 def test_what_grew_is_per_node_and_by_its_own_clock() -> None:
@@ -47,18 +52,17 @@ def test_a_thread_and_a_count_that_came_later_began_at_nothing() -> None:
 
 def test_clocks_are_as_far_apart_as_the_shortest_way_says() -> None:
     clocks = NodeClocks("here")
-    far = {"machine": "there"}
     # Ahead by 50 s. The long way is 1 s there and back, the short one 0.02 s.
-    clocks.told("a", far | {"clock": 150.9}, 100.0, 101.0)
+    clocks.told("a", told(150.9, "there"), 100.0, 101.0)
     assert clocks.offset_seconds("a") == pytest.approx(50.4)
     assert clocks.error_seconds == pytest.approx(0.5)
-    clocks.told("a", far | {"clock": 152.01}, 102.0, 102.02)
-    clocks.told("a", far | {"clock": 153.9}, 103.0, 104.0)
+    clocks.told("a", told(152.01, "there"), 102.0, 102.02)
+    clocks.told("a", told(153.9, "there"), 103.0, 104.0)
     assert clocks.offset_seconds("a") == pytest.approx(50.0)
     assert clocks.error_seconds == pytest.approx(0.01)
 
 
 def test_processes_of_one_kernel_read_one_clock() -> None:
     clocks = NodeClocks("here")
-    clocks.told("a", {"machine": "here", "clock": 100.9}, 100.0, 101.0)
+    clocks.told("a", told(100.9, "here"), 100.0, 101.0)
     assert (clocks.offset_seconds("a"), clocks.error_seconds) == (0.0, 0.0)

@@ -27,6 +27,7 @@ from shadowsync.pipeline.input.sample import sample_batches, take_sample
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.report.placement import PlanRecord, read_plan
 from shadowsync.pipeline.report.terminal import print_plan
+from shadowsync.pipeline.wire.control_messages import NodeFacts
 from shadowsync.tests.support.fake_coordinator import member
 from shadowsync.watch.live import Lines, LiveTable, Silence
 
@@ -229,16 +230,16 @@ def test_the_plan_on_the_terminal(log: Path) -> None:
 def test_a_node_with_another_plan_is_named(log: Path) -> None:
     tables = job_of(log).tables
     plan = TablePlan.make(tables, 2)
-    held = [[[p.table, p.start, p.stop] for p in plan.pieces_of(node)] for node in range(2)]
+    held = [tuple((p.table, p.start, p.stop) for p in plan.pieces_of(node)) for node in range(2)]
     shards = [member("embedding", n, plan_digest=plan.digest, pieces=held[n]) for n in range(2)]
     trainers = [member("trainer", n, plan_digest=plan.digest) for n in range(2)]
     require_same_plan(plan, [*trainers, *shards])
     swapped = [Range(p.table, p.start, p.stop, 1 - p.node) for p in plan.pieces]
     other = TablePlan.of_ranges(tables, 2, swapped)
-    trainers[1].facts["plan_digest"] = other.digest
+    trainers[1].get_ready(NodeFacts(plan_digest=other.digest))
     with pytest.raises(ClusterError, match="trainer-1 splits the tables differently: its plan is"):
         require_same_plan(plan, [*trainers, *shards])
-    shards[0].facts["pieces"] = held[1]
+    shards[0].get_ready(NodeFacts(plan_digest=plan.digest, pieces=held[1]))
     with pytest.raises(
         ClusterError, match=r"embedding-0 splits .*: it has .* of table .*, and the plan gives"
     ):

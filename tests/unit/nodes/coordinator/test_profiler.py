@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from shadowsync.nodes.coordinator.membership import Member
 from shadowsync.nodes.coordinator.profiler import Profiler
 from shadowsync.pipeline.performance.document import Profile
+from shadowsync.pipeline.wire.control_base import Reply, ReplyType, Request
+from shadowsync.pipeline.wire.control_orders import Measure, Measures, ProcessTrace, Trace, TraceReply
+from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
 
 
@@ -45,25 +48,27 @@ class PlayedServer(FakeServer):
         """Notes it."""
         self.verbs.append("notified")
 
-    async def call(
-        self, member: Member, verb: str, body: dict[str, Any], seconds: float
-    ) -> dict[str, Any] | None:
+    async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
         """What a node that trains 1,000 examples a second answers."""
         del seconds
-        self.verbs.append(f"{verb}, last" if body.get("last") else verb)
+        verb = CONTROL_VERBS.name_of(request)
+        self.verbs.append(f"{verb}, last" if isinstance(request, Measure) and request.last else verb)
         if self.verbs.count("measure") > self.ends_after and not self.state.ledger.complete:
             self.end_input()
-        now = asyncio.get_running_loop().time()
         if verb == "measure" and member.info.name == self.silent and self.verbs.count("measure") > 2:
             return None
-        if verb == "trace":
-            begun = round(now * 1e6)
-            marks = [[0, 0, begun, 100]]
-            return {"names": ["compute"], "threads": ["worker-0"], "marks": marks, "processes": [], "pid": 1}
-        counts = {"cpu_seconds": now, "trained_examples": 1000 * now, "compute_seconds": now}
-        sampled = {"wakes": 1, "locked_wakes": 0, "stalled_seconds": 0.0}
-        told = {"clock": now, "machine": "there", "cores": 2, "counts": counts, "threads": {}}
-        return told | {"sampled": sampled}
+        return cast(ReplyType, answer_of(request))
+
+
+def answer_of(request: Request[Any]) -> Reply:
+    """What such a node measures, or traces, now."""
+    now = asyncio.get_running_loop().time()
+    if isinstance(request, Trace):
+        marks = ((0, 0, round(now * 1e6), 100),)
+        return TraceReply((ProcessTrace("", 1, ("compute",), ("worker-0",), marks),))
+    counts = {"cpu_seconds": now, "trained_examples": 1000 * now, "compute_seconds": now}
+    sampled = {"wakes": 1, "locked_wakes": 0, "stalled_seconds": 0.0}
+    return Measures(now, "there", 2, counts, {}, sampled)
 
 
 def profiled(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.membership import require_same_start
 from shadowsync.nodes.coordinator.state import Origin
 from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.wire.control_base import Reply
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
 TRAINER = {
@@ -39,9 +40,9 @@ def meeting(folder: Path, own: str, trainer: str, shard: str) -> FakeServer:
     start = {"checkpoint": "run", "resume": True}
     server = FakeServer(folder, nodes, start=start, origin=Origin(digest=own), sync={"algorithm": "none"})
     plan = server.state.placement.plan
+    pieces = tuple((piece.table, piece.start, piece.stop) for piece in plan.pieces)
     for node in server.state.members.alive():
-        node.facts["plan_digest"] = plan.digest
-        node.facts["pieces"] = [[piece.table, piece.start, piece.stop] for piece in plan.pieces]
+        node.get_ready(replace(node.facts, plan_digest=plan.digest, pieces=pieces))
     return server
 
 
@@ -55,7 +56,7 @@ def test_nodes_that_read_different_checkpoints_do_not_begin(
     async def body() -> None:
         c = meeting(tmp_path, own, trainer, shard)
 
-        def met(*_: Any) -> dict[str, Any]:
+        def met(*_: object) -> Reply:
             raise ClusterError("met")
 
         c.answer = met

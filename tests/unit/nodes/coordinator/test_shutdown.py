@@ -13,6 +13,8 @@ from shadowsync.nodes.coordinator.outcome import HURRY_SECONDS, FinalModel, Outc
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
+from shadowsync.pipeline.wire.control_base import Reply, Request
+from shadowsync.pipeline.wire.control_orders import WriteCheckpoint
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
@@ -29,8 +31,8 @@ def test_of_one_that_fails_nothing_is_left_and_the_one_before_stays(tmp_path: Pa
         await closing(c).checkpoint()
         kept = open_checkpoint(tmp_path, verify=True)
 
-        def full(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-            answer = c.written(node, verb, body)
+        def full(node: Member, request: Request[Any]) -> Reply:
+            answer = c.written(node, request)
             if node.info.role == "embedding":
                 raise ResourceError("cannot be written (No space left on device)")
             return answer
@@ -52,7 +54,7 @@ def test_nodes_have_as_long_as_while_training_but_for_a_hurry(
     async def body() -> None:
         c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
         await closing(c, hurry=hurry).checkpoint()
-        assert [(name, limit) for name, _, _, limit in c.asked] == [
+        assert [(name, limit) for name, _, limit in c.asked] == [
             ("trainer-0", seconds),
             ("embedding-0", seconds),
         ]
@@ -68,16 +70,18 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
         folder.mkdir()
         c = FakeServer(folder, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
 
-        def answer(node: Member, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-            if body["dense"] and body["model"] == ModelOrigin.CENTER and refused in ("both", node.info.name):
+        def answer(node: Member, request: Request[Any]) -> Reply:
+            assert isinstance(request, WriteCheckpoint)
+            if request.dense and request.model == ModelOrigin.CENTER and refused in ("both", node.info.name):
                 raise JobFileError("it has numbers that are not finite")
-            return c.written(node, verb, body)
+            return c.written(node, request)
 
         c.answer = answer
         outcome = Outcome(trainers={"trainer-0": {}, "trainer-1": {}})
         model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
         await JobFinalizer(c, outcome, model).checkpoint()
-        asked = [body["model"] for _, _, body, _ in c.asked if body["dense"]]
+        parts = [part for _, part, _ in c.asked if isinstance(part, WriteCheckpoint)]
+        asked = [part.model for part in parts if part.dense]
         return model.saved_by, asked, outcome
 
     saver, asked, outcome = asyncio.run(body("trainer-0"))

@@ -23,6 +23,8 @@ from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.types import BatchId, Int32Array
+from shadowsync.pipeline.wire.control_messages import NodeFacts
+from shadowsync.pipeline.wire.control_orders import WriteCheckpoint, WriteCheckpointReply
 from shadowsync.pipeline.wire.messages import Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
@@ -51,13 +53,13 @@ class Node:
     """A role on a loop of its own, with a worker's connection."""
 
     def __init__(
-        self, role: EmbeddingRole, connection: Connection, call: Callable[..., Any], facts: dict[str, Any]
+        self, role: EmbeddingRole, connection: Connection, call: Callable[..., Any], facts: NodeFacts
     ) -> None:
         self.role, self.connection, self._call, self.facts = role, connection, call, facts
 
-    def handle(self, verb: str, **body: Any) -> Any:
-        """What the coordinator asks; a future of the answer's body."""
-        return self._call(self.role.handle(verb, body))
+    def checkpoint(self, folder: Path, *, running: bool = False) -> Any:
+        """The coordinator asks for a checkpoint; a future of the reply."""
+        return self._call(self.role.handle(WriteCheckpoint(str(folder), "replicas", running=running)))
 
     def ask(self, message: Message) -> Message:
         """What a worker asks."""
@@ -107,8 +109,8 @@ def running(context: Context, job: Job, failures: list[BaseException], index: in
         loop.close()
 
 
-def saved_in(folder: Path, answer: dict[str, Any]) -> SavedTables:
-    return SavedTables(folder, manifest_of_files([FileEntry(**entry) for entry in answer["files"]]))
+def saved_in(folder: Path, answer: WriteCheckpointReply) -> SavedTables:
+    return SavedTables(folder, manifest_of_files(list(answer.files)))
 
 
 def test_rows_and_applied_batches_of_a_running_checkpoint_belong_together(
@@ -120,7 +122,7 @@ def test_rows_and_applied_batches_of_a_running_checkpoint_belong_together(
         for at in range(4):
             folder = tmp_path / str(at)
             folder.mkdir()
-            answer = node.handle("checkpoint", directory=str(folder), running=True)
+            answer = node.checkpoint(folder, running=True)
             # Pushes go on while it is copied and written.
             for _ in range(50):
                 assert node.push(batch_id(number)) == Pushed(1, repeated=False)
@@ -152,7 +154,7 @@ def test_only_the_copy_is_made_on_the_thread_that_serves(
     monkeypatch.setattr(ShardPart, "write", held)
     with running(context, job_of(), failures) as node:
         before = node.look_up()
-        answer = node.handle("checkpoint", directory=str(tmp_path), running=True)
+        answer = node.checkpoint(tmp_path, running=True)
         # It serves while the files are not written.
         node.push(batch_id(0))
         np.testing.assert_allclose(node.look_up(), before - 1, atol=1e-5)
@@ -162,7 +164,7 @@ def test_only_the_copy_is_made_on_the_thread_that_serves(
         assert len(saved.applied(0)) in (0, 1)
         np.testing.assert_allclose(saved.read("C1", 0, ROWS), before - len(saved.applied(0)), atol=1e-5)
         # At the end of a job nothing is to be served, and no memory for a copy is needed.
-        node.handle("checkpoint", directory=str(tmp_path)).result(ENOUGH_SECONDS)
+        node.checkpoint(tmp_path).result(ENOUGH_SECONDS)
     assert writers[0] != "shard"
     assert writers[1] == "shard"
 
@@ -174,17 +176,17 @@ def test_without_memory_for_a_copy_a_running_checkpoint_is_refused(
         node.push(batch_id(0))
         # 0.8 of it (embedding.memory_fraction) are a byte less than the rows and the applied set take.
         needed = ROWS * DIM * 4 + 5 * 8
-        assert node.facts["checkpoint_bytes"] == ROWS * DIM * 4
+        assert node.facts.checkpoint_bytes == ROWS * DIM * 4
         available = int(needed / 0.8) - 1
         monkeypatch.setattr(embedding_module, "available_memory_bytes", lambda: available)
         said = rf"a copy of the rows .* {needed:,} bytes, and 0.8 of the {available:,} bytes"
         with pytest.raises(ResourceError, match=said):
-            node.handle("checkpoint", directory=str(tmp_path), running=True).result(ENOUGH_SECONDS)
+            node.checkpoint(tmp_path, running=True).result(ENOUGH_SECONDS)
         assert list(tmp_path.iterdir()) == []
         # At the end of a job nobody looks anything up, and it is written in place.
-        at_the_end = node.handle("checkpoint", directory=str(tmp_path)).result(ENOUGH_SECONDS)
+        at_the_end = node.checkpoint(tmp_path).result(ENOUGH_SECONDS)
         monkeypatch.setattr(embedding_module, "available_memory_bytes", lambda: available + 2)
-        copied = node.handle("checkpoint", directory=str(tmp_path), running=True).result(ENOUGH_SECONDS)
+        copied = node.checkpoint(tmp_path, running=True).result(ENOUGH_SECONDS)
         for answer in (at_the_end, copied):
             np.testing.assert_array_equal(saved_in(tmp_path, answer).read("C1", 0, ROWS), node.look_up())
 
@@ -198,8 +200,8 @@ def save(context: Context, failures: list[BaseException], run: Path, nodes: int 
             here: Int32Array = np.arange(ROWS // nodes, dtype=np.int32)
             for number in range(3):
                 node.push(batch_id(number), here)
-            answer = node.handle("checkpoint", directory=str(partial)).result(ENOUGH_SECONDS)
-            files += [FileEntry(**entry) for entry in answer["files"]]
+            answer = node.checkpoint(partial).result(ENOUGH_SECONDS)
+            files += answer.files
             tables.append(node.look_up(here))
     files += SavedLedger(1, {}, {(0, 0): {0: 5, 1: 5}}).write(partial)
     commit(partial, manifest_of_files(files))
@@ -220,8 +222,8 @@ def test_a_resumed_node_does_not_apply_again_what_it_had_applied(
         np.testing.assert_allclose(node.look_up(), rows - 1, atol=1e-5)
         metrics = node.role.metrics()
         assert (metrics["restored_batches"], metrics["applied_batches"]) == (3, 4)
-        assert node.facts["restored_batches"] == 3
-        assert node.facts["start_digest"] == open_checkpoint(tmp_path)[1].digest
+        assert node.facts.restored_batches == 3
+        assert node.facts.start_digest == open_checkpoint(tmp_path)[1].digest
 
 
 def test_a_warm_start_takes_the_rows_and_trains_every_batch(
@@ -252,4 +254,4 @@ def test_a_table_that_is_not_saved_is_told(
     tree = job_of(checkpoint=str(tmp_path)).model_dump()
     tree["data"]["categorical_features"] = 2
     with running(context, Job.model_validate(tree), failures) as node:
-        assert node.facts["fresh_tables"] == ["C2"]
+        assert node.facts.fresh_tables == ("C2",)

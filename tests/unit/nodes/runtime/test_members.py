@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.runtime.members import GroupView, SyncGroup
+from shadowsync.nodes.runtime.members import SyncGroup
+from shadowsync.pipeline.wire.control_orders import GroupView
 
 
 def formed(count: int) -> SyncGroup:
@@ -48,8 +49,3 @@ def test_two_that_blame_each_other_are_not_both_put_out() -> None:
 def test_nobody_reports_itself() -> None:
     group = formed(2)
     assert group.late(group.view.generation, 1, reported_by=1) is None
-
-
-def test_the_view_travels() -> None:
-    view = GroupView(5, (0, 3))
-    assert GroupView.from_body(view.to_body()) == view

@@ -11,11 +11,15 @@ import zmq
 import zmq.asyncio
 from shadowsync.nodes.runtime import process_hooks
 from shadowsync.nodes.runtime.node import Node
-from shadowsync.nodes.runtime.role import NodeContext, Role
+from shadowsync.nodes.runtime.role import NodeContext, Role, not_answered
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import job_of_tree
+from shadowsync.pipeline.wire.control_base import Done, Reply, Request, encode_body
+from shadowsync.pipeline.wire.control_messages import HelloReply, NodeFacts
+from shadowsync.pipeline.wire.control_orders import Finish, FinishReply
+from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.schema import Message
@@ -31,11 +35,11 @@ class Idle(Role):
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:  # noqa: ARG002
         return ""
 
-    async def prepare(self, node: NodeContext) -> dict[str, Any]:  # noqa: ARG002
-        return {}
+    async def prepare(self, node: NodeContext) -> NodeFacts:  # noqa: ARG002
+        return NodeFacts()
 
-    async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError(verb, body)
+    async def handle(self, request: Request[Any]) -> Reply:
+        raise not_answered(self.name, request)
 
     def metrics(self) -> dict[str, Any]:
         return {"told": 7}
@@ -47,11 +51,10 @@ class Idle(Role):
 class EndsFirst(Node):
     """The control: it ends while it still makes up its answer."""
 
-    async def _handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = await super()._handle(verb, body)
-        self._end(*self._told_end)
+    async def _handle(self, request: Request[Any]) -> Reply:
+        reply = await super()._handle(request)
         await asyncio.sleep(0.01)
-        return answer
+        return reply
 
 
 class Coordinator:
@@ -68,12 +71,12 @@ class Coordinator:
         self._node, *frames = await self.socket.recv_multipart()
         return decode(frames)
 
-    async def asked(self, verb: str, body: dict[str, Any]) -> None:
+    async def asked(self, verb: str, reply: Reply) -> None:
         """Waits until the node asks this, and answers."""
         message = await self._next()
         while not (isinstance(message, Ask) and message.verb == verb):
             message = await self._next()
-        await self.send(Answer(message.number, True, body))
+        await self.send(Answer(message.number, True, encode_body(reply)))
 
     async def send(self, message: Message) -> None:
         """To the node."""
@@ -95,11 +98,10 @@ async def told_to_finish(kind: type[Node], folder: Path) -> tuple[ExitCode, str,
         job = job_of_tree({"data": {"format": "criteo_tsv", "path": ["x"]}})
         node = kind(Idle(), NodeSettings(job=job, join=coordinator.endpoint))
         life = asyncio.create_task(node.run())
-        body: dict[str, Any] = {"name": "idle-0", "index": 0, "folder": str(folder)}
-        body["plan"] = TablePlan.make(job.tables, job.embedding.nodes).to_body()
-        await coordinator.asked("hello", body)
-        await coordinator.asked("ready", {})
-        await coordinator.send(Ask(1, "finish", {"exit_code": int(ExitCode.INTERRUPTED), "why": "enough"}))
+        plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
+        await coordinator.asked("hello", HelloReply("idle-0", 0, str(folder), plan))
+        await coordinator.asked("ready", Done())
+        await coordinator.send(Ask(1, "finish", encode_body(Finish(ExitCode.INTERRUPTED, "enough"))))
         code = await life
         return code, node.exit_text, await coordinator.answer()
     finally:
@@ -123,4 +125,6 @@ def test_the_answer_arrives_before_the_node_is_gone(
         assert answer is None, "the control"
     else:
         assert answer is not None
-        assert (answer.number, answer.ok, answer.body["told"]) == (1, True, 7)
+        reply = CONTROL_VERBS.decode_reply("finish", answer.body)
+        assert isinstance(reply, FinishReply)
+        assert (answer.number, answer.ok, reply.counts["told"]) == (1, True, 7)

@@ -15,9 +15,9 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.role import CenterService
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.messages import CenterRead, Failure, Lookup
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import zmq.asyncio
 from shadowsync.nodes.runtime.members import Traffic
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.shadow.center_client import CenterConnection
 from shadowsync.pipeline.codecs.formats import Float32
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.messages import CenterRead, CenterValues
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import PeerLost, Slice

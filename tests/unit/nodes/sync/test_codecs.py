@@ -11,12 +11,12 @@ import torch
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.codecs.feedback import Reference
 from shadowsync.pipeline.codecs.formats import CODECS, CodecOptions, LinkCodecs, make_codec
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterSeed, CenterValues
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions

@@ -8,7 +8,9 @@ from typing import Any, cast
 
 from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECONDS, AckSender
 from shadowsync.nodes.worker.batches import BatchAck
-from shadowsync.pipeline.wire.conversation import Conversation
+from shadowsync.pipeline.wire.control_base import Done
+from shadowsync.pipeline.wire.control_messages import TrainedBatches
+from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.tests.support.batches import batch_id
 
 
@@ -18,11 +20,10 @@ class Coordinator:
     def __init__(self) -> None:
         self.told: list[list[Any]] = []
 
-    async def ask(self, verb: str, body: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
-        assert verb == "trained"
+    async def call(self, request: TrainedBatches, *, timeout_seconds: float) -> Done:
         assert timeout_seconds > 0
-        self.told.append([tuple(id) for id, *_ in body["batches"]])
-        return {}
+        self.told.append([tuple(batch.id) for batch in request.batches])
+        return Done()
 
 
 def _record(number: int) -> BatchAck:
@@ -30,7 +31,7 @@ def _record(number: int) -> BatchAck:
 
 
 def _outbox(coordinator: Coordinator, confirmed: asyncio.Queue[BatchAck]) -> AckSender:
-    return AckSender(cast("Conversation", coordinator), confirmed.put_nowait, lambda: 0)
+    return AckSender(cast("RpcChannel", coordinator), confirmed.put_nowait, lambda: 0)
 
 
 def test_records_are_told_together() -> None:

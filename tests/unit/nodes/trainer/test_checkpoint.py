@@ -12,6 +12,7 @@ import torch
 from shadowsync.nodes.trainer.checkpoint import TrainerCheckpoint, TrainerSnapshot
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.wire.control_orders import WriteCheckpoint
 from shadowsync.sync_algos.registry import make_algorithm
 from shadowsync.tests.support.shared import build_shared
 
@@ -43,9 +44,9 @@ def written(folder: Path, unsound: str, *, dense: bool, running: bool) -> set[st
 
     async def body() -> set[str]:
         keeping = TrainerCheckpoint(shared, algorithm, 1, snapshots, model)
-        asked = {"directory": str(folder), "model": "replicas" if running else "center"}
-        answer = await keeping.checkpoint(asked | {"dense": dense, "running": running})
-        return {entry["role"] for entry in answer["files"]}
+        origin = "replicas" if running else "center"
+        request = WriteCheckpoint(str(folder), origin, running=running, dense=dense)
+        return {entry.role for entry in (await keeping.checkpoint(request)).files}
 
     return asyncio.run(body())
 

@@ -67,7 +67,7 @@ def test_a_push_carries_the_batch_and_the_lookups_version(
     assert lines.receive(0, Pushed(4, repeated=False)) is None
     assert lines.receive(1, Pushed(5, repeated=False)) is one
     assert lines.receive(1, Pushed(5, repeated=False)) is None
-    assert (one.unpushed, lines.outstanding, lines.repeated_pushes) == (0, 0, 1)
+    assert (one.unpushed, lines.outstanding) == (0, 0)
 
 
 def test_an_answer_counts_once_and_from_whom_was_asked(lines: EmbeddingClient) -> None:

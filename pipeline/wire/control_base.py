@@ -1,0 +1,107 @@
+"""What all control messages are: requests by verb, their replies, and records in both.
+
+A request or reply is a frozen dataclass that travels as the list of its fields' values (see `field_checks`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
+
+from ..errors import ExitCode, ProtocolError
+from .field_checks import Items, record_of, values_of
+
+MAX_BATCHES: Final = 1 << 18
+MAX_VALUES_BYTES: Final = 4 << 20
+
+Values: TypeAlias = Annotated[bytes, Items(MAX_VALUES_BYTES)]
+"""An array's bytes, little-endian."""
+
+
+class Reply:
+    """Base of what answers a request."""
+
+    __slots__ = ()
+
+
+ReplyType = TypeVar("ReplyType", bound=Reply)
+
+
+class Request(Generic[ReplyType]):
+    """Base of what is asked of a peer; its verb is in the table of verbs."""
+
+    __slots__ = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done(Reply):
+    """It is done, and there is nothing to tell."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verb:
+    """One row of the table of verbs.
+
+    Attributes:
+        askers, answerers: roles of nodes; "coordinator", "supervisor" and "watcher" are such, too.
+        repeatable: it changes nothing and its reply may be large, so a repeat is handled again.
+    """
+
+    request: type[Request[Any]]
+    reply: type[Reply]
+    askers: frozenset[str]
+    answerers: frozenset[str]
+    repeatable: bool = False
+
+
+class VerbTable:
+    """The verbs of a control link: names to requests and replies, and back."""
+
+    def __init__(self, verbs: Mapping[str, Verb]) -> None:
+        self.verbs: Final = dict(verbs)
+        self._names = {verb.request: name for name, verb in self.verbs.items()}
+
+    def name_of(self, request: Request[Any]) -> str:
+        """The verb of a request."""
+        return self._names[type(request)]
+
+    def decode_request(self, name: str, values: list[Any]) -> Request[Any]:
+        """The request of these values; raises ProtocolError, naming the verb and the field."""
+        if name not in self.verbs:
+            raise ProtocolError(f"the unknown verb {name!r:.80}")
+        request: Request[Any] = _decode(self.verbs[name].request, name, values)
+        return request
+
+    def decode_reply(self, name: str, values: list[Any]) -> Reply:
+        """The reply to a request of this verb; raises ProtocolError, naming the verb and the field."""
+        reply: Reply = _decode(self.verbs[name].reply, f"the reply to {name}", values)
+        return reply
+
+
+def _decode(cls: type[Any], what: str, values: list[Any]) -> Any:
+    try:
+        return record_of(cls, values)
+    except ValueError as error:
+        raise ProtocolError(f"{what}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErrorReply(Reply):
+    """Why a request was refused, or failed."""
+
+    what: str
+    where: str = ""
+    remedy: str = ""
+    exit_code: ExitCode = ExitCode.INTERNAL
+
+
+def decode_error(values: list[Any]) -> ErrorReply:
+    """What `encode_body` made of an error; raises ProtocolError, naming the field."""
+    reply: ErrorReply = _decode(ErrorReply, "an error", values)
+    return reply
+
+
+def encode_body(message: Request[Any] | Reply) -> list[Any]:
+    """The values of a request's or reply's fields, in order."""
+    return values_of(message)

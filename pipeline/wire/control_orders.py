@@ -1,0 +1,300 @@
+"""Requests of the coordinator: to nodes, and to those that watch a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from ..checkpoint.files import FileEntry
+from ..data.span import Span
+from ..errors import ExitCode
+from .control_base import Done, Reply, Request, Values
+from .control_messages import BatchIds
+from .field_checks import Count, Counts, Items, Real, Seconds
+
+MAX_FILES = 1 << 16
+MAX_SPANS = 1 << 16
+MAX_MARKS = 1 << 18
+
+FileEntries: TypeAlias = Annotated[tuple[FileEntry, ...], Items(MAX_FILES)]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One node of the job, as the others are told of it."""
+
+    name: str
+    role: str
+    index: Count
+    token: str
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The trainers, by index and ascending, that meet each other for rounds of a generation."""
+
+    generation: Count
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectPeers(Request[Done]):
+    """All nodes of the job; the reply comes when the node has met them."""
+
+    members: tuple[MemberInfo, ...]
+    group: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Request[Done]):
+    """Training begins: `examples` so far over all trainers; `progressive` are runs of span numbers."""
+
+    examples: Count = 0
+    progressive: Annotated[tuple[tuple[int, int], ...], Items(MAX_SPANS)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost(Request[Done]):
+    """A node died or left."""
+
+    token: str
+    role: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGroup(Request[Done]):
+    """The trainers' group anew."""
+
+    group: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Request["DrainReply"]):
+    """Deliveries or training end.
+
+    Attributes:
+        sequences: for trainers, the readers' last ones by reader and worker.
+        hurry: no slow round is waited for.
+        batches: for embedding nodes, those that came back from a dead trainer and were left out.
+    """
+
+    sequences: dict[str, dict[str, Count]]
+    hurry: bool = False
+    batches: BatchIds = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReply(Reply):
+    """The node's last counts; what is not of its role stays empty.
+
+    Attributes:
+        sequences: of a reader, the last ones by worker.
+        in_flight: a trainer's examples that were delivered and not trained.
+        progressive: a trainer's sums of what was scored before its step, float64.
+        applied_of: those of the batches that an embedding node applied.
+    """
+
+    counts: Counts
+    sequences: dict[str, int]
+    in_flight: Count = 0
+    progressive: Values = b""
+    applied_of: BatchIds = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize(Request["FinalizeReply"]):
+    """Training has ended; with `closing_round` there is a last round."""
+
+    closing_round: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizeReply(Reply):
+    """Whether the closing round was `complete`; of the model that comes out, where it takes all trainers to
+    tell, whether it is there, its digest, and how many rounds it is of."""
+
+    counts: Counts
+    complete: bool
+    model_ready: bool
+    model_digest: str = ""
+    model_rounds: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReplica(Request["ReplicaValues"]):
+    """The elements `start` to `stop` - 1 of a replica."""
+
+    start: Count
+    stop: Count
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReplica(Request["ReplicaValues"]):
+    """Every `stride`-th element of a replica."""
+
+    stride: Count
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaValues(Reply):
+    """Elements of a replica, float32."""
+
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint(Request["WriteCheckpointReply"]):
+    """A node writes its part.
+
+    Attributes:
+        running: training goes on meanwhile.
+        dense: a trainer also writes the model that `model` names, and the algorithm's state.
+    """
+
+    directory: str
+    model: str
+    running: bool = False
+    dense: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpointReply(Reply):
+    """What was written; whether a trainer has the model; for how long pushes and lookups waited."""
+
+    files: FileEntries
+    ready: bool = True
+    pause_seconds: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeModel(Request["WriteCheckpointReply"]):
+    """A trainer writes the single model that the files of all parts make."""
+
+    directory: str
+    model: str
+    files: FileEntries
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareEval(Request["PrepareEvalReply"]):
+    """A trainer scores the next pass with the weights that `model` names."""
+
+    pass_number: Count
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareEvalReply(Reply):
+    """Whether it has them."""
+
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate(Request["EvaluateReply"]):
+    """A reader sends these spans to the trainers of these tokens."""
+
+    pass_number: Count
+    tokens: tuple[str, ...]
+    spans: Annotated[tuple[Span, ...], Items(MAX_SPANS)]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateReply(Reply):
+    """All of it is scored."""
+
+    examples: Count
+    bad_rows: Count
+
+
+@dataclass(frozen=True, slots=True)
+class GetEvalSums(Request["EvalSums"]):
+    """A trainer's sums of a pass."""
+
+    pass_number: Count
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSums(Reply):
+    """See `QualitySums`, float64."""
+
+    sums: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Measure(Request["Measures"]):
+    """A node measures itself, from the first request to the `last` one."""
+
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measures(Reply):
+    """What a process did so far, by its machine's clock.
+
+    Attributes:
+        clock: seconds.
+        machine: names the kernel.
+        threads: seconds of CPU and of waiting for a core, by name.
+        sampled: wakes, locked_wakes, stalled_seconds.
+    """
+
+    clock: Real
+    machine: str
+    cores: Count
+    counts: Counts
+    threads: dict[str, tuple[Real, Real]]
+    sampled: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Request["TraceReply"]):
+    """A node traces itself for so long."""
+
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTrace:
+    """What the threads of a process did.
+
+    Attributes:
+        marks: name and thread as indexes, begin and length in microseconds.
+    """
+
+    process: str
+    pid: Count
+    names: tuple[str, ...]
+    threads: tuple[str, ...]
+    marks: Annotated[tuple[tuple[int, int, int, int], ...], Items(MAX_MARKS)]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReply(Reply):
+    """Of the node's own process first, then of each worker process."""
+
+    processes: tuple[ProcessTrace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Request["FinishReply"]):
+    """The node ends with this code, and says why if it is not 0."""
+
+    exit_code: ExitCode
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishReply(Reply):
+    """The node's last counts."""
+
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded(Request[Done]):
+    """The job has ended, for those that wanted to be told."""
+
+    outcome: str

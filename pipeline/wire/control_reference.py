@@ -1,0 +1,110 @@
+"""The table of verbs in docs/protocol.md, written from the classes of the control messages.
+
+`python -m shadowsync.pipeline.wire.control_reference --write` renews it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import math
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from ..types import BatchId
+from .control_base import Done, ErrorReply, Verb
+from .control_verbs import CONTROL_VERBS
+from .field_checks import Items, Range
+
+BEGIN: Final = "<!-- written by shadowsync.pipeline.wire.control_reference: begin -->"
+END: Final = "<!-- written by shadowsync.pipeline.wire.control_reference: end -->"
+_NAMES: Final[dict[Any, str]] = {
+    int: "integer", float: "number", bool: "flag", str: "text", bytes: "bytes", BatchId: "batch id",
+    int | float: "finite number", dict[str, Any]: "table",
+}  # fmt: skip
+
+
+def control_reference() -> str:
+    """The tables of verbs and of the records in them, as Markdown."""
+    records: dict[type[Any], None] = {}
+    lines = ["| verb | from, to | request | reply | what |", "|---|---|---|---|---|"]
+    for name, verb in CONTROL_VERBS.verbs.items():
+        way = f"{_roles(verb.askers)}, {_roles(verb.answerers)}"
+        request, reply = _fields(verb.request, records), _fields(verb.reply, records)
+        lines.append(f"| `{name}` | {way} | {request} | {reply} | {_meaning(verb)} |")
+    lines += ["", "| record | fields | what |", "|---|---|---|"]
+    records[ErrorReply] = None
+    done: list[type[Any]] = []
+    while left := [record for record in records if record not in done]:
+        for record in left:
+            done.append(record)
+            lines.append(f"| {record.__name__} | {_fields(record, records)} | {_sentence(record)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _roles(roles: frozenset[str]) -> str:
+    return "node" if len(roles) == 4 else " or ".join(sorted(roles))
+
+
+def _meaning(verb: Verb) -> str:
+    asked = _sentence(verb.request)
+    told = "" if verb.reply is Done else f" Reply: {_sentence(verb.reply)}"
+    return asked + told
+
+
+def _sentence(cls: type[Any]) -> str:
+    """The docstring's first paragraph."""
+    return " ".join(inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0].split())
+
+
+def _fields(cls: type[Any], records: dict[type[Any], None]) -> str:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return ", ".join(f"{f.name}: {_words(hints[f.name], records)}" for f in dataclasses.fields(cls))
+
+
+def _words(hint: Any, records: dict[type[Any], None]) -> str:
+    if hint in _NAMES:
+        return _NAMES[hint]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _bounded(arguments[0], arguments[1], records)
+    if origin is typing.Literal:
+        return " or ".join(f'"{choice}"' for choice in arguments)
+    if origin is dict:
+        return f"table of {_words(arguments[1], records)}"
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return f"list of {_words(arguments[0], records)}"
+    if origin is tuple:
+        return f"({', '.join(_words(argument, records) for argument in arguments)})"
+    if isinstance(hint, types.UnionType):
+        return f"{_words(arguments[0], records)} or null"
+    if issubclass(hint, enum.Enum):
+        return "exit code"
+    records[hint] = None
+    return str(hint.__name__)
+
+
+def _bounded(hint: Any, bound: Range | Items, records: dict[type[Any], None]) -> str:
+    words = _words(hint, records)
+    if isinstance(bound, Items):
+        return f"{words} (at most {bound.most:,})"
+    return f"{words} ≥ {bound.least:g}" if math.isfinite(bound.least) else f"finite {words}"
+
+
+def renewed(page: str) -> str:
+    """The page with the tables as they are now, between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{control_reference()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    path = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+    if "--write" in sys.argv[1:]:
+        path.write_text(renewed(path.read_text("utf-8")), "utf-8")
+    else:
+        print(control_reference(), end="")

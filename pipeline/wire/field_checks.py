@@ -1,0 +1,242 @@
+"""Checks of values that came over the wire, derived from the type that a field declares.
+
+A check takes what msgpack read and gives the field's value; it raises ValueError for anything else. Sizes are
+bounded by declaration: `Annotated[int, Range(0)]`, `Annotated[tuple[int, ...], Items(4096)]`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Final, TypeAlias
+
+from ..types import BatchId
+
+MAX_TEXT_CHARACTERS: Final = 65_536
+MAX_INTEGER: Final = 2**63 - 1
+MAX_ITEMS: Final = 4096
+MAX_KEYS: Final = 4096
+
+Check = Callable[[Any], Any]
+# By record, once they were asked for.
+_FIELDS: Final[dict[type[Any], tuple[tuple[str, Check], ...]]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Bounds of an integer or a finite number, both included."""
+
+    least: float
+    most: float = MAX_INTEGER
+
+
+@dataclasses.dataclass(frozen=True)
+class Items:
+    """How many items a list, or characters or bytes a value, may have at most."""
+
+    most: int
+
+
+Count = Annotated[int, Range(0)]
+Seconds = Annotated[float, Range(0.0, math.inf)]
+Real = Annotated[float, Range(-math.inf, math.inf)]
+Counts: TypeAlias = dict[str, int | float]
+"""What a node measured so far, by name: finite numbers."""
+
+
+def check_of(hint: Any) -> Check:
+    """The check of a declared type; raises TypeError for a type that cannot be sent."""
+    plain = _PLAIN.get(hint) if not typing.get_origin(hint) else None
+    if plain is not None:
+        return plain
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return functools.partial(_member, hint)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return functools.partial(record_of, hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _bounded(arguments[0], arguments[1])
+    if origin is typing.Literal:
+        return functools.partial(_choice, arguments)
+    if hint == dict[str, Any]:
+        return _table
+    if hint == list[Any]:
+        return _list
+    if origin is dict and arguments[0] is str:
+        return functools.partial(_mapping, check_of(arguments[1]))
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return functools.partial(_items, check_of(arguments[0]), MAX_ITEMS)
+    if origin is tuple:
+        return functools.partial(_fixed, tuple(map(check_of, arguments)))
+    if isinstance(hint, types.UnionType) and types.NoneType in arguments:
+        inner = check_of(next(argument for argument in arguments if argument is not types.NoneType))
+        return lambda value: None if value is None else inner(value)
+    if hint == int | float:
+        return _finite
+    raise TypeError(f"a message field cannot be of type {hint!r}")
+
+
+def _bounded(hint: Any, bound: Range | Items) -> Check:
+    if isinstance(bound, Range):
+        return functools.partial(_within, check_of(hint), bound)
+    if typing.get_origin(hint) is tuple:
+        return functools.partial(_items, check_of(typing.get_args(hint)[0]), bound.most)
+    return functools.partial(_short, check_of(hint), bound.most)
+
+
+def fields_of(cls: type[Any]) -> tuple[tuple[str, Check], ...]:
+    """The fields of a record, in order, with their checks."""
+    if cls not in _FIELDS:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        _FIELDS[cls] = tuple((f.name, check_of(hints[f.name])) for f in dataclasses.fields(cls))
+    return _FIELDS[cls]
+
+
+def record_of(cls: type[Any], values: Any) -> Any:
+    """The record of a list with the values of its fields, in order; raises ValueError, naming the field."""
+    fields = fields_of(cls)
+    if type(values) is not list or len(values) != len(fields):
+        names = ", ".join(name for name, _ in fields)
+        raise ValueError(f"a list of {len(fields)} values ({names}) is expected, not {values!r:.80}")
+    return cls(
+        **{name: check_at(name, check, value) for (name, check), value in zip(fields, values, strict=True)}
+    )
+
+
+def values_of(record: Any) -> list[Any]:
+    """A record as a list of plain values, in order; the opposite of `record_of`."""
+    return [_plain(getattr(record, field.name)) for field in dataclasses.fields(record)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.value
+    return values_of(value) if dataclasses.is_dataclass(value) else value
+
+
+def check_at(place: str, check: Check, value: Any) -> Any:
+    """The checked value of a field; an error begins with its place."""
+    try:
+        return check(value)
+    except ValueError as error:
+        below = str(error)
+        separator = "" if below.startswith("[") else "." if isinstance(error, _Below) else ": "
+        raise _Below(f"{place}{separator}{below}") from error
+
+
+class _Below(ValueError):
+    """An error whose text begins with the place in the record that it is about."""
+
+
+def _items(check: Check, most: int, value: Any) -> tuple[Any, ...]:
+    if type(value) is not list or len(value) > most:
+        raise ValueError(f"a list of at most {most} items is expected, not {_shown(value)}")
+    return tuple(check_at(f"[{at}]", check, item) for at, item in enumerate(value))
+
+
+def _fixed(checks: tuple[Check, ...], value: Any) -> tuple[Any, ...]:
+    if type(value) is not list or len(value) != len(checks):
+        raise ValueError(f"a list of {len(checks)} items is expected, not {_shown(value)}")
+    pairs = zip(checks, value, strict=True)
+    return tuple(check_at(f"[{at}]", check, item) for at, (check, item) in enumerate(pairs))
+
+
+def _mapping(check: Check, value: Any) -> dict[str, Any]:
+    if type(value) is not dict or len(value) > MAX_KEYS or not all(type(key) is str for key in value):
+        raise ValueError(f"a table of at most {MAX_KEYS} text keys is expected, not {_shown(value)}")
+    return {key: check_at(f"[{key!r:.80}]", check, item) for key, item in value.items()}
+
+
+def _within(check: Check, bound: Range, value: Any) -> Any:
+    checked = check(value)
+    if not math.isfinite(checked) or not bound.least <= checked <= bound.most:
+        raise ValueError(f"a finite number from {bound.least:g} to {bound.most:g} is expected, not {value!r}")
+    return checked
+
+
+def _short(check: Check, most: int, value: Any) -> Any:
+    checked = check(value)
+    if len(checked) > most:
+        raise ValueError(f"at most {most} are expected, not {len(checked)}")
+    return checked
+
+
+def _choice(choices: tuple[Any, ...], value: Any) -> Any:
+    if type(value) is not type(choices[0]) or value not in choices:
+        raise ValueError(f"one of {', '.join(map(repr, choices))} is expected, not {_shown(value)}")
+    return value
+
+
+def _member(cls: type[enum.Enum], value: Any) -> enum.Enum:
+    known = [member.value for member in cls]
+    return cls(_choice(tuple(known), value))
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not -MAX_INTEGER <= value <= MAX_INTEGER:
+        raise ValueError(f"an integer is expected, not {_shown(value)}")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"a number is expected, not {_shown(value)}")
+    return float(value)
+
+
+def _finite(value: Any) -> int | float:
+    """An integer stays one."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"a finite number is expected, not {_shown(value)}")
+    number: int | float = value
+    return number
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"true or false is expected, not {_shown(value)}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str or len(value) > MAX_TEXT_CHARACTERS:
+        raise ValueError(
+            f"a text of at most {MAX_TEXT_CHARACTERS} characters is expected, not {_shown(value)}"
+        )
+    return value
+
+
+def _binary(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise ValueError(f"bytes are expected, not {_shown(value)}")
+    return value
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if type(value) is not dict or not all(type(key) is str for key in value):
+        raise ValueError(f"a table with text keys is expected, not {_shown(value)}")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise ValueError(f"a list is expected, not {_shown(value)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r:.80}"
+
+
+_PLAIN: Final[dict[Any, Check]] = {
+    BatchId: BatchId.from_wire, int: _integer, float: _number, bool: _flag, str: _text, bytes: _binary,
+}  # fmt: skip

@@ -1,0 +1,193 @@
+"""Requests that are sent until they are answered, and answered once.
+
+An `RpcChannel` is one end of the control link between the coordinator and one peer. It owns no socket: it is
+handed what arrives and a function that sends. All of it belongs to one asyncio loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+from ..errors import ProtocolError, ShadowSyncError
+from .control_base import ErrorReply, Reply, ReplyType, Request, VerbTable, decode_error, encode_body
+from .control_verbs import CONTROL_VERBS
+from .messages import Answer, Ask
+from .retransmission import CONTROL
+from .schema import Message
+from .tasks import TaskSet
+
+REMEMBERED_ANSWERS: Final = 512
+MAX_ERROR_CHARACTERS: Final = 8192
+
+Handler = Callable[[Request[Any]], Awaitable[Reply]]
+
+log = logging.getLogger(__name__)
+
+
+class RemoteError(ShadowSyncError):
+    """The other side answered a request with an error; its words, and its exit code."""
+
+
+class PeerLost(ShadowSyncError):
+    """The other side left or died, or did not answer in time."""
+
+
+def _ignore(_: str) -> None:
+    """Nobody counts."""
+
+
+class RpcChannel:
+    """One end of a control link.
+
+    Args:
+        peer: how the other side is called in logs and errors.
+        send: hands a message to the socket; called on the loop's thread.
+        handle: coroutine function from the other side's request to its reply. A ShadowSyncError that it
+            raises becomes an error reply.
+        refused: called with the reason whenever something was refused for its form.
+        verbs: the table of what may be asked.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        send: Callable[[Message], None],
+        handle: Handler,
+        *,
+        refused: Callable[[str], None] = _ignore,
+        verbs: VerbTable = CONTROL_VERBS,
+    ) -> None:
+        self.peer = peer
+        self._send = send
+        self._handle = handle
+        self._refused = refused
+        self._verbs = verbs
+        self._next_number = 1
+        self._waiting: dict[int, tuple[str, asyncio.Future[Reply]]] = {}
+        self._working: set[int] = set()
+        self._answers: OrderedDict[int, Answer] = OrderedDict()
+        self._tasks = TaskSet(self._not_answered)
+        self._closed = ""
+
+    async def call(self, request: Request[ReplyType], *, timeout_seconds: float) -> ReplyType:
+        """Sends a request until it is answered, and gives the reply.
+
+        Raises:
+            RemoteError: the other side answered with an error.
+            PeerLost: it left, or did not answer within the timeout.
+        """
+        if self._closed:
+            raise PeerLost(self._closed, where=self.peer)
+        number, self._next_number = self._next_number, self._next_number + 1
+        verb = self._verbs.name_of(request)
+        ask = Ask(number=number, verb=verb, body=encode_body(request))
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = verb, answered
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        try:
+            while True:
+                self._send(ask)
+                left = deadline - asyncio.get_running_loop().time()
+                done, _ = await asyncio.wait(
+                    {answered}, timeout=min(CONTROL.interval_seconds, max(left, 0.0))
+                )
+                if done:
+                    # The table of verbs says which reply belongs to which request.
+                    return cast(ReplyType, answered.result())
+                if left <= CONTROL.interval_seconds:
+                    raise PeerLost(f"did not answer {verb!r} within {timeout_seconds:g} s", where=self.peer)
+        finally:
+            self._waiting.pop(number, None)
+            if answered.done() and not answered.cancelled():
+                answered.exception()
+
+    def receive(self, message: Message) -> None:
+        """Takes a message of the other side: a reply wakes its request, a request is handled once."""
+        if isinstance(message, Answer):
+            self._receive_answer(message)
+        elif isinstance(message, Ask):
+            self._receive_ask(message)
+        else:
+            self._refuse(f"a {message.KIND} on the control link")
+
+    def _receive_answer(self, answer: Answer) -> None:
+        verb, future = self._waiting.get(answer.number, ("", None))
+        if future is None or future.done():
+            return
+        try:
+            if answer.ok:
+                future.set_result(self._verbs.decode_reply(verb, answer.body))
+            else:
+                future.set_exception(_remote_error(decode_error(answer.body)))
+        except ProtocolError as error:
+            self._refuse(str(error))
+            future.set_exception(RemoteError(error.what, where=self.peer))
+
+    def _receive_ask(self, ask: Ask) -> None:
+        if ask.number in self._working:
+            return
+        if ask.number in self._answers:
+            self._send(self._answers[ask.number])
+            return
+        self._working.add(ask.number)
+        self._tasks.start(self._answer(ask))
+
+    async def _answer(self, ask: Ask) -> None:
+        try:
+            request = self._verbs.decode_request(ask.verb, ask.body)
+        except ProtocolError as error:
+            self._refuse(str(error))
+            answer = _error_answer(ask.number, error)
+        else:
+            answer = await self._answer_request(ask, request)
+        self._working.discard(ask.number)
+        known = self._verbs.verbs.get(ask.verb)
+        if known is None or not known.repeatable:
+            self._answers[ask.number] = answer
+        while len(self._answers) > REMEMBERED_ANSWERS:
+            self._answers.popitem(last=False)
+        self._send(answer)
+
+    async def _answer_request(self, ask: Ask, request: Request[Any]) -> Answer:
+        try:
+            return Answer(number=ask.number, ok=True, body=encode_body(await self._handle(request)))
+        except ShadowSyncError as error:
+            return _error_answer(ask.number, error)
+        except Exception as error:
+            log.exception("%s asked %r and it failed", self.peer, ask.verb)
+            what = f"{ask.verb!r} failed: {type(error).__name__}: {error}"
+            return Answer(number=ask.number, ok=False, body=encode_body(ErrorReply(_short(what))))
+
+    def _refuse(self, why: str) -> None:
+        log.error("refused a message of %s: %s", self.peer, why)
+        self._refused(why)
+
+    def close(self, why: str) -> None:
+        """Ends the channel: waiting requests get `PeerLost(why)`, handling is cancelled."""
+        self._closed = why
+        for _, future in self._waiting.values():
+            if not future.done():
+                future.set_exception(PeerLost(why, where=self.peer))
+        self._tasks.cancel()
+
+    def _not_answered(self, error: BaseException) -> None:
+        log.error("an answer to %s could not be sent", self.peer, exc_info=error)
+
+
+def _short(text: str) -> str:
+    return text[:MAX_ERROR_CHARACTERS]
+
+
+def _error_answer(number: int, error: ShadowSyncError) -> Answer:
+    reply = ErrorReply(_short(error.what), _short(error.where), _short(error.remedy), error.exit_code)
+    return Answer(number=number, ok=False, body=encode_body(reply))
+
+
+def _remote_error(reply: ErrorReply) -> RemoteError:
+    error = RemoteError(reply.what, where=reply.where, remedy=reply.remedy)
+    error.exit_code = reply.exit_code
+    return error

@@ -1,0 +1,146 @@
+"""The coordinator's server on a real socket: what it refuses, counts, and survives."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+import zmq.asyncio
+from shadowsync import PROTOCOL_VERSION
+from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
+from shadowsync.nodes.coordinator.report import _refused_messages
+from shadowsync.nodes.coordinator.requests import RequestHandler
+from shadowsync.nodes.coordinator.server import CoordinatorServer
+from shadowsync.nodes.coordinator.state import STRANGERS, JobState
+from shadowsync.nodes.coordinator.status import build_status
+from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.wire.control_base import encode_body
+from shadowsync.pipeline.wire.control_messages import NodeFailed
+from shadowsync.pipeline.wire.frames import decode, encode
+from shadowsync.pipeline.wire.messages import Answer, Ask, Failure, Pulse, PulseReply
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.tests.support.fake_coordinator import member, state_of
+
+TOKEN = "token-trainer-0"
+
+
+class Client:
+    """A node's end of the control link, which may send anything."""
+
+    def __init__(self, context: zmq.asyncio.Context, endpoint: str) -> None:
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt_string(zmq.IDENTITY, TOKEN)
+        self._socket.connect(endpoint)
+
+    async def ask(self, message: Message | list[bytes]) -> Any:
+        """What comes back."""
+        await self._socket.send_multipart(message if isinstance(message, list) else encode(message))
+        return decode(await self._socket.recv_multipart())
+
+    def close(self) -> None:
+        """Ends it."""
+        self._socket.close()
+
+
+def served(folder: Path, work: Callable[[CoordinatorServer, Client], Awaitable[None]]) -> JobState:
+    """Runs `work` with a server whose job has two trainers, and the client of one of them."""
+
+    async def main() -> JobState:
+        state = state_of(folder, [member("trainer", 0), member("trainer", 1)])
+        store = LedgerWriter(LedgerStore(folder / "ledger.sqlite"))
+        server = CoordinatorServer(NodeSettings(job=state.job), state, store)
+        context = zmq.asyncio.Context()
+        client = Client(context, server.listen())
+        server.start(RequestHandler(server).handle)
+        try:
+            await asyncio.wait_for(work(server, client), 20.0)
+        finally:
+            client.close()
+            context.term()
+            await server.close()
+            await store.close()
+        return state
+
+    return asyncio.run(main())
+
+
+def with_values(kind: str, values: list[Any]) -> list[bytes]:
+    """A message of this kind with whatever values."""
+    body = msgpack.packb([PROTOCOL_VERSION, kind, values, []])
+    return [struct.pack("<I", zlib.crc32(body)) + body]
+
+
+@pytest.mark.parametrize("counts", [{"cpu_seconds": "x"}, {"cpu_seconds": float("nan")}, {"a": None}, 7])
+def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
+    tmp_path: Path, counts: Any
+) -> None:
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        assert await client.ask(Pulse({"cpu_seconds": 1.0})) == PulseReply(10, "")
+        refused = await client.ask(with_values("pulse", [counts]))
+        assert isinstance(refused, Failure)
+        assert refused.what.startswith("pulse.counts")
+        assert await client.ask(Pulse({"cpu_seconds": 2.0})) == PulseReply(10, "")
+        assert server.state.stop is None
+
+    state = served(tmp_path, work)
+    assert state.refused_messages == {"trainer-0": 1}
+    assert state.members.require(TOKEN).metrics == {"cpu_seconds": 2.0}
+    assert build_status(state, None, 0).nodes[0].refused_messages == 1
+    (event,) = _refused_messages(state)
+    assert (event.node, event.what) == ("coordinator", "refused messages: 1 of trainer-0; its log says why")
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (Ask(1, "settle", []), "the unknown verb 'settle'"),
+        (Ask(1, "trained", [[], [], "x"]), "trained: synced_iterations: an integer"),
+        (Ask(1, "drain", [{}, False, []]), "a coordinator does not answer 'drain'"),
+        (Ask(1, "next_span", []), "a trainer does not ask 'next_span'"),
+    ],
+)
+def test_a_request_that_is_none_is_answered_by_name(tmp_path: Path, ask: Ask, why: str) -> None:
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        answer = await client.ask(ask)
+        assert isinstance(answer, Answer)
+        assert not answer.ok
+        assert why in answer.body[0]
+        assert server.state.stop is None
+
+    state = served(tmp_path, work)
+    understood = ask.verb in ("drain", "next_span")
+    assert state.refused_messages == ({} if understood else {"trainer-0": 1})
+
+
+def test_a_node_that_failed_has_its_answer_and_is_dead(tmp_path: Path) -> None:
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        failed = Ask(1, "failed", encode_body(NodeFailed("its worker died", ExitCode.STOPPED_BY_DEATH)))
+        answer = await client.ask(failed)
+        assert isinstance(answer, Answer)
+        assert answer.ok
+        dead = server.state.members.find(TOKEN)
+        assert dead is not None
+        assert await server.wait_for(lambda: not dead.alive, 10.0) or server.state.stop is not None
+        assert dead.lost_because == "failed: its worker died"
+        # The answer was lost, say: who asks again is told, and nothing happens twice.
+        again = await client.ask(failed)
+        assert "was declared dead" in again.body[0]
+
+    served(tmp_path, work)
+
+
+def test_those_who_are_no_nodes_are_counted_together(tmp_path: Path) -> None:
+    state = state_of(tmp_path, [member("trainer", 0)])
+    for token in ("watcher-1", "watcher-2", TOKEN):
+        state.count_refused(token)
+    assert state.refused_messages == {STRANGERS: 2, "trainer-0": 1}
