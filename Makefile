@@ -6,16 +6,18 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 BIN = $(VENV)/bin
-# How many unit tests run at once; whole jobs, which take both cores by themselves, run one after the other.
+# How many tests run at once; those that start processes, which take both cores by themselves, run one after
+# the other.
 JOBS ?= 2
 PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
 UNIT = $(PYTEST) -n $(JOBS) --dist loadfile tests/unit
 
-.PHONY: demo test install install-dev lint types unit clean help
+.PHONY: demo test faults install install-dev lint types unit clean help
 
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
-	@echo "make test   install what it needs, lint, check types, run the whole suite"
+	@echo "make test   install what it needs, lint, check types, run the suite"
+	@echo "make faults run what make test leaves out: the full matrix of kills, with real processes"
 	@echo "make clean  remove the virtual environment, the demo's data and its runs"
 
 $(VENV)/.torch: constraints.txt
@@ -51,8 +53,11 @@ unit: install-dev
 	$(UNIT)
 
 test: lint types
-	$(UNIT)
-	$(PYTEST) --ignore tests/unit
+	$(PYTEST) -n $(JOBS) --dist loadfile -m "not processes and not faults_matrix"
+	$(PYTEST) -m "processes and not faults_matrix"
+
+faults: install-dev
+	$(PYTEST) -m faults_matrix
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

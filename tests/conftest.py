@@ -15,7 +15,11 @@ import torch
 from hypothesis import HealthCheck, settings
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.tests.support.cluster import Cluster
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, in_process_clusters
+from shadowsync.tests.support.in_process_cluster import (
+    InProcessCluster,
+    in_process_clusters,
+    start_lasting_threads,
+)
 from shadowsync.tests.support.leaks import no_leaks
 from shadowsync.tests.support.processes import MARKER, THREADS, Starter, Starting, WarmServer, end_marked
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, Settings, small_job, write_job
@@ -27,6 +31,13 @@ settings.register_profile(
     "any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start whole jobs as processes."""
+    for item in items:
+        if "starting" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("light"):
+            item.add_marker("processes")
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +71,11 @@ def text_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def starting(tmp_path_factory: pytest.TempPathFactory, click_log: Path, text_log: Path) -> Iterator[Starting]:
     """A context for a folder: gives its Starter, checks for leaks at the end, and kills what is left.
 
-    The logs are generated before, since the libraries that write them keep descriptors of their own.
+    The logs are generated before, since the libraries that write them keep descriptors of their own, and so
+    does pyzmq.
     """
     del click_log, text_log
+    start_lasting_threads()
     temporary = tmp_path_factory.mktemp("tmp")
     marker = uuid4().hex
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
@@ -105,10 +118,21 @@ def job_file(click_log: Path, tmp_path: Path) -> JobMaker:
 
 
 @pytest.fixture
-def cluster(job_file: JobMaker) -> Iterator[Callable[..., InProcessCluster]]:
+def in_process(
+    job_file: JobMaker, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., InProcessCluster]]:
     """A cluster in this process for a small job with changes; `start` it."""
+    if "starter" in request.fixturenames:
+        # It looks for descriptors that are left, so it has to end after the cluster.
+        request.getfixturevalue("starter")
     with in_process_clusters() as make:
         yield lambda changes=None, **more: make(job_file(changes), **more)
+
+
+@pytest.fixture
+def cluster(in_process: Callable[..., InProcessCluster]) -> Callable[..., InProcessCluster]:
+    """The usual one: that of this process."""
+    return in_process
 
 
 @pytest.fixture

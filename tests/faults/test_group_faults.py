@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
@@ -17,7 +17,7 @@ MODES: list[dict[str, Any]] = [{"duty": 1.0}, {"mode": "fixed", "every": 3}]
 SHORT_TIMEOUT = {"timeout_seconds": 3.0}
 
 
-def of(own: InProcessCluster, trainer: int) -> int:
+def of(own: AnyCluster, trainer: int) -> int:
     """Batches that a trainer has trained."""
     return int(own.run.query(f"SELECT count(*) FROM batches WHERE trainer = 'trainer-{trainer}'")[0][0])
 
@@ -34,9 +34,7 @@ def settings(algorithm: str, mode: dict[str, Any], epochs: int = EPOCHS) -> dict
 
 @pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
 @pytest.mark.parametrize("algorithm", ["ma", "bmuf"])
-def test_a_killed_trainer(
-    cluster: Callable[..., InProcessCluster], algorithm: str, mode: dict[str, Any]
-) -> None:
+def test_a_killed_trainer(cluster: Callable[..., AnyCluster], algorithm: str, mode: dict[str, Any]) -> None:
     own = cluster(settings(algorithm, mode)).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
     own.nodes["trainer"][1].kill()
@@ -54,7 +52,7 @@ def test_a_killed_trainer(
 
 @pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
 def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
-    cluster: Callable[..., InProcessCluster], mode: dict[str, Any]
+    cluster: Callable[..., AnyCluster], mode: dict[str, Any]
 ) -> None:
     changes = settings("ma", mode | SHORT_TIMEOUT, epochs=10_000)
     changes["run"] = {"node_timeout_seconds": 60.0}
@@ -84,7 +82,7 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     assert not any(node != name and left in what for node, what in told)
 
 
-def test_the_last_one_goes_on_alone(cluster: Callable[..., InProcessCluster]) -> None:
+def test_the_last_one_goes_on_alone(cluster: Callable[..., AnyCluster]) -> None:
     own = cluster(settings("bmuf", {"mode": "fixed", "every": 3})).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
     own.nodes["trainer"][0].kill()
@@ -96,7 +94,7 @@ def test_the_last_one_goes_on_alone(cluster: Callable[..., InProcessCluster]) ->
     assert report.model_saved == "the global model (bmuf)"
 
 
-def test_an_interrupt_in_the_middle_of_rounds(cluster: Callable[..., InProcessCluster]) -> None:
+def test_an_interrupt_in_the_middle_of_rounds(cluster: Callable[..., AnyCluster]) -> None:
     own = cluster(settings("ma", {"mode": "fixed", "every": 2}, epochs=10_000)).start()
     own.wait_for_batches(60)
     own.coordinator.interrupt()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import RunFolder
 from shadowsync.tests.support.supervised import Supervised
@@ -66,6 +67,7 @@ def test_ctrl_c_twice_stops_at_once(supervise: Callable[..., Supervised]) -> Non
     assert "Traceback" not in job.process.text()
 
 
+@pytest.mark.faults_matrix
 def test_sigterm_before_training(supervise: Callable[..., Supervised]) -> None:
     job = supervise()
     wait_until(lambda: job.nodes("coordinator"), "the coordinator is started")
@@ -76,6 +78,7 @@ def test_sigterm_before_training(supervise: Callable[..., Supervised]) -> None:
     assert "Traceback" not in job.process.text()
 
 
+@pytest.mark.faults_matrix
 def test_sigterm_while_nodes_are_starting(supervise: Callable[..., Supervised]) -> None:
     job = supervise()
     wait_until(lambda: job.run.logged("reader-0 joined"), "the reader joins")
@@ -86,10 +89,10 @@ def test_sigterm_while_nodes_are_starting(supervise: Callable[..., Supervised]) 
     assert "Traceback" not in job.process.text()
 
 
-def test_sigterm_of_the_coordinator_in_training(processes: Callable[..., Cluster]) -> None:
-    own = processes({"data": {"epochs": 10_000}}).start()
+def test_sigterm_of_the_coordinator_in_training(cluster: Callable[..., AnyCluster]) -> None:
+    own = cluster({"data": {"epochs": 10_000}}).start()
     own.wait_for_batches(30)
-    own.coordinator.signal(signal.SIGTERM)
+    own.coordinator.interrupt()
     assert own.wait(STOP_SECONDS) == 130, own.coordinator.text()
     check_interrupted(own.run)
     assert own.run.report.model_saved == "the center (easgd)"
@@ -97,10 +100,10 @@ def test_sigterm_of_the_coordinator_in_training(processes: Callable[..., Cluster
         assert process.code == 130
 
 
-def test_sigterm_of_one_node_stops_the_job_and_says_which(processes: Callable[..., Cluster]) -> None:
-    own = processes({"data": {"epochs": 10_000}}).start()
+def test_sigterm_of_one_node_stops_the_job_and_says_which(cluster: Callable[..., AnyCluster]) -> None:
+    own = cluster({"data": {"epochs": 10_000}}).start()
     own.wait_for_batches(30)
-    own.nodes["embedding"][0].signal(signal.SIGTERM)
+    own.nodes["embedding"][0].interrupt()
     assert own.wait(STOP_SECONDS) == 130, own.coordinator.text()
     check_interrupted(own.run)
     assert own.run.logged("embedding-0 was asked to stop")

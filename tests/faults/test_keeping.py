@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +12,15 @@ import psutil
 import pytest
 from shadowsync.nodes.coordinator.checkpoint import RESERVE_BYTES
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.resumed import Changed, going_on, trained_batches
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
-ClusterMaker = Callable[..., Cluster]
+ClusterMaker = Callable[..., AnyCluster]
 # More than any machine trains in the time of a test.
 ENDLESS = {"epochs": 10_000}
 # Of a volume with room for two checkpoints of LARGE and for what is to be left beside them, and of what is
@@ -43,10 +44,10 @@ def scorers(coordinator: int) -> list[psutil.Process]:
 
 
 def validating(
-    processes: ClusterMaker, validation_file: str, run: dict[str, float] | None = None
-) -> tuple[Cluster, psutil.Process]:
+    cluster: ClusterMaker, validation_file: str, run: dict[str, float] | None = None
+) -> tuple[AnyCluster, psutil.Process]:
     """An endless job, and the process that scores one of its checkpoints, stopped while it does."""
-    own = processes(
+    own = cluster(
         {
             "run": run or {},
             "data": ENDLESS | {"validation_path": validation_file},
@@ -85,11 +86,11 @@ def fill(volume: Path) -> Path:
 
 
 def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
-    volume: Path, processes: ClusterMaker
+    volume: Path, cluster: ClusterMaker
 ) -> None:
     # Checkpoints with pauses, in which the volume is filled.
     often = {"every_seconds": 2.0}
-    own = processes({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
+    own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
     wait_until(lambda: saved_examples(own.run) > 0, "a checkpoint is written")
     filler = fill(volume)
     failed = "no checkpoint could be written while training"
@@ -103,7 +104,7 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     assert all("bytes are free, and a checkpoint takes about" in event for event in events)
     filler.unlink()
     wait_until(lambda: saved_examples(own.run) > manifest.examples_trained, "the next one is written")
-    own.coordinator.signal(signal.SIGINT)
+    own.coordinator.interrupt()
     assert own.wait(30.0) == 130, own.coordinator.text()
     report = own.run.report
     assert report.checkpoints is not None
@@ -113,24 +114,24 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
-def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, processes: ClusterMaker) -> None:
+def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, cluster: ClusterMaker) -> None:
     often = {"every_seconds": 2.0}
-    own = processes({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
+    own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
     wait_until(lambda: saved_examples(own.run) > 0, "a checkpoint is written")
     # Stopped in the middle of one, so that it is begun with room, and written without.
     (shard,) = own.nodes["embedding"]
-    shard.signal(signal.SIGSTOP)
+    shard.suspend()
     wait_until(lambda: list(own.run.folder.glob("checkpoint.partial-*/ledger-*")), "the next one is begun")
     kept = saved_examples(own.run)
     filler = fill(volume)
-    shard.signal(signal.SIGCONT)
+    shard.resume()
     wait_until(lambda: own.run.logged("No space left on device"), "it fails")
     own.wait_for_batches(own.run.batches() + 20)
     assert saved_examples(own.run) == kept
     assert not list(own.run.folder.glob("checkpoint.partial-*/embedding-*"))
     filler.unlink()
     wait_until(lambda: saved_examples(own.run) > kept, "the next one is written")
-    own.coordinator.signal(signal.SIGINT)
+    own.coordinator.interrupt()
     assert own.wait(30.0) == 130, own.coordinator.text()
     report = own.run.report
     assert any("No space left on device" in event.what for event in report.events)
@@ -138,8 +139,8 @@ def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, pro
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
-def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, processes: ClusterMaker) -> None:
-    own = processes({"data": {"epochs": 2}, "model": LARGE}).start()
+def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, cluster: ClusterMaker) -> None:
+    own = cluster({"data": {"epochs": 2}, "model": LARGE}).start()
     own.wait_for_batches(1)
     fill(volume)
     assert own.wait(90.0) == 8, own.coordinator.text()
@@ -151,12 +152,12 @@ def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, processes: 
     assert not list(own.run.folder.glob("checkpoint*"))
 
 
-def test_a_trainer_that_dies_while_a_checkpoint_is_taken(processes: ClusterMaker) -> None:
+def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) -> None:
     run = {"node_timeout_seconds": 3.0}
-    own = processes({"run": run, "data": {"epochs": 6}, "checkpoint": {"every_examples": 1}}).start()
+    own = cluster({"run": run, "data": {"epochs": 6}, "checkpoint": {"every_examples": 1}}).start()
     own.wait_for_batches(40)
     wait_until(lambda: list(own.run.folder.glob("checkpoint.partial-*/*")), "one is being written")
-    own.nodes["trainer"][1].signal(signal.SIGKILL)
+    own.nodes["trainer"][1].kill()
     before = saved_examples(own.run)
     # Trainers are numbered as they join, so its name is not known here.
     wait_until(lambda: own.run.logged("was silent for 3 s"), "its death is known")
@@ -169,14 +170,14 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(processes: ClusterMaker
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
-def test_the_process_that_scores_is_killed(processes: ClusterMaker, validation_file: str) -> None:
-    own, scorer = validating(processes, validation_file)
+def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validation_file: str) -> None:
+    own, scorer = validating(cluster, validation_file)
     scorer.kill()
     said = "a validation failed: the process that scores ended with killed by SIGKILL"
     wait_until(lambda: own.run.logged(said), "that is an event")
     own.wait_for_batches(own.run.batches() + 20)
     wait_until(lambda: own.run.logged("the best so far, kept in best/"), "the next one is validated")
-    own.coordinator.signal(signal.SIGINT)
+    own.coordinator.interrupt()
     assert own.wait(30.0) == 130, own.coordinator.text()
     report = own.run.report
     assert report.validation is not None
@@ -184,9 +185,9 @@ def test_the_process_that_scores_is_killed(processes: ClusterMaker, validation_f
     assert report.validation.best == report.curves.validation[0][1]
 
 
-def test_ctrl_c_while_a_checkpoint_is_scored(processes: ClusterMaker, validation_file: str) -> None:
-    own, scorer = validating(processes, validation_file)
-    own.coordinator.signal(signal.SIGINT)
+def test_ctrl_c_while_a_checkpoint_is_scored(cluster: ClusterMaker, validation_file: str) -> None:
+    own, scorer = validating(cluster, validation_file)
+    own.coordinator.interrupt()
     assert own.wait(10.0) == 130, own.coordinator.text()
     assert not scorer.is_running()
     assert own.run.report.ledger.adds_up
@@ -196,37 +197,36 @@ def test_ctrl_c_while_a_checkpoint_is_scored(processes: ClusterMaker, validation
 
 
 def test_the_process_that_scores_ends_with_its_coordinator(
-    processes: ClusterMaker, validation_file: str
+    processes: Callable[..., Cluster], validation_file: str
 ) -> None:
     own, scorer = validating(processes, validation_file, {"node_timeout_seconds": 2.0})
-    own.coordinator.signal(signal.SIGKILL)
+    own.coordinator.kill()
     scorer.resume()
     wait_until(lambda: not scorer.is_running(), "it ends", 10.0)
-    for process in own.everyone():
-        process.wait(30.0)
+    assert [process.wait(30.0) for process in own.everyone()] == [-9] + [6] * (len(own.everyone()) - 1)
 
 
 def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
-    processes: ClusterMaker,
+    cluster: ClusterMaker,
 ) -> None:
     settings: Changed = {
-        "data": {"epochs": 6},
+        "data": {"epochs": 3},
         "embedding": {"nodes": 2},
         "checkpoint": {"every_examples": 3_000},
     }
-    own = processes(settings).start()
+    own = cluster(settings).start()
     wait_until(lambda: saved_examples(own.run) >= 6_000, "checkpoints are written")
-    own.nodes["embedding"][1].signal(signal.SIGKILL)
+    own.nodes["embedding"][1].kill()
     assert own.wait(60.0) == 6, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     assert "rows with it; go on from its last checkpoint with `shadowsync resume" in own.coordinator.text()
-    again = processes(going_on(settings, first)).start()
+    again = cluster(going_on(settings, first)).start()
     assert again.wait(120.0) == 0, again.coordinator.text()
     second = RunFolder(again.run.folder.resolve())
     report = second.report
     assert report.ledger.adds_up, report.ledger.identities
     assert 6_000 <= report.restored_examples < first.report.examples.distinct
-    assert report.restored_examples + report.examples.distinct == 6 * EXAMPLES
+    assert report.restored_examples + report.examples.distinct == 3 * EXAMPLES
     # What the first one trained after its checkpoint is trained again, and everything else once.
     restored = second.query("SELECT sum(examples) FROM restored_spans")[0][0] or 0
     restored += second.query("SELECT sum(examples) FROM restored_batches")[0][0] or 0
@@ -236,7 +236,7 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
 
 
 def test_a_killed_supervisor_leaves_what_can_be_gone_on_with(
-    supervise: Callable[..., Supervised], processes: ClusterMaker
+    supervise: Callable[..., Supervised], in_process: Callable[..., InProcessCluster]
 ) -> None:
     job = supervise({"data": {"epochs": 8}, "checkpoint": {"every_examples": 2_000}})
     job.wait_for_batches(60)
@@ -251,7 +251,7 @@ def test_a_killed_supervisor_leaves_what_can_be_gone_on_with(
         "trainer": {"count": 1},
         "sync": {"algorithm": "none"},
     }
-    again = processes(going_on(settings, first)).start()
+    again = in_process(going_on(settings, first)).start()
     assert again.wait(120.0) == 0, again.coordinator.text()
     report = again.run.report
     assert report.ledger.adds_up, report.ledger.identities

@@ -5,34 +5,56 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+import pytest
+from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 12.0
 
 
-def test_an_embedding_node(supervise: Callable[..., Supervised]) -> None:
+def endless(cluster: Callable[..., AnyCluster], changes: dict[str, dict[str, object]]) -> AnyCluster:
+    """A job that has begun and goes on until something happens to it."""
+    base: dict[str, dict[str, object]] = FEW_NODES | {"data": ENDLESS}
+    own = cluster(base | {"run": {"node_timeout_seconds": 2.0}} | changes).start()
+    own.wait_for_batches(20)
+    return own
+
+
+@pytest.mark.parametrize(
+    "embedding", [{}, {"threads": 3, "storage": "bfloat16"}], ids=["one thread", "threads"]
+)
+def test_an_embedding_node(cluster: Callable[..., AnyCluster], embedding: dict[str, object]) -> None:
+    """What its lanes had under way when it died is no more lost, and no less, than its rows."""
+    own = endless(cluster, {"embedding": embedding})
+    own.nodes["embedding"][0].kill()
+    assert own.wait(SECONDS) == 6, own.coordinator.text()
+    assert "embedding-0 died and its 52,000 rows with it" in own.coordinator.text()
+    report = own.run.report
+    assert report.model_saved is None
+    assert any("rows are lost" in event.what for event in report.events)
+    assert not (own.run.folder / "checkpoint").exists()
+    assert report.examples.read == report.examples.trained + report.examples.in_flight
+    assert report.ledger.adds_up, report.ledger.identities
+
+
+def test_a_reader(cluster: Callable[..., AnyCluster]) -> None:
+    own = endless(cluster, {})
+    own.nodes["reader"][0].kill()
+    assert own.wait(SECONDS) == 6, own.coordinator.text()
+    assert "reader-0 died; what it had not delivered is untrained" in own.coordinator.text()
+    assert own.run.report.exit_code == 6
+
+
+@pytest.mark.faults_matrix
+def test_a_node_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
+    """It tells of a death at once, and ends with what the coordinator says."""
     job = supervise()
     job.wait_for_batches(20)
     job.node("embedding").kill()
     assert job.process.wait(SECONDS) == 6, job.process.text()
     assert "embedding-0 died and its 52,000 rows with it" in job.last_line()
-    report = job.run.report
-    assert report.model_saved is None
-    assert any("rows are lost" in event.what for event in report.events)
-    assert not (job.run.folder / "checkpoint").exists()
-    assert report.examples.read == report.examples.trained + report.examples.in_flight
-    assert report.ledger.adds_up, report.ledger.identities
-
-
-def test_a_reader(supervise: Callable[..., Supervised]) -> None:
-    job = supervise()
-    job.wait_for_batches(20)
-    job.node("reader").kill()
-    assert job.process.wait(SECONDS) == 6, job.process.text()
-    assert "reader-0 died; what it had not delivered is untrained" in job.last_line()
-    assert job.run.report.exit_code == 6
+    assert job.run.logged("embedding-0: died (killed by SIGKILL)")
 
 
 def test_the_coordinator(supervise: Callable[..., Supervised]) -> None:
@@ -62,23 +84,10 @@ def test_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     assert job.run.report.ledger.adds_up
 
 
-def test_the_coordinator_of_separate_processes(cluster: Callable[..., InProcessCluster]) -> None:
+def test_the_coordinator_that_no_supervisor_watches(cluster: Callable[..., AnyCluster]) -> None:
     own = cluster({"run": {"node_timeout_seconds": 1.0}, "data": {"epochs": 10_000}}).start()
     own.wait_for_batches(20)
     own.coordinator.kill()
-    for process in own.everyone()[1:]:
-        assert process.wait(SECONDS) == 6, process.text()
-        assert "the coordinator was silent for 2 s" in process.text()
-
-
-def test_an_embedding_node_with_threads(supervise: Callable[..., Supervised]) -> None:
-    """What its lanes had under way when it died is no more lost, and no less, than its rows."""
-    job = supervise({"embedding": {"threads": 3, "storage": "bfloat16"}})
-    job.wait_for_batches(20)
-    job.node("embedding").kill()
-    assert job.process.wait(SECONDS) == 6, job.process.text()
-    assert "embedding-0 died and its 52,000 rows with it" in job.last_line()
-    report = job.run.report
-    assert report.model_saved is None
-    assert report.examples.read == report.examples.trained + report.examples.in_flight
-    assert report.ledger.adds_up, report.ledger.identities
+    for node in own.everyone()[1:]:
+        assert node.wait(SECONDS) == 6, node.text()
+        assert "the coordinator was silent for 2 s" in node.text()

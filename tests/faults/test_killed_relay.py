@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import psutil
+import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.supervised import Supervised
 
 
+@pytest.mark.faults_matrix
 def test_a_killed_relay_stops_the_job(supervise: Callable[..., Supervised]) -> None:
     job = supervise({"network": {"delay": "5ms", "emulation": "relay"}})
     job.wait_for_batches(10)

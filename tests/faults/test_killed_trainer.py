@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
@@ -14,18 +15,18 @@ from shadowsync.tests.support.supervised import Supervised
 EPOCHS = 4
 
 
-def busy(own: InProcessCluster) -> bool:
+def busy(own: AnyCluster) -> bool:
     """Whether each of the two trainers has trained some batches."""
     counts = own.run.query("SELECT count(*) FROM batches GROUP BY trainer")
     return len(counts) == 2 and all(count >= 20 for (count,) in counts)
 
 
 @pytest.fixture
-def wounded(cluster: Callable[..., InProcessCluster]) -> Callable[..., InProcessCluster]:
+def wounded(cluster: Callable[..., AnyCluster]) -> Callable[..., AnyCluster]:
     """A cluster in mid-training, one of whose trainers has been stopped, so that deliveries pile up, and then
     killed; nothing but its silence tells of that."""
 
-    def start(changes: dict[str, dict[str, object]] | None = None) -> InProcessCluster:
+    def start(changes: dict[str, dict[str, object]] | None = None) -> AnyCluster:
         base: dict[str, dict[str, object]] = {
             "run": {"node_timeout_seconds": 3.0},
             "data": {"epochs": EPOCHS},
@@ -41,7 +42,7 @@ def wounded(cluster: Callable[..., InProcessCluster]) -> Callable[..., InProcess
     return start
 
 
-def test_the_other_trainer_gets_its_batches(wounded: Callable[..., InProcessCluster]) -> None:
+def test_the_other_trainer_gets_its_batches(wounded: Callable[..., AnyCluster]) -> None:
     own = wounded()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
@@ -64,7 +65,7 @@ def test_the_other_trainer_gets_its_batches(wounded: Callable[..., InProcessClus
     assert {living} == {"trainer-0", "trainer-1"} - dead
 
 
-def test_the_report_says_what_died_with_it(wounded: Callable[..., InProcessCluster]) -> None:
+def test_the_report_says_what_died_with_it(wounded: Callable[..., AnyCluster]) -> None:
     own = wounded({"sync": {"algorithm": "none"}})
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
@@ -80,7 +81,7 @@ def test_the_report_says_what_died_with_it(wounded: Callable[..., InProcessClust
     open_checkpoint(own.run.folder, verify=True)
 
 
-def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., InProcessCluster]) -> None:
+def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., AnyCluster]) -> None:
     """The control of the test above: the center has what rounds brought it. They are so many that the trainer
     has had some when it dies."""
     own = wounded({"sync": {"duty": 0.2}})
@@ -93,7 +94,7 @@ def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., InPro
     assert report.eval.model == "the center (easgd)"
 
 
-def test_the_last_trainer(cluster: Callable[..., InProcessCluster]) -> None:
+def test_the_last_trainer(cluster: Callable[..., AnyCluster]) -> None:
     changes = {
         "run": {"node_timeout_seconds": 2.0},
         "data": {"epochs": 10_000},
@@ -111,6 +112,27 @@ def test_the_last_trainer(cluster: Callable[..., InProcessCluster]) -> None:
     assert report.ledger.adds_up, report.ledger.identities
 
 
+def test_a_death_that_is_told_at_once(in_process: Callable[..., InProcessCluster]) -> None:
+    """As by a supervisor, long before the heartbeats would tell."""
+    changes = FEW_NODES | {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 3}}
+    changes["run"] = {"node_timeout_seconds": 60.0}
+    own = in_process(changes, supervised=True).start()
+    own.wait_for_batches(40)
+    victim = own.nodes["trainer"][0]
+    victim.suspend()
+    victim.kill()
+    assert own.run.logged(f"{victim.name}: died (killed by SIGKILL)")
+    own.wait_for_batches(own.run.batches() + 20)
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    assert report.examples.distinct == 3 * EXAMPLES
+    assert report.examples.returned > 0
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.ledger.shard_applied == {"embedding-0": own.run.batches()}
+    assert "finished although a node died" in own.coordinator.text()
+
+
+@pytest.mark.faults_matrix
 def test_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     """The supervisor sees a death at once, long before the heartbeats would tell."""
     changes = {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 3}}

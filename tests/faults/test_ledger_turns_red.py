@@ -20,11 +20,11 @@ def broken(report: Report) -> dict[str, Identity]:
 
 
 @pytest.fixture
-def faulty_run(cluster: Callable[..., InProcessCluster]) -> Callable[..., InProcessCluster]:
+def faulty_run(in_process: Callable[..., InProcessCluster]) -> Callable[..., InProcessCluster]:
     """Runs the small job with a fault to its end."""
 
     def run(fault: Fault) -> InProcessCluster:
-        own = cluster(faults=(fault,)).start()
+        own = in_process(faults=(fault,)).start()
         own.wait()
         assert own.run.logged("fault: ", ["reader-0", "trainer-0", "trainer-1"]), "the fault did not happen"
         return own
@@ -37,8 +37,8 @@ def fault_happened(own: InProcessCluster, text: str) -> bool:
     return own.run.logged(text, ["trainer-0", "trainer-1"])
 
 
-def test_an_unharmed_run_is_green(cluster: Callable[..., InProcessCluster]) -> None:
-    own = cluster().start()
+def test_an_unharmed_run_is_green(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process().start()
     assert own.wait() == 0, own.coordinator.text()
     assert not broken(own.run.report)
 
@@ -86,8 +86,8 @@ def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., InProc
         assert process.code == 7
 
 
-def test_messages_lost_on_their_way_are_sent_again(cluster: Callable[..., InProcessCluster]) -> None:
-    own = cluster(faults=(lose_messages,)).start()
+def test_messages_lost_on_their_way_are_sent_again(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process(faults=(lose_messages,)).start()
     assert own.wait() == 0, own.coordinator.text()
     nodes = ["trainer-0", "trainer-1", "reader-0", "embedding-0"]
     lost = ("push", "credit", "delivery", "pushed", "vectors", "attach", "attached")

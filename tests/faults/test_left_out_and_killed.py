@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.unruly_model import NAME
@@ -13,7 +13,7 @@ EPOCHS = 4
 UNRULY = {"name": NAME, "options": {"kind": "rows", "one_in": 5}, "bottom": None, "top": None}
 
 
-def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., InProcessCluster]) -> None:
+def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., AnyCluster]) -> None:
     own = cluster(
         {
             "run": {"node_timeout_seconds": 3.0},

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shadowsync.tests.faults.conftest import FEW_NODES
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
 PART = 0.9
 
 
-def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., InProcessCluster]) -> None:
+def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., AnyCluster]) -> None:
     own = cluster(
         FEW_NODES
         | {

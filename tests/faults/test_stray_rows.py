@@ -8,9 +8,9 @@ from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import stray_row
 
 
-def test_a_row_out_of_range_stops_the_job_and_is_named(cluster: Callable[..., InProcessCluster]) -> None:
+def test_a_row_out_of_range_stops_the_job_and_is_named(in_process: Callable[..., InProcessCluster]) -> None:
     few: dict[str, dict[str, object]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
-    own = cluster(few, faults=(stray_row,)).start()
+    own = in_process(few, faults=(stray_row,)).start()
     assert own.wait() == 4, own.coordinator.text()
     assert any("a row was changed on its way" in line["text"] for line in own.run.log("reader-0"))
     line = own.coordinator.text().strip().splitlines()[-1]

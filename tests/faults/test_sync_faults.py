@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.runs import EXAMPLES
 
 EPOCHS = 3
 
 
-def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., InProcessCluster]) -> None:
+def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., AnyCluster]) -> None:
     # Rounds often, so that the unharmed gap is small on a busy machine, too.
-    changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": 2 * EPOCHS}, "sync": {"duty": 0.2}}
-    control = cluster(changes).start()
+    changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": 4}, "sync": {"duty": 0.2}}
+    control = cluster(changes | {"data": {"epochs": 2}}).start()
     assert control.wait() == 0, control.coordinator.text()
     unharmed = control.run.report
 
@@ -29,7 +29,7 @@ def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., InPr
     sync.resume()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
-    assert report.examples.trained == 2 * EPOCHS * EXAMPLES
+    assert report.examples.trained == 4 * EXAMPLES
     assert report.ledger.adds_up
     assert report.sync.gap_max is not None
     assert unharmed.sync.gap_max is not None
@@ -39,7 +39,7 @@ def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., InPr
     assert report.model_saved == "the center (easgd)"
 
 
-def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., InProcessCluster]) -> None:
+def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., AnyCluster]) -> None:
     """The control of the test above: in the foreground the same stop does hold up training."""
     changes = {
         "run": {"node_timeout_seconds": 60.0},
@@ -59,15 +59,15 @@ def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., InProces
     assert own.wait() == 130
 
 
-def test_a_killed_sync_node(cluster: Callable[..., InProcessCluster]) -> None:
-    changes = {"run": {"node_timeout_seconds": 2.0}, "data": {"epochs": 2 * EPOCHS}}
+def test_a_killed_sync_node(cluster: Callable[..., AnyCluster]) -> None:
+    changes = {"run": {"node_timeout_seconds": 2.0}, "data": {"epochs": EPOCHS}}
     own = cluster(changes).start()
     own.wait_for_batches(40)
     own.nodes["sync"][0].kill()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     assert report.outcome == "finished although a node died"
-    assert report.examples.trained == 2 * EPOCHS * EXAMPLES
+    assert report.examples.trained == EPOCHS * EXAMPLES
     assert report.ledger.adds_up
     # There is no center any more; the report says whose model it is instead.
     assert report.model_saved == "the replica of trainer-0 (easgd)"
@@ -80,11 +80,11 @@ def test_a_killed_sync_node(cluster: Callable[..., InProcessCluster]) -> None:
     assert not any(entry.role.startswith("sync") for entry in manifest.files)
 
 
-def test_one_of_two_sync_nodes(cluster: Callable[..., InProcessCluster]) -> None:
+def test_one_of_two_sync_nodes(cluster: Callable[..., AnyCluster]) -> None:
     """Half a center is no center."""
     changes = {
         "run": {"node_timeout_seconds": 2.0},
-        "data": {"epochs": 2 * EPOCHS},
+        "data": {"epochs": EPOCHS},
         "sync": {"nodes": 2},
     }
     own = cluster(changes).start()

@@ -41,40 +41,48 @@ def run(starter: Starter, job_file: JobMaker) -> Callable[..., Process]:
     return start
 
 
+@pytest.mark.light
 def test_a_missing_file(run: Callable[..., Process], tmp_path: Path) -> None:
     missing = str(tmp_path / "none-*.parquet")
     check_error(run({"data": {"path": missing}}), 3, missing)
 
 
+@pytest.mark.light
 def test_an_empty_file(run: Callable[..., Process], tmp_path: Path) -> None:
     empty = tmp_path / "empty.tsv"
     empty.touch()
     check_error(run({"data": TEXT | {"path": str(empty)}}), 3, str(empty), "empty")
 
 
+@pytest.mark.light
 def test_a_wrong_number_of_columns(run: Callable[..., Process], tmp_path: Path) -> None:
     short = tmp_path / "short.tsv"
     short.write_text("1\t2\t3\n" * 100)
     check_error(run({"data": TEXT | {"path": str(short)}}), 3, str(short), "40")
 
 
+@pytest.mark.light
 def test_a_parquet_file_named_as_text(run: Callable[..., Process], click_log: Path) -> None:
     path = str(click_log / "train-000.parquet")
     check_error(run({"data": TEXT | {"path": path}}), 3, path, 'data.format = "parquet"')
 
 
+@pytest.mark.light
 def test_an_unknown_model(run: Callable[..., Process]) -> None:
     check_error(run({"model": {"name": "dlmr"}}), 2, "model.name", "'dlmr'", "dlrm")
 
 
+@pytest.mark.light
 def test_an_unknown_algorithm(run: Callable[..., Process]) -> None:
     check_error(run({"sync": {"algorithm": "eagsd"}}), 2, "sync.algorithm", "'eagsd'", "easgd")
 
 
+@pytest.mark.light
 def test_no_sync_node(run: Callable[..., Process]) -> None:
     check_error(run({"sync": {"nodes": 0}}), 2, "sync.nodes", "0")
 
 
+@pytest.mark.light
 def test_a_port_in_use(starter: Starter, job_file: JobMaker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -139,11 +147,9 @@ def test_no_good_row_is_an_error_and_no_result(
 
 def test_tables_that_do_not_fit_into_memory(cluster: Callable[..., InProcessCluster]) -> None:
     large: dict[str, object] = {"table_rows": 80_000_000, "embedding_dim": 256}
-    own = cluster(FEW | {"model": large, "run": {"start_timeout_seconds": 15.0}}).start()
-    assert own.coordinator.wait(30.0) == 8, own.coordinator.text()
+    own = cluster(FEW | {"model": large}).start()
     # One that comes too late waits for the coordinator that has ended: as long as for its start.
-    for process in own.everyone():
-        process.wait(30.0)
+    assert own.coordinator.wait(30.0) == 8, own.coordinator.text()
     line = own.coordinator.text().strip().splitlines()[-1]
     assert re.search(r"optimizer state, [\d.,]+ [GT]B, but", line)
     assert "embedding" in line

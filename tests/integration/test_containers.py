@@ -29,7 +29,7 @@ esac
 exec "$REAL" "$@"
 """
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(LIMIT_SECONDS + 60)]
+pytestmark = [pytest.mark.containers, pytest.mark.processes, pytest.mark.timeout(LIMIT_SECONDS + 60)]
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.runs import Settings, small_job, write_job
 from shadowsync.tests.support.serve_export import ROWS
 
+pytestmark = pytest.mark.light
+
 SERVER = Path(__file__).parents[1] / "support" / "serve_export.py"
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
 

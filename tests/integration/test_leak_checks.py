@@ -11,6 +11,8 @@ import pytest
 from shadowsync.tests.support.leaks import no_leaks
 from shadowsync.tests.support.processes import MARKER, Starting, end_marked, marked_processes, wait_until
 
+pytestmark = pytest.mark.light
+
 VALUE = "of-the-leak-checks"
 
 

@@ -21,6 +21,8 @@ from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import write_predictions
 from shadowsync.tests.support.processes import Starter
 
+pytestmark = pytest.mark.light
+
 ROWS = 700
 
 

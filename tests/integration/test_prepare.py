@@ -30,6 +30,7 @@ def _run(cluster: Callable[..., InProcessCluster], name: str, folder: str = "") 
     return RunFolder(own.run.folder.resolve())
 
 
+@pytest.mark.light
 def test_the_same_run_to_the_bit(
     cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
@@ -62,6 +63,7 @@ def _big_csv(folder: Path) -> Path:
     return write_job(folder / "job.toml", {"data": data, "model": {"table_rows": 300}}, {})
 
 
+@pytest.mark.light
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, number: signal.Signals) -> None:
     job, out = _big_csv(tmp_path), tmp_path / "out"
@@ -89,6 +91,7 @@ def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, numbe
     assert len(os.listdir(out)) == len(os.listdir(tmp_path / "whole"))
 
 
+@pytest.mark.light
 def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     job = _big_csv(tmp_path)
     assert starter.fork("prepare", str(job), "--out", "out", "--quiet").wait(60.0) == 0
@@ -111,6 +114,7 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     assert starter.fork("prepare", str(job), "--out", "out", "--verify").wait(30.0) == 0
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs beside it")
 def test_every_block_of_the_page(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def _check_the_trace(trace: Mapping[str, Any]) -> None:
     assert 0.8 < length < 5.0, "it is of one second, on one clock"
 
 
+@pytest.mark.faults_matrix
 @pytest.mark.parametrize(("role", "bottleneck"), [("reader", "reader"), ("embedding", "embedding")])
 def test_a_node_that_is_stopped_nine_tenths_of_the_time(
     role: str,
@@ -158,6 +159,7 @@ def test_a_node_that_is_stopped_nine_tenths_of_the_time(
     assert "was stopped" in profile.verdict.reasons[0]
 
 
+@pytest.mark.faults_matrix
 def test_a_network_whose_delay_every_lookup_waits_for(
     profiled: Profiled, found: Callable[[Process], Profile]
 ) -> None:
@@ -168,6 +170,7 @@ def test_a_network_whose_delay_every_lookup_waits_for(
     assert trip > 0.100, "there and back, 50 ms each"
 
 
+@pytest.mark.faults_matrix
 def test_layers_that_hide_the_same_delay(profiled: Profiled, found: Callable[[Process], Profile]) -> None:
     """Lookups are asked for ahead, and steps are longer than these are on their way."""
     bigger = {"model": {"bottom": [2048, 1024, 256], "top": [2048, 1024]}, "trainer": {"batch": 1024}}
@@ -175,6 +178,7 @@ def test_layers_that_hide_the_same_delay(profiled: Profiled, found: Callable[[Pr
     assert profile.verdict.bottleneck == "compute", profile.verdict.reasons
 
 
+@pytest.mark.faults_matrix
 def test_rounds_that_every_step_waits_for(profiled: Profiled, found: Callable[[Process], Profile]) -> None:
     fixed = {"model": SMALL, "sync": {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 1}}
     slow = {"network": {"delay": "20ms", "delay_links": "sync", "emulation": "relay"}}
@@ -183,6 +187,7 @@ def test_rounds_that_every_step_waits_for(profiled: Profiled, found: Callable[[P
     assert any("sync.mode" in remedy for remedy in profile.verdict.remedies)
 
 
+@pytest.mark.faults_matrix
 def test_loops_under_one_interpreter_lock(
     profiled: Profiled, found: Callable[[Process], Profile], loop: Settings
 ) -> None:
@@ -191,6 +196,7 @@ def test_loops_under_one_interpreter_lock(
     assert any("worker_kind" in remedy for remedy in profile.verdict.remedies)
 
 
+@pytest.mark.faults_matrix
 def test_the_same_loops_in_processes_as_the_profile_advises(
     profiled: Profiled, found: Callable[[Process], Profile], loop: Settings
 ) -> None:

@@ -39,10 +39,15 @@ class Recorder(nn.Module):
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_the_report_has_what_the_model_predicted_before_its_steps(
-    cluster: Callable[..., InProcessCluster], click_log: Path, tmp_path: Path, kind: str
+    cluster: Callable[..., InProcessCluster],
+    click_log: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
     module, record = tmp_path / "recorder.py", tmp_path / "record"
     module.write_text(RECORDER, encoding="utf-8")
+    monkeypatch.setenv("RECORD", str(record))
     own = cluster(
         {
             "run": {"deterministic": True},
@@ -51,7 +56,6 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
             "trainer": {"count": 1, "worker_kind": kind},
             "sync": {"algorithm": "none"},
         },
-        environment={"RECORD": str(record)},
     ).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     report = RunFolder(own.run.folder).report

@@ -17,6 +17,8 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.processes import THREADS, wait_until
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, RunFolder
 
+pytestmark = pytest.mark.processes
+
 Script = Callable[..., dict[str, Any]]
 
 

@@ -11,6 +11,8 @@ import shadowsync
 from shadowsync.pipeline.report.write import read_report
 from shadowsync.tests.support.page_blocks import blocks_of, run_block
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(shadowsync.__file__).resolve().parent
 PAGE = ROOT / "docs" / "quickstart.md"
 

@@ -31,10 +31,9 @@ MODELS = {
 def left_by_a_killed_job(
     cluster: Callable[..., InProcessCluster], algorithm: str, sync_nodes: int
 ) -> InProcessCluster:
-    """A job that is killed after some checkpoints were taken while it trained."""
+    """A job that is killed, all of it, after some checkpoints were taken while it trained."""
     own = cluster(
         {
-            "run": {"node_timeout_seconds": 2.0},
             "data": {"epochs": 10_000},
             "embedding": {"nodes": 2},
             "sync": {"algorithm": algorithm, "nodes": sync_nodes},
@@ -47,9 +46,8 @@ def left_by_a_killed_job(
         return len([line for line in own.run.log("coordinator") if line["logger"] == written]) >= 3
 
     wait_until(several, "three checkpoints are written")
-    own.coordinator.kill()
-    for process in own.everyone():
-        process.wait(30.0)
+    for node in own.everyone():
+        node.kill()
     return own
 
 

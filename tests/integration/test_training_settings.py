@@ -35,7 +35,7 @@ class Linear(nn.Module):
 
 
 def _run(cluster: MakeCluster, name: str, *, deterministic: bool = True, **changes: Any) -> RunFolder:
-    trainer = {"count": 1} | changes.pop("trainer", {})
+    trainer = {"count": 1, "batch": 256} | changes.pop("trainer", {})
     settings = ALONE | {"run": {"deterministic": deterministic, "name": name}, "trainer": trainer} | changes
     own = cluster(settings).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
@@ -166,6 +166,7 @@ def test_sample_weights_are_in_the_loss_and_in_every_figure(cluster: MakeCluster
     assert again["ne"] == pytest.approx(_ne(weighted), abs=1e-5)
 
 
+@pytest.mark.light
 @pytest.mark.parametrize("device", ["cuda:99", "cuda:100"])
 def test_a_device_that_is_not_there(starter: Starter, job_file: JobMaker, device: str) -> None:
     process = starter.fork("run", str(job_file({"trainer": {"device": device}})))

@@ -64,25 +64,30 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
 def test_files_of_the_best_are_those_of_its_checkpoint(
     cluster: Callable[..., InProcessCluster], validation_file: str
 ) -> None:
-    """By hard links, where there are some: the best one costs no second copy while it is the last, too."""
+    """By hard links, where there are some: the best one costs no second copy while it is the last, too.
+
+    It is, where only the last one is validated.
+    """
     own = cluster(
         {
             "data": {"validation_path": validation_file},
-            "validation": {"every_examples": EVERY, "metric": "auc"},
+            "validation": {"every_examples": 100 * EXAMPLES, "metric": "auc"},
         }
     ).start()
     assert own.wait(120.0) == 0, own.coordinator.text()
     report = own.run.report
     assert report.outcome == "finished"
     assert report.validation is not None
-    assert report.validation.best == max(value for _, value in report.curves.validation)
-    if not report.validation.best_is_last:
-        pytest.skip("in this run the last checkpoint was not the best one")
+    ((examples, value),) = report.curves.validation
+    assert (report.validation.best_examples, report.validation.best) == (examples, value)
+    assert examples == EXAMPLES
+    assert report.validation.best_is_last
     for path in (own.run.folder / "checkpoint").iterdir():
         assert os.path.samefile(path, own.run.folder / "best" / path.name)
     assert report.eval_best is None
 
 
+@pytest.mark.light
 def test_validation_without_data_is_refused(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
     process = starter.fork("run", str(job_file({"validation": {"every_examples": 100}})))
     assert process.wait(60.0) == 2, process.text()

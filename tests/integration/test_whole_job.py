@@ -19,7 +19,8 @@ from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder, sm
 def finished(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """The run of the small job, under the command that a user types."""
     folder = tmp_path_factory.mktemp("whole-job")
-    job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), {})
+    drawn = {"report": {"pictures": True}}
+    job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), drawn)
     with starting(folder) as starter:
         process = starter.spawn("run", str(job))
         assert process.wait() == 0, process.text()

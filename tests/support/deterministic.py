@@ -9,7 +9,8 @@ from shadowsync.pipeline.checkpoint.reader import TensorReader
 
 from .runs import EXAMPLES, RunFolder, Settings
 
-STEPS = 2 * 2 * -(-EXAMPLES // 2 // 128)
+BATCH = 256
+STEPS = 2 * 2 * -(-EXAMPLES // 2 // BATCH)
 
 
 def deterministic(changes: Settings, seed: int, name: str) -> Settings:
@@ -17,7 +18,7 @@ def deterministic(changes: Settings, seed: int, name: str) -> Settings:
     return {
         **changes,
         "run": {"deterministic": True, "seed": seed, "name": name},
-        "trainer": {**changes.get("trainer", {}), "count": 1},
+        "trainer": {"batch": BATCH, **changes.get("trainer", {}), "count": 1},
         "data": {"epochs": 2},
     }
 

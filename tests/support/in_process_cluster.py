@@ -6,8 +6,10 @@ processes of its own stays with `cluster.Cluster` and `supervised.Supervised`.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,7 +29,6 @@ from shadowsync.pipeline.wire.control_messages import ChildExited, GetStatus, St
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.sockets import Connection
-from zmq.utils.garbage import GarbageCollectorThread
 
 from .in_process_node import (
     InProcess,
@@ -40,6 +41,9 @@ from .processes import wait_until
 from .runs import RunFolder
 
 END_SECONDS = 15.0
+SWITCH_SECONDS = 0.0005
+# Each belongs to the whole process, to its end: pyzmq's, and that of what reads from URLs.
+LASTING_THREADS = {"GarbageCollectorThread", "fsspecIO"}
 
 
 class InProcessCluster:
@@ -201,6 +205,16 @@ class SupervisorLink:
         self._context.term()
 
 
+def start_lasting_threads() -> None:
+    """Start what pyzmq starts when something is first sent without a copy; it has descriptors of its own."""
+    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
+        one.bind("inproc://lasting")
+        other.connect("inproc://lasting")
+        sent = one.send(bytes(zmq.COPY_THRESHOLD), copy=False, track=True)
+        other.recv()
+        sent.wait(END_SECONDS)
+
+
 @contextmanager
 def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
     """Makes clusters of job files, with `faults` of `node_faults`; with the block all of them end.
@@ -211,6 +225,9 @@ def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
     before = set(threading.enumerate())
     root = logging.getLogger()
     with ExitStack() as stack:
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        # Threads hand work to each other that processes would do at the same time.
+        sys.setswitchinterval(SWITCH_SECONDS)
         stack.callback(root.setLevel, root.level)
         root.setLevel(logging.INFO)
         stack.enter_context(threads_know_their_node())
@@ -228,7 +245,8 @@ def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
 
         yield make
     for thread in set(threading.enumerate()) - before:
-        # That of pyzmq frees what was sent without a copy, for the whole process, to its end.
-        if not isinstance(thread, GarbageCollectorThread):
+        if not {thread.name, type(thread).__name__} & LASTING_THREADS:
             thread.join(END_SECONDS)
             assert not thread.is_alive(), f"a thread is left: {thread}"
+    # What was not closed is told here, and not in whichever test the garbage is collected in.
+    gc.collect()

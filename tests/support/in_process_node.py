@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import threading
 from abc import ABC, abstractmethod
 from asyncio.selector_events import BaseSelectorEventLoop
@@ -150,6 +151,11 @@ class InProcess(ABC, ProcessHooks):
         """Start the control thread."""
         self._context = Context()
         self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """That of the process that it shares."""
+        return os.getpid()
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs."""

@@ -72,6 +72,8 @@ def no_leaks(
     assert not sorted(temporary.iterdir()), f"temporary files are left: {sorted(temporary.iterdir())}"
     new = _of_nobody(shared_memory, _shared_memory(shared_memory) - memory)
     assert not new, f"shared memory is left: {new}"
+    # What a cluster in this process shared is closed when it is garbage.
+    gc.collect()
     now = _descriptors()
     grown = {fd: now[fd] for fd in now.keys() - descriptors.keys()}
     assert not grown, f"descriptors are left: {grown}"
