@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from .pipeline.errors import ShadowSyncError
     from .pipeline.report.model import Report
     from .pipeline.saved_model.model import SavedModel, load
+    from .pipeline.wire.frames import PROTOCOL_VERSION
 
 __version__ = "0.1.0"
-PROTOCOL_VERSION = 2
 
 # Imported when they are first used: the command line's --help, and nodes that know no torch, import this too.
 _PLACES = {
+    "PROTOCOL_VERSION": "pipeline.wire.frames",
     "Job": "pipeline.config.job",
     "Report": "pipeline.report.model",
     "RunFailed": "nodes.supervisor.run",

@@ -11,11 +11,12 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import PROTOCOL_VERSION
 from ..errors import ProtocolError
 from .messages import MESSAGES
 from .schema import Message, TensorField
 
+# Of messages and their bodies; a peer of another version is refused by name.
+PROTOCOL_VERSION = 2
 MAX_HEADER_BYTES = 4 << 20
 MAX_TENSOR_BYTES = 1 << 30
 
