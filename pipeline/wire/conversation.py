@@ -1,4 +1,4 @@
-"""Questions that are asked until they are answered, and answers that are given once (contract 6).
+"""Questions that are asked until they are answered, and answers that are given once (rule "No silent loss").
 
 A `Conversation` is one end of the control link between the coordinator and one node. It owns no socket: it
 is handed what arrives and a function that sends. All of it belongs to one asyncio loop.
