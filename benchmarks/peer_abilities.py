@@ -151,7 +151,7 @@ SYSTEMS = (
 
 
 def abilities_table() -> str:
-    """README's table of what each can and cannot do, in Markdown."""
+    """The table of docs/comparison.md: what each system can and cannot do, in Markdown."""
     lines = [f"| {' | '.join(['', *ABILITIES])} |", "|---" * (len(ABILITIES) + 1) + "|"]
     lines += [f"| {' | '.join([system.label, *system.abilities])} |" for system in SYSTEMS]
     return "\n".join(lines)

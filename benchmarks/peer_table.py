@@ -103,7 +103,7 @@ def over(ours: dict[int, Row], theirs: dict[int, Row]) -> str:
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """README's two tables: what each system reached, then what it can and cannot do.
+    """The figures of docs/comparison.md: what each system reached, then what it can and cannot do.
 
     The best of a system's variants in float32, and behind the stroke with bfloat16 products, by the median; a
     figure that was not measured is a dash.

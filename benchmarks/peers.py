@@ -2,7 +2,7 @@
 
     python benchmarks/peers.py --harness DIR [--python torchrec=PATH ...] --out docs/results/peers.json
     python benchmarks/peers.py --table docs/results/peers.json      # the tables of docs/results.md
-    python benchmarks/peers.py --readme docs/results/peers.json     # the table of README.md
+    python benchmarks/peers.py --readme docs/results/peers.json     # a table for docs/comparison.md
 
 DIR has a script a peer (see `benchmarks/peer_list.py`); a peer whose Python is not named, by `--python` or
 a variable PY_TORCHREC and so on, is left out. The peers take their data from memory, warm up, and are
@@ -158,7 +158,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--table", type=Path, metavar="FILE.json", help="print the tables of this file, no runs"
     )
-    parser.add_argument("--readme", type=Path, metavar="FILE.json", help="print README's table, no runs")
+    parser.add_argument(
+        "--readme", type=Path, metavar="FILE.json", help="print a table for docs/comparison.md, no runs"
+    )
     return parser.parse_args()
 
 

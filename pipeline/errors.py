@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the exit code of any `shadowsync` command means. The README has the same table."""
+    """What the exit code of any `shadowsync` command means. docs/guarantees.md has the same table."""
 
     OK = 0
     INTERNAL = 1

@@ -22,7 +22,7 @@ IndexArray: TypeAlias = Int64Array
 class BatchId(NamedTuple):
     """Names one batch for ever: its contents are a pure function of these four numbers and the files.
 
-    `number` counts the batches of one span, from 0 (the index of contract 7; tuples own the name `index`).
+    `number` counts the batches of one span, from 0 (tuples own the name `index`).
     """
 
     epoch: int

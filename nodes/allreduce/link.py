@@ -225,7 +225,7 @@ class AllReduceTransport:
         self._listener.close()
 
     # ZeroMQ's descriptors only say that something changed, once; so what is there is taken until nothing is.
-    # By hand: docs/architecture.md says what a message costs with `zmq.asyncio`, as `CenterLine` has it.
+    # By hand: docs/architecture.md says what a message costs with `zmq.asyncio`.
 
     def _on_activity(self) -> None:
         for line in self._lines.values():

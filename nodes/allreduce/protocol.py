@@ -1,4 +1,6 @@
-"""The all-reduce protocol of one trainer as a state machine without I/O or clock (contracts 6 and 9).
+"""The all-reduce protocol of one trainer as a state machine without I/O or clock.
+
+Rules "No silent loss" and "Whole or not at all" (docs/architecture.md).
 
 What happens comes in (`regroup`, `want`, `start`, `receive`, `tick`); what is to be sent is taken from
 `standing.mail`, what has happened from `standing.events`.

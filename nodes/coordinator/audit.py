@@ -53,7 +53,7 @@ def _given_up(state: JobState, stored: StoredTotals) -> int:
 
 
 def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples: Examples) -> Ledger:
-    """The identities of the design's section 3, and whether they hold."""
+    """The identities of docs/architecture.md, under "Words", and whether they hold."""
     totals = state.ledger.totals
     dead = [member.info.name for member in _dead(state, "trainer")]
     # Of one that died after it was held, what it had confirmed is in the ledger's count, too.

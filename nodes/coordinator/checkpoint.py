@@ -169,8 +169,8 @@ class RunningCheckpoint:
     First the ledger is copied, then every embedding shard copies its rows with the set of what it applied.
     A batch is in the ledger only once every shard has applied it, so each shard's part has all batches of
     the ledger's part, and perhaps more. Those are trained again after a resume, and skipped by the shards
-    that have them (contract 7): nothing is lost, and nothing applied twice. Replicas and center are copied
-    while workers and rounds write them, as every snapshot of a round is.
+    that have them (rule "A batch is a pure function"): nothing is lost, and nothing applied twice. Replicas
+    and center are copied while workers and rounds write them, as every snapshot of a round is.
 
     Attributes:
         written: how many are in their place.

@@ -1,8 +1,10 @@
-"""The ledger as a state machine without I/O: which spans are out, which batches are trained (contract 7).
+"""The ledger as a state machine without I/O: which spans are out, which batches are trained.
 
-Words as in the design: `trained` are acknowledgements, `distinct` the ids among them, `replayed` further
-acknowledgements of an id, `returned` deliveries that came back from a dead trainer, `left_out` deliveries of
-batches whose loss or gradients were not finite, which changed nothing.
+Batches are known by their ids: rule "A batch is a pure function" (docs/architecture.md).
+
+Words as in docs/architecture.md: `trained` are acknowledgements, `distinct` the ids among them, `replayed`
+further acknowledgements of an id, `returned` deliveries that came back from a dead trainer, `left_out`
+deliveries of batches whose loss or gradients were not finite, which changed nothing.
 
 A span of one epoch that was handed out, as the ledger keeps it.
 

@@ -123,7 +123,7 @@ class JobFinalizer:
         self._outcome.syncs = {name: reply.counts for name, reply in replies.items()}
         for name, answer in self._outcome.syncs.items():
             if orphaned := int(answer.get("orphaned_slices", 0)):
-                # Contract 9: nobody knows whether the trainer had the answer before it died.
+                # Rule "Whole or not at all": nobody knows whether the trainer had the answer before it died.
                 self._outcome.notes.append(
                     f"{name} moved its slice at most {orphaned} times for exchanges that died with a trainer"
                 )

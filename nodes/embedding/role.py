@@ -184,7 +184,8 @@ class EmbeddingRole(ServingRole[ShardService]):
     async def _checkpoint(self, directory: Path, *, running: bool) -> WriteCheckpointReply:
         """Writes rows and the batches applied to them, of one moment. While training goes on they are copied
         on the service thread, which pushes and lookups wait for, and written on another. Raises ResourceError
-        then if the memory for a copy is not there: nobody that trains waits for a disk (contract 1)."""
+        then if the memory for a copy is not there: nobody that trains waits for a disk
+        (rule "Training never waits")."""
         service = self.service
         # On the service thread, so that no push changes the rows meanwhile.
         taken = await service.run(lambda: self._take(service, directory, running=running))

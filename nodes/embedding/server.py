@@ -29,7 +29,7 @@ IDLE_ANSWER_BYTES = 256 << 20
 class ShardService(ListeningService):
     """Answers lookups and applies pushes, each row's in the order in which they come.
 
-    A push that was applied before (contract 7: it has the id of its batch) is answered again and changes
+    A push that was applied before (it has the id of its batch) is answered again and changes
     nothing. With several threads this one keeps the socket and the books, and lanes do the rest; a command
     finds them at rest.
 

@@ -1,4 +1,6 @@
-"""A sync node's slice of the center as a state machine without I/O (contracts 6 and 9).
+"""A sync node's slice of the center as a state machine without I/O.
+
+Rules "No silent loss" and "Whole or not at all" (docs/architecture.md).
 
 Chunks of an exchange come in, in any order and perhaps more than once; when a slice is whole, the
 algorithm's rule is applied to it at once, and the answer is remembered until the same trainer thread

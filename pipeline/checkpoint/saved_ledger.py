@@ -35,7 +35,7 @@ class SavedLedger:
 
     Every embedding shard of the same checkpoint has applied all of them, and perhaps some more: those that
     were on their way to the coordinator. They are trained again after a resume, and a shard that has them
-    does not apply them again (contract 7).
+    does not apply them again (rule "A batch is a pure function").
 
     Attributes:
         seed: the run's, part of every batch's id.

@@ -1,4 +1,7 @@
-"""From a span to its batches, the same ones whenever and wherever it is read (contract 7)."""
+"""From a span to its batches, the same ones whenever and wherever it is read.
+
+Rule "A batch is a pure function" (docs/architecture.md).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flat replica: all dense parameters of a trainer in one float32 buffer (contract 2).
+"""The flat replica: all dense parameters of a trainer in one float32 buffer (rule "One flat buffer").
 
 The matrices of a flat replica in bfloat16, as a worker's step multiplies them.
 """

@@ -45,7 +45,7 @@ class WorkerOptimizer:
 
 
 class SharedOptimizer:
-    """The optimizer state of one trainer (contract 2); `for_worker` gives each worker its stepper.
+    """The optimizer state of one trainer; `for_worker` gives each worker its stepper.
 
     The state is float32 tensors as long as the replica, and the step count; workers update them lock-free,
     as they do the replica. SGD has no state; Adagrad (Duchi, Hazan, Singer, JMLR 2011) the sum of squares,

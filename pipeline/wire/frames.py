@@ -1,4 +1,7 @@
-"""Messages to frames and back: a checksummed msgpack header, then one raw frame a tensor (contract 5)."""
+"""Messages to frames and back: a checksummed msgpack header, then one raw frame a tensor.
+
+Rule "Header and raw frames" (docs/architecture.md).
+"""
 
 from __future__ import annotations
 

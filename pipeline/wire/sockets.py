@@ -192,7 +192,8 @@ class Listener:
 def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
     """Queues a message on the loop's thread and says whether it was queued.
 
-    With a full queue, or a peer that is gone, nothing is sent: whoever asked asks again (contract 6).
+    With a full queue, or a peer that is gone, nothing is sent: whoever asked asks again
+    (rule "No silent loss").
     """
     future = cast("asyncio.Future[Any]", socket.send_multipart(frames, zmq.NOBLOCK))
     error = future.exception() if future.done() else None

@@ -1,5 +1,7 @@
-"""Training never waits for synchronization (contract 1): not for a sync node that is stopped, nor for one
-that is gone. The gap grows, and the report shows it."""
+"""Rule "Training never waits": not for a sync node that is stopped, nor for one that is gone.
+
+The gap grows, and the report shows it.
+"""
 
 from __future__ import annotations
 

@@ -6,5 +6,5 @@ from shadowsync.cli import main
 from shadowsync.pipeline.wire import frames
 
 # The name in `frames`, which has read the package's already.
-frames.PROTOCOL_VERSION += 1  # type: ignore[attr-defined]
+frames.PROTOCOL_VERSION += 1
 main(prog_name="shadowsync")

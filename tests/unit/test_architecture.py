@@ -31,7 +31,7 @@ ALLOWED = {
     "watch": {"shadowsync", "pipeline", "watch"},
     "testing": {"sync_algos", "testing"},
 }
-# Contract 8: an algorithm opens no socket, reads no clock, starts no thread.
+# Rule "An algorithm is mathematics": it opens no socket, reads no clock, starts no thread.
 NOT_FOR_ALGORITHMS = {
     *("socket", "select", "selectors", "ssl", "http", "urllib", "time", "datetime", "threading", "queue"),
     *("multiprocessing", "subprocess", "concurrent", "signal", "os", "random", "pathlib", "io"),

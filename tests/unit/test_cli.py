@@ -66,8 +66,8 @@ def test_exit_codes_are_told() -> None:
     assert [int(code) for code, _ in _told_by_help()] == sorted(ExitCode)
 
 
-def test_readme_tells_the_exit_codes() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_documents_list_the_exit_codes() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| (\d+) \| (.+) \|$", text, re.MULTILINE) == _told_by_help()
 
 

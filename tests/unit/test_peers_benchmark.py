@@ -196,11 +196,11 @@ def test_readme_takes_the_best_of_a_system_and_a_dash_for_what_is_missing() -> N
     assert "| **shadowsync** | - / 70 | - / 7 |" in lines
 
 
-def test_every_peer_is_of_one_system_and_readme_has_what_they_can_do() -> None:
+def test_every_peer_is_of_one_system_and_the_page_has_what_they_can_do() -> None:
     named = [name for system in SYSTEMS for name in system.peers]
     assert sorted(named) == sorted([*PEERS, "shadowsync"])
     assert all(len(system.abilities) == len(ABILITIES) for system in SYSTEMS)
-    assert abilities_table() in (ROOT / "README.md").read_text("utf-8")
+    assert abilities_table() in (ROOT / "docs" / "comparison.md").read_text("utf-8")
 
 
 def test_the_steady_part_leaves_out_warm_up_and_end() -> None:

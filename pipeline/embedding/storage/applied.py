@@ -1,4 +1,7 @@
-"""What a shard applied: its half of contract 7. Knows no torch."""
+"""The ids of the batches that a shard applied. Knows no torch.
+
+Rule "A batch is a pure function" (docs/architecture.md).
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Places = NDArray[np.int64]
 class RowBank:
     """The rows of one bank of a node, zeros at first.
 
-    A row is used by one thread at a time; different rows may be by several (contract 3).
+    A row is used by one thread at a time; different rows may be by several (rule "One writer a row").
 
     Args:
         node: which node this is, for messages.

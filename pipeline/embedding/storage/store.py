@@ -28,10 +28,10 @@ FIRST_BATCH = BatchId(0, 0, 0, 0)
 class ShardStore:
     """The rows of one embedding node.
 
-    Each row is read and written by one thread (contract 3), so nothing is locked: `lookup` and `apply` belong
-    to the one that owns the store; `lookup_work` and `push_work` may be shared out over several, each of
-    which does all work in one order. These should run torch with one thread: the operations are bound by
-    memory latency and too short to share.
+    Each row is read and written by one thread (rule "One writer a row"), so nothing is locked: `lookup` and
+    `apply` belong to the one that owns the store; `lookup_work` and `push_work` may be shared out over
+    several, each of which does all work in one order. These should run torch with one thread: the operations
+    are bound by memory latency and too short to share.
 
     Attributes:
         plan: the split of all tables.

@@ -1,4 +1,4 @@
-"""Contract 7: a batch is the same whenever, wherever and in whatever blocks its span is read."""
+"""Rule "A batch is a pure function": the same whenever, wherever and in whatever blocks its span is read."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ def test_parquet_by_time(tmp_path: Path) -> None:
 
 
 def test_a_span_that_is_read_twice_is_the_same(tmp_path: Path) -> None:
-    """Contract 7, whoever reads it: a sorted input is read anew by another reader."""
+    """Rule "A batch is a pure function", whoever reads it: a sorted input is read anew by another reader."""
     times = np.random.default_rng(2).permutation(500).tolist()
     job = _job(_log(tmp_path / "log.csv", times), order="time", shuffle_window=64)
     (span,) = plan_input(job).train

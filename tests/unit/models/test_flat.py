@@ -138,7 +138,7 @@ def test_a_second_backward_adds_up_in_the_buffer() -> None:
 
 
 def _attach_as_parameters(module: nn.Module, layout: FlatLayout, flat: torch.Tensor) -> None:
-    """The obvious way, which contract 2 forbids: Parameters made from views."""
+    """The obvious way, which rule "One flat buffer" forbids: Parameters made from views."""
     for span, view in layout.views(flat):
         path, _, name = span.name.rpartition(".")
         setattr(module.get_submodule(path), name, nn.Parameter(view))

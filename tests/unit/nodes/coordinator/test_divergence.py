@@ -11,7 +11,7 @@ from shadowsync.nodes.coordinator.divergence import Divergence
 
 
 def at_once(replicas: NDArray[np.float64]) -> float:
-    """The design's formula, without chunks: ‖w_i - mean‖ / ‖mean‖, averaged over the replicas."""
+    """The formula, without chunks: ‖w_i - mean‖ / ‖mean‖, averaged over the replicas."""
     mean = replicas.mean(axis=0)
     distances = [float(np.linalg.norm(replica - mean)) for replica in replicas]
     return sum(distances) / len(distances) / float(np.linalg.norm(mean))
