@@ -10,7 +10,7 @@ import zmq
 
 from ...sync_algos.base import Algorithm, Group
 from ...sync_algos.grouping import Grouping, everyone
-from ..allreduce.link import AllReduceTransport
+from ..allreduce.transport import AllReduceTransport
 from ..allreduce.sockets import PeerListener
 from ..replica.replica import TrainerContext
 from ..runtime.members import GroupView, summed

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import zmq
-from shadowsync.nodes.allreduce.link import AllReduceTransport
+from shadowsync.nodes.allreduce.transport import AllReduceTransport
 from shadowsync.nodes.allreduce.sockets import PeerListener
 from shadowsync.nodes.runtime.role import MemberInfo
 from shadowsync.pipeline.wire.schema import Message

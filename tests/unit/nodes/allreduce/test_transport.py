@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.allreduce.context import KEPT_RESULTS
-from shadowsync.nodes.allreduce.link import AllReduceTransport
+from shadowsync.nodes.allreduce.transport import AllReduceTransport
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.messages import Failure, Lookup
