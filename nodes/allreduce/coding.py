@@ -40,7 +40,7 @@ class Coding:
         self.group = group
         self.elements = elements
         self._part = part
-        self._own = Reference(codecs.up, elements)
+        self._own_values = Reference(codecs.up, elements)
         self._others = {peer: Reference(codecs.up, len(part)) for peer in group if peer != index}
         self._results = Reference(codecs.down, elements)
         self._rounds = 0
@@ -63,9 +63,9 @@ class Coding:
 
     def encode_up(self, start: int, values: Float32Array) -> tuple[Packed, Float32Array]:
         """This member's values from `start` on; gives also what the reducer makes of them. Once a chunk."""
-        base, encoded = self._own.encode(start, values)
+        base, encoded = self._own_values.encode(start, values)
         stop = start + len(values)
-        known = self._own.values[start:stop] if self._own.kept else values
+        known = self._own_values.values[start:stop] if self._own_values.kept else values
         return Packed(base, len(values), encoded.payload), known
 
     def decode_up(self, peer: int, start: int, packed: Packed) -> Float32Array:
@@ -83,7 +83,7 @@ class Coding:
         return _decoded(self._results, start, packed)
 
     def _all(self) -> list[Reference]:
-        return [self._own, self._results, *self._others.values()]
+        return [self._own_values, self._results, *self._others.values()]
 
 
 class PeerCoding:
@@ -113,7 +113,7 @@ class PeerCoding:
         self._last = None
 
 
-def plain(group: tuple[int, ...], index: int) -> Coding:
+def float32_coding(group: tuple[int, ...], index: int) -> Coding:
     """Float32 both ways."""
     return Coding(LinkCodecs(), group, index, 0, Slice(0, 0))
 

@@ -79,12 +79,12 @@ def _equal(one: object, other: object) -> bool:
 
 
 REMEMBERED_ROUNDS = 64
-KEPT_RESULTS = 2
+MOST_SAVED_RESULTS = 2
 
 
 @dataclass
 class _Result:
-    id: RoundId
+    round_id: RoundId
     packed: dict[int, Packed]
     waiting: set[int]
 
@@ -101,54 +101,54 @@ class RoundHistory:
     @property
     def memory_bytes(self) -> int:
         """Bytes of the results."""
-        return sum(packed.payload.nbytes for kept in self._results for packed in kept.packed.values())
+        return sum(packed.payload.nbytes for saved in self._results for packed in saved.packed.values())
 
-    def completed(self, id: RoundId, packed: dict[int, Packed], others: Iterable[int]) -> None:
+    def completed(self, round_id: RoundId, packed: dict[int, Packed], others: Iterable[int]) -> None:
         """A round is complete here; `others` may still lack its results."""
-        _remember(self._completed, id, True)
-        self._results.append(_Result(id, packed, set(others)))
-        del self._results[:-KEPT_RESULTS]
+        _remember(self._completed, round_id, True)
+        self._results.append(_Result(round_id, packed, set(others)))
+        del self._results[:-MOST_SAVED_RESULTS]
         self._drop()
 
-    def ended(self, id: RoundId, *, reduced: bool) -> None:
+    def ended(self, round_id: RoundId, *, reduced: bool) -> None:
         """A round ended without a result here, and never will have one."""
-        _remember(self._reduced, id, reduced)
+        _remember(self._reduced, round_id, reduced)
 
-    def is_completed(self, id: RoundId) -> bool:
+    def is_completed(self, round_id: RoundId) -> bool:
         """Whether a round is complete here."""
-        return id in self._completed
+        return round_id in self._completed
 
-    def is_ended(self, id: RoundId) -> bool:
+    def is_ended(self, round_id: RoundId) -> bool:
         """Whether a round is known to have ended here without a result."""
-        return id in self._reduced
+        return round_id in self._reduced
 
-    def had_reduced(self, id: RoundId) -> bool:
+    def had_reduced(self, round_id: RoundId) -> bool:
         """Of a round that ended here; of one that is not remembered, what decides nothing."""
-        return self._reduced.get(id, True)
+        return self._reduced.get(round_id, True)
 
-    def results(self, id: RoundId) -> dict[int, Packed]:
+    def results(self, round_id: RoundId) -> dict[int, Packed]:
         """The results of a round by position; nothing if they are not kept any more."""
-        return next((kept.packed for kept in self._results if kept.id == id), {})
+        return next((saved.packed for saved in self._results if saved.round_id == round_id), {})
 
-    def passed(self, peer: int, id: RoundId) -> None:
+    def release_before(self, peer: int, round_id: RoundId) -> None:
         """A peer is at a round, so it needs nothing of earlier ones."""
-        for kept in self._results:
-            if kept.id < id:
-                kept.waiting.discard(peer)
+        for saved in self._results:
+            if saved.round_id < round_id:
+                saved.waiting.discard(peer)
         self._drop()
 
-    def only(self, members: Collection[int]) -> None:
+    def retain_members(self, members: Collection[int]) -> None:
         """The others are gone, and need nothing."""
-        for kept in self._results:
-            kept.waiting &= set(members)
+        for saved in self._results:
+            saved.waiting &= set(members)
         self._drop()
 
     def _drop(self) -> None:
-        self._results = [kept for kept in self._results if kept.waiting]
+        self._results = [saved for saved in self._results if saved.waiting]
 
 
-def _remember(into: OrderedDict[RoundId, bool], id: RoundId, value: bool) -> None:
-    into[id] = value
+def _remember(into: OrderedDict[RoundId, bool], round_id: RoundId, value: bool) -> None:
+    into[round_id] = value
     while len(into) > REMEMBERED_ROUNDS:
         into.popitem(last=False)
 
@@ -167,15 +167,15 @@ class ProtocolContext:
     index: int
     timeout_seconds: float
     coding: PeerCoding
-    early: ReorderBuffer
-    mail: SendQueue = field(default_factory=SendQueue)
-    memory: RoundHistory = field(default_factory=RoundHistory)
+    reorder_buffer: ReorderBuffer
+    send_queue: SendQueue = field(default_factory=SendQueue)
+    history: RoundHistory = field(default_factory=RoundHistory)
     events: deque[Event] = field(default_factory=deque)
     generation: int = -1
     members: tuple[int, ...] = ()
     next_number: int = 0
-    broken_through: int = -1
-    round: PeerRound | None = None
+    abandoned_generation: int = -1
+    current_round: PeerRound | None = None
     ready: dict[int, PeerReady] = field(default_factory=dict)
     undecided_rounds: int = 0
     policy: RetransmitPolicy = field(init=False)
@@ -188,7 +188,7 @@ class ProtocolContext:
     @property
     def usable(self) -> bool:
         """Whether rounds can be begun in this generation."""
-        return self.index in self.members and self.generation > self.broken_through
+        return self.index in self.members and self.generation > self.abandoned_generation
 
     @property
     def upcoming(self) -> RoundId:
@@ -200,49 +200,53 @@ class ProtocolContext:
         """The other members of this generation."""
         return tuple(member for member in self.members if member != self.index)
 
-    def seen(self, peer: int) -> RoundId:
+    def latest_ready(self, peer: int) -> RoundId:
         """The latest round that a peer was heard to be ready for."""
         return self._seen.get(peer, BEFORE_ALL)
 
-    def see(self, peer: int, id: RoundId) -> None:
+    def record_ready(self, peer: int, round_id: RoundId) -> None:
         """A peer is ready for a round, so it is done with earlier ones."""
-        if id > self.seen(peer):
-            self._seen[peer] = id
-            self.memory.passed(peer, id)
+        if round_id > self.latest_ready(peer):
+            self._seen[peer] = round_id
+            self.history.release_before(peer, round_id)
 
-    def current(self, id: RoundId, peer: int) -> PeerRound | None:
+    def current(self, round_id: RoundId, peer: int) -> PeerRound | None:
         """The round under way, if it is that one and the peer is of its group."""
-        round = self.round
-        return round if round is not None and round.id == id and peer in round.others else None
+        peer_round = self.current_round
+        return (
+            peer_round
+            if peer_round is not None and peer_round.round_id == round_id and peer in peer_round.others
+            else None
+        )
 
-    def wait(self, peer: int, id: RoundId, blocked_by: Iterable[int] = ()) -> None:
+    def wait(self, peer: int, round_id: RoundId, blocked_by: Iterable[int] = ()) -> None:
         """Tells a peer that this trainer is alive, and not that far."""
-        self.mail.notice(peer, PeerWait(*id, np.array(list(blocked_by), dtype=np.int32)))
+        self.send_queue.notice(peer, PeerWait(*round_id, np.array(list(blocked_by), dtype=np.int32)))
 
-    def report(self, peer: int) -> None:
+    def report_late(self, peer: int) -> None:
         """Says once a generation that a peer is late."""
         if (self.generation, peer) not in self._reported and peer in self.members:
             self._reported.add((self.generation, peer))
             self.events.append(Late(self.generation, peer))
 
-    def break_through(self, generation: int) -> None:
+    def abandon_generation(self, generation: int) -> None:
         """This trainer begins no further round of a generation."""
-        self.broken_through = max(self.broken_through, generation)
+        self.abandoned_generation = max(self.abandoned_generation, generation)
 
-    def end(self, round: PeerRound, why: str) -> None:
+    def end(self, peer_round: PeerRound, why: str) -> None:
         """The round under way ends here without a result, and never has one."""
-        reduced = round.work is not None and round.work.reduced
-        self.round = None
-        self.memory.ended(round.id, reduced=reduced)
-        self.mail.drop(round.id)
-        self.break_through(round.id.generation)
-        self.events.append(Ended(round.id, why))
+        reduced = peer_round.work is not None and peer_round.work.reduced
+        self.current_round = None
+        self.history.ended(peer_round.round_id, reduced=reduced)
+        self.send_queue.drop(peer_round.round_id)
+        self.abandon_generation(peer_round.round_id.generation)
+        self.events.append(Ended(peer_round.round_id, why))
 
-    def complete(self, round: PeerRound) -> None:
+    def complete(self, peer_round: PeerRound) -> None:
         """The round under way is complete; its results are kept for those that lack them."""
-        assert round.work is not None
-        self.round = None
-        others = [peer for peer in round.others if peer in self.members]
-        self.memory.completed(round.id, round.work.packed, others)
-        if round.id.generation == self.generation:
-            self.next_number = round.id.number + 1
+        assert peer_round.work is not None
+        self.current_round = None
+        others = [peer for peer in peer_round.others if peer in self.members]
+        self.history.completed(peer_round.round_id, peer_round.work.packed, others)
+        if peer_round.round_id.generation == self.generation:
+            self.next_number = peer_round.round_id.number + 1

@@ -74,7 +74,7 @@ class WeightedMean:
         out[at:stop] = total
 
 
-ASKED_AT_ONCE = 1024
+MOST_REQUESTED_POSITIONS = 1024
 
 
 class Chunk(NamedTuple):
@@ -85,7 +85,7 @@ class Chunk(NamedTuple):
     owner: int
 
 
-def cut(slices: Iterable[tuple[int, Slice]], elements: int) -> tuple[Chunk, ...]:
+def cut_into_chunks(slices: Iterable[tuple[int, Slice]], elements: int) -> tuple[Chunk, ...]:
     """Each member's slice in chunks of at most so many elements."""
     return tuple(
         Chunk(start, min(start + elements, part.stop), owner)
@@ -138,36 +138,36 @@ class ReduceRound:
             parts = [(member, Slice(at * size, (at + 1) * size)) for at, member in enumerate(members)]
         else:
             parts = even_slices(size, members)
-        self.chunks = cut(parts, chunk_elements)
-        self._mine = dict(parts)[index]
-        self.own = [at for at, chunk in enumerate(self.chunks) if chunk.owner == index]
+        self.chunks = cut_into_chunks(parts, chunk_elements)
+        self._owned_slice = dict(parts)[index]
+        self.owned_positions = [at for at, chunk in enumerate(self.chunks) if chunk.owner == index]
         others = [member for member in members if member != index]
         self._staged: dict[int, dict[int, Float32Array]] = {}
-        self._no_chunk = {peer: set() if exchange else set(self.own) for peer in others}
-        self._sent: dict[int, Packed] = {}
-        self._known: dict[int, Float32Array] = {}
+        self._missing_chunks = {peer: set() if exchange else set(self.owned_positions) for peer in others}
+        self._encoded: dict[int, Packed] = {}
+        self._decoded_values: dict[int, Float32Array] = {}
         self.packed: dict[int, Packed] = {}
-        self._no_result = set(range(len(self.chunks)))
+        self._missing_results = set(range(len(self.chunks)))
         # A member's own values are not part of what an exchange gives it.
         self.result: Float32Array = buffers.take(size)
         self._origin = 0 if not exchange else next(part.start for member, part in parts if member != index)
         self._mean = WeightedMean()
         if exchange:
-            for position in self.own:
-                self._give_own(position)
+            for position in self.owned_positions:
+                self._publish_owned(position)
         elif not others:
-            for position in self.own:
+            for position in self.owned_positions:
                 self._reduce(position, {})
 
     @property
     def reduced(self) -> bool:
         """Whether all results of this member's slice are made."""
-        return all(position in self.packed for position in self.own)
+        return all(position in self.packed for position in self.owned_positions)
 
     @property
     def complete(self) -> bool:
         """Whether `result` is whole."""
-        return not self._no_result
+        return not self._missing_results
 
     @property
     def memory_bytes(self) -> int:
@@ -190,19 +190,21 @@ class ReduceRound:
 
     def outgoing_chunk(self, position: int) -> Packed:
         """This member's values at a position, for the one that reduces it; encoded once."""
-        if position not in self._sent:
+        if position not in self._encoded:
             chunk = self.chunks[position]
             values = self._values[chunk.start : chunk.stop]
-            self._sent[position], self._known[position] = self.coding.encode_up(chunk.start, values)
-        return self._sent[position]
+            self._encoded[position], self._decoded_values[position] = self.coding.encode_up(
+                chunk.start, values
+            )
+        return self._encoded[position]
 
     def missing_chunks(self, peer: int) -> set[int]:
         """Positions of this member's slice that a peer's values have not come for."""
-        return self._no_chunk.get(peer, set())
+        return self._missing_chunks.get(peer, set())
 
     def missing_results(self, peer: int | None = None) -> list[int]:
         """Positions without a result, ascending; of one peer's slice only, or of all."""
-        return sorted(at for at in self._no_result if peer is None or self.chunks[at].owner == peer)
+        return sorted(at for at in self._missing_results if peer is None or self.chunks[at].owner == peer)
 
     def take_chunk(self, peer: int, position: int, weight: float, packed: Packed) -> bool:
         """A peer's values at a position of this member's slice. Gives whether the position is reduced now.
@@ -216,14 +218,14 @@ class ReduceRound:
             or self.exchange
         ):
             raise ValueError(f"position {position} is not reduced here")
-        if position not in self._no_chunk[peer]:
+        if position not in self._missing_chunks[peer]:
             return False
         self._check_size(position, packed)
         if not (math.isfinite(weight) and weight >= 0) or self._weights.get(peer, weight) != weight:
             raise ValueError(f"the weight {weight}")
         values = self.coding.decode_up(peer, self.chunks[position].start, packed)
         self._weights[peer] = weight
-        self._no_chunk[peer].discard(position)
+        self._missing_chunks[peer].discard(position)
         staged = self._staged.setdefault(position, {})
         staged[peer] = values
         if len(staged) < len(self.members) - 1:
@@ -239,7 +241,7 @@ class ReduceRound:
         """
         if not 0 <= position < len(self.chunks):
             raise ValueError(f"there is no position {position}")
-        if position not in self._no_result or self.chunks[position].owner == self._index:
+        if position not in self._missing_results or self.chunks[position].owner == self._index:
             return False
         self._check_size(position, packed)
         self._place(position, packed, self.coding.decode_down(self.chunks[position].start, packed))
@@ -253,18 +255,20 @@ class ReduceRound:
     def _reduce(self, position: int, parts: dict[int, Float32Array]) -> None:
         chunk = self.chunks[position]
         self.outgoing_chunk(position)
-        parts[self._index] = self._known[position]
+        parts[self._index] = self._decoded_values[position]
         out = self.result[chunk.start : chunk.stop]
         weights = [self._weights[member] for member in self.members]
         self._mean.into(out, [parts[member] for member in self.members], weights)
         self._place(position, *self.coding.encode_down(chunk.start, out))
 
-    def _give_own(self, position: int) -> None:
+    def _publish_owned(self, position: int) -> None:
         # A copy: whoever completes keeps what it sent, also when its caller goes on to change the values.
         chunk = self.chunks[position]
-        values = self._values[chunk.start - self._mine.start : chunk.stop - self._mine.start].copy()
+        values = self._values[
+            chunk.start - self._owned_slice.start : chunk.stop - self._owned_slice.start
+        ].copy()
         self.packed[position], _ = self.coding.encode_up(chunk.start, values)
-        self._no_result.discard(position)
+        self._missing_results.discard(position)
 
     def _place(self, position: int, packed: Packed, values: Float32Array) -> None:
         chunk = self.chunks[position]
@@ -275,9 +279,9 @@ class ReduceRound:
             # Float32 as it is: what was received need not be kept for those that may ask for it.
             packed = packed._replace(payload=part.view(np.uint8))
         self.packed[position] = packed
-        self._no_result.discard(position)
+        self._missing_results.discard(position)
 
 
-def as_positions(found: Iterable[int]) -> NDArray[np.int32]:
+def position_array(found: Iterable[int]) -> NDArray[np.int32]:
     """Positions for a message, the first ASKED_AT_ONCE of them."""
-    return np.array(sorted(found)[:ASKED_AT_ONCE], dtype=np.int32)
+    return np.array(sorted(found)[:MOST_REQUESTED_POSITIONS], dtype=np.int32)

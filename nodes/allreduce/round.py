@@ -33,8 +33,8 @@ def round_of(message: object) -> RoundId:
 
 
 @dataclass
-class _Kept:
-    id: RoundId
+class _BufferedRound:
+    round_id: RoundId
     chunks: dict[int, Early] = field(default_factory=dict)
     bytes: int = 0
 
@@ -48,42 +48,46 @@ class ReorderBuffer:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._kept: dict[int, _Kept] = {}
+        self._buffered: dict[int, _BufferedRound] = {}
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of what is kept."""
-        return sum(kept.bytes for kept in self._kept.values())
+        return sum(buffered.bytes for buffered in self._buffered.values())
 
-    def keep(self, peer: int, message: Early) -> None:
+    def add(self, peer: int, message: Early) -> None:
         """Keeps a chunk; those of an earlier round of this peer are forgotten.
 
         Raises:
             ValueError: it is too much, or of an earlier round than what is kept.
         """
-        id = round_of(message)
-        kept = self._kept.get(peer)
-        if kept is not None and id < kept.id:
-            raise ValueError(f"of round {id}, after one of round {kept.id}")
-        if kept is None or kept.id != id:
-            kept = self._kept[peer] = _Kept(id)
-        if message.position in kept.chunks:
+        round_id = round_of(message)
+        buffered = self._buffered.get(peer)
+        if buffered is not None and round_id < buffered.round_id:
+            raise ValueError(f"of round {round_id}, after one of round {buffered.round_id}")
+        if buffered is None or buffered.round_id != round_id:
+            buffered = self._buffered[peer] = _BufferedRound(round_id)
+        if message.position in buffered.chunks:
             return
-        if kept.bytes + message.payload.nbytes > self._most:
+        if buffered.bytes + message.payload.nbytes > self._most:
             raise ValueError(f"more than {self._most} bytes for a round that is not here yet")
-        kept.chunks[message.position] = message
-        kept.bytes += message.payload.nbytes
+        buffered.chunks[message.position] = message
+        buffered.bytes += message.payload.nbytes
 
-    def take(self, peer: int, id: RoundId) -> list[Early]:
+    def take(self, peer: int, round_id: RoundId) -> list[Early]:
         """What is kept of a peer for a round, which is then forgotten."""
-        kept = self._kept.get(peer)
-        if kept is None or kept.id != id:
+        buffered = self._buffered.get(peer)
+        if buffered is None or buffered.round_id != round_id:
             return []
-        return list(self._kept.pop(peer).chunks.values())
+        return list(self._buffered.pop(peer).chunks.values())
 
     def forget_before(self, generation: int) -> None:
         """Forgets what is of earlier generations."""
-        self._kept = {peer: kept for peer, kept in self._kept.items() if kept.id.generation >= generation}
+        self._buffered = {
+            peer: buffered
+            for peer, buffered in self._buffered.items()
+            if buffered.round_id.generation >= generation
+        }
 
 
 class RoundPhase(Enum):
@@ -104,32 +108,34 @@ class PeerRound:
         version: of this trainer's state when it began.
     """
 
-    def __init__(self, id: RoundId, group: tuple[int, ...], index: int, version: int, now: float) -> None:
-        self.id = id
+    def __init__(
+        self, round_id: RoundId, group: tuple[int, ...], index: int, version: int, now: float
+    ) -> None:
+        self.round_id = round_id
         self.group = group
         self.others = tuple(member for member in group if member != index)
         self.version = version
         self.phase = RoundPhase.MEETING
         self.ready: set[int] = set()
-        self.adoption: StateReceiver | None = None
+        self.state_receiver: StateReceiver | None = None
         self.work: ReduceRound | None = None
         self.survivors: set[int] = set()
         self.verdicts: dict[int, PeerVerdict] = {}
         self.resolving_since = now
         self.last_progress = now
         self._progress = dict.fromkeys(self.others, now)
-        self._asked = dict.fromkeys(self.others, now)
+        self._requested_at = dict.fromkeys(self.others, now)
 
     @property
     def streams(self) -> bool:
         """Whether the round may still complete normally, and this trainer has given its values."""
         return self.phase is RoundPhase.STREAMING
 
-    def progressed(self, peer: int, now: float) -> None:
+    def record_progress(self, peer: int, now: float) -> None:
         """A peer went on, or has a good reason not to."""
         self._progress[peer] = now
 
-    def progressed_all(self, now: float) -> None:
+    def restart_timers(self, now: float) -> None:
         """A new phase: everyone's time begins anew."""
         self._progress = dict.fromkeys(self.others, now)
         self.last_progress = now
@@ -138,17 +144,17 @@ class PeerRound:
         """For how long a peer has not gone on."""
         return now - self._progress[peer]
 
-    def may_ask(self, peer: int, now: float, policy: RetransmitPolicy) -> bool:
+    def may_request(self, peer: int, now: float, policy: RetransmitPolicy) -> bool:
         """Whether it is time to ask a silent peer, again; if so, that is noted."""
-        if not policy.due(max(self._progress[peer], self._asked[peer]), now):
+        if not policy.due(max(self._progress[peer], self._requested_at[peer]), now):
             return False
-        self._asked[peer] = now
+        self._requested_at[peer] = now
         return True
 
     def blocked_by(self) -> list[int]:
         """Whom this trainer waits for before it meets."""
-        if self.adoption is not None:
-            return [self.adoption.donor]
+        if self.state_receiver is not None:
+            return [self.state_receiver.donor]
         return (
             [peer for peer in self.others if peer not in self.ready]
             if self.phase is RoundPhase.MEETING
@@ -164,7 +170,7 @@ class PeerRound:
 class Met:
     """The group is ready: take the snapshot and start the round."""
 
-    id: RoundId
+    round_id: RoundId
     group: tuple[int, ...]
 
 
@@ -172,7 +178,7 @@ class Met:
 class Result:
     """The round is complete; `values` are the caller's from now on."""
 
-    id: RoundId
+    round_id: RoundId
     values: Float32Array
 
 
@@ -180,7 +186,7 @@ class Result:
 class Ended:
     """The round, or the wait for one, ended without a result."""
 
-    id: RoundId
+    round_id: RoundId
     why: str
 
 

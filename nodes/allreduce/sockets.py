@@ -69,7 +69,7 @@ class PeerSender:
         elif isinstance(message, PeerResult):
             self.traffic.went_down(size, message.elements)
 
-    def hear(self) -> None:
+    def log_refusals(self) -> None:
         """Logs what the other side refused."""
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)

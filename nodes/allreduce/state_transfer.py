@@ -26,27 +26,27 @@ class StateSender:
         """How many rounds the state is of; 0 for an algorithm without any."""
         return self._algorithm.state().completed_rounds if self._algorithm.state_names else 0
 
-    def chunks(self, ask: PeerStateAsk) -> Iterator[tuple[Key, Callable[[], PeerState | None]]]:
-        """What answers `ask`: of each chunk a key, and what makes it when it is sent."""
-        if self.version != ask.version:
+    def chunks(self, request: PeerStateAsk) -> Iterator[tuple[Key, Callable[[], PeerState | None]]]:
+        """What answers `request`: of each chunk a key, and what makes it when it is sent."""
+        if self.version != request.version:
             return
         position = 0
         for name in self._algorithm.state_names:
             for start in range(0, self._algorithm.state().tensors[name].numel(), self._chunk):
-                if position >= ask.position:
-                    yield ("state", ask.generation, position), self._maker(ask, position, name, start)
+                if position >= request.position:
+                    yield ("state", request.generation, position), self._maker(request, position, name, start)
                 position += 1
 
     def _maker(
-        self, ask: PeerStateAsk, position: int, name: str, start: int
+        self, request: PeerStateAsk, position: int, name: str, start: int
     ) -> Callable[[], PeerState | None]:
         def make() -> PeerState | None:
-            if self.version != ask.version:
+            if self.version != request.version:
                 return None
             flat = self._algorithm.state().tensors[name]
             # A copy: the algorithm goes on with its state when this may still wait to leave.
             values = flat[start : start + self._chunk].numpy().astype("<f4", copy=True)
-            return PeerState(ask.generation, ask.version, position, name, values)
+            return PeerState(request.generation, request.version, position, name, values)
 
         return make
 
@@ -84,7 +84,7 @@ class StateReceiver:
         """Whether all of it has come."""
         return not self._missing
 
-    def ask(self) -> PeerStateAsk:
+    def request(self) -> PeerStateAsk:
         """Asks for what is missing."""
         return PeerStateAsk(self._generation, self._version, min(self._missing, default=0))
 

@@ -38,25 +38,25 @@ log = logging.getLogger(__name__)
 class AllReduceGroup:
     """The trainers of one round over ZeroMQ; implements `Group` of `sync_algos`."""
 
-    link: AllReduceTransport
-    id: RoundId
+    transport: AllReduceTransport
+    round_id: RoundId
     members: tuple[int, ...]
 
     @property
     def round_number(self) -> int:
         """How many rounds this set of trainers met for before."""
-        return self.id.number
+        return self.round_id.number
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
         """See `Group.mean`. A call that is cancelled still gives its values to the others, so they must
         not change until the next `meet` returns."""
-        return await self.link.reduce(self, values, weight, exchange=False)
+        return await self.transport.reduce(self, values, weight, exchange=False)
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
         """See `Group.exchange`; what holds for a cancelled `mean` holds here."""
         if len(self.members) > 2:
             raise ValueError(f"exchange in a group of {len(self.members)}; it is for two")
-        return await self.link.reduce(self, values, 1.0, exchange=len(self.members) == 2)
+        return await self.transport.reduce(self, values, 1.0, exchange=len(self.members) == 2)
 
 
 class AllReduceTransport:
@@ -110,7 +110,7 @@ class AllReduceTransport:
         self._on_late, self._on_excluded, self._on_wanted = on_late, on_excluded, on_wanted
         others = [member for member in members if member.index != index]
         self._peers = {(member.token + IDENTITY_SUFFIX).encode(): member.index for member in others}
-        self._lines = {member.index: PeerSender(context, member, token) for member in others}
+        self._senders = {member.index: PeerSender(context, member, token) for member in others}
         self._meeting: asyncio.Future[Met] | None = None
         self._reducing: tuple[RoundId, asyncio.Future[torch.Tensor]] | None = None
         self._was_wanted = False
@@ -118,7 +118,7 @@ class AllReduceTransport:
         self._receiving = self._sending = self._closed = False
         self._tick_seconds = min(timeout_seconds / TICKS_PER_TIMEOUT, LONGEST_TICK_SECONDS)
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
-        sockets = [self._listener.socket, *(line.socket for line in self._lines.values())]
+        sockets = [self._listener.socket, *(sender.socket for sender in self._senders.values())]
         self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in sockets]
         for descriptor in self._descriptors:
             self._loop.add_reader(descriptor, self._on_activity)
@@ -132,7 +132,7 @@ class AllReduceTransport:
     @property
     def sent_bytes(self) -> int:
         """Bytes of the messages sent so far; any thread may read it."""
-        return self._listener.sent_bytes + sum(line.traffic.sent for line in self._lines.values())
+        return self._listener.sent_bytes + sum(sender.traffic.sent for sender in self._senders.values())
 
     @property
     def received_bytes(self) -> int:
@@ -142,7 +142,7 @@ class AllReduceTransport:
     @property
     def refused_messages(self) -> int:
         """What was not understood, here or by the others."""
-        lines = sum(line.refused_messages for line in self._lines.values())
+        lines = sum(sender.refused_messages for sender in self._senders.values())
         return self._refused + self._listener.refused_messages + lines
 
     @property
@@ -152,16 +152,19 @@ class AllReduceTransport:
 
     def metrics(self) -> dict[str, int]:
         """Counts of what this link itself sent, to be summed over trainers; any thread may read them."""
-        ways = summed(line.traffic.metrics("peers") for line in self._lines.values())
-        standing = self._state.standing
-        own = {"reference_bytes": standing.coding.memory_bytes, "undecided_rounds": standing.undecided_rounds}
-        ends = {f"to/{line.member.name}": line.traffic.sent for line in self._lines.values()}
-        return ways | own | ends
+        ways = summed(sender.traffic.metrics("peers") for sender in self._senders.values())
+        context = self._state.context
+        owned_positions = {
+            "reference_bytes": context.coding.memory_bytes,
+            "undecided_rounds": context.undecided_rounds,
+        }
+        ends = {f"to/{sender.member.name}": sender.traffic.sent for sender in self._senders.values()}
+        return ways | owned_positions | ends
 
     @property
     def undecided_rounds(self) -> int:
         """Rounds that ended here while a member that is gone may have completed them."""
-        return self._state.standing.undecided_rounds
+        return self._state.context.undecided_rounds
 
     async def meet(self, grouping: Grouping = everyone) -> AllReduceGroup:
         """See `Peers.meet`. Raises PeerLost also where this trainer is not of the group, or no new group
@@ -173,9 +176,9 @@ class AllReduceTransport:
             await asyncio.wait({self._reducing[1]})
         self._meeting = self._loop.create_future()
         self._state.want(grouping, self._loop.time())
-        self._after()
+        self._deliver_events()
         met = await self._meeting
-        return AllReduceGroup(self, met.id, met.group)
+        return AllReduceGroup(self, met.round_id, met.group)
 
     async def reduce(
         self, group: AllReduceGroup, values: torch.Tensor, weight: float, *, exchange: bool
@@ -190,10 +193,10 @@ class AllReduceTransport:
         done: asyncio.Future[torch.Tensor] = self._loop.create_future()
         # A call that is cancelled does not look at it.
         done.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self._reducing = group.id, done
+        self._reducing = group.round_id, done
         array = values.detach().contiguous().numpy()
-        self._state.start(group.id, array, weight, self._loop.time(), exchange=exchange)
-        self._after()
+        self._state.start(group.round_id, array, weight, self._loop.time(), exchange=exchange)
+        self._deliver_events()
         return await asyncio.shield(done)
 
     def regroup(self, generation: int, members: Sequence[int]) -> None:
@@ -205,7 +208,7 @@ class AllReduceTransport:
         """This trainer takes part in nothing more of this generation; what waits ends with PeerLost."""
         if not self._closed:
             self._state.cancel(self._loop.time())
-            self._after()
+            self._deliver_events()
 
     async def close(self) -> None:
         """Ends what waits with PeerLost, and closes the sockets; a second time does nothing."""
@@ -216,16 +219,16 @@ class AllReduceTransport:
         self._timer.cancel()
         for descriptor in self._descriptors:
             self._loop.remove_reader(descriptor)
-        for line in self._lines.values():
-            line.close()
+        for sender in self._senders.values():
+            sender.close()
         self._listener.close()
 
     # ZeroMQ's descriptors only say that something changed, once; so what is there is taken until nothing is.
     # By hand: docs/architecture.md says what a message costs with `zmq.asyncio`, as `CenterLine` has it.
 
     def _on_activity(self) -> None:
-        for line in self._lines.values():
-            line.hear()
+        for sender in self._senders.values():
+            sender.log_refusals()
         # Their next turn has come already where one is scheduled.
         if not self._receiving:
             self._receive()
@@ -240,14 +243,14 @@ class AllReduceTransport:
             received = self._listener.receive()
             if received is None:
                 return
-            self._take(*received)
-            self._after()
+            self._accept(*received)
+            self._deliver_events()
         # The rest after the others' turn.
         if not self._receiving:
             self._receiving = True
             self._loop.call_soon(self._receive)
 
-    def _take(self, identity: bytes, message: Message) -> None:
+    def _accept(self, identity: bytes, message: Message) -> None:
         peer = self._peers.get(identity)
         try:
             if peer is None:
@@ -266,17 +269,17 @@ class AllReduceTransport:
         self._sending = False
         if self._closed:
             return
-        mail = self._state.standing.mail
+        send_queue = self._state.context.send_queue
         more = False
-        for peer in mail.waiting():
-            line = self._lines[peer]
+        for peer in send_queue.waiting():
+            sender = self._senders[peer]
             for _ in range(SENT_AT_ONCE):
-                if not line.has_room:
+                if not sender.has_room:
                     break
-                message = mail.take(peer)
+                message = send_queue.take(peer)
                 if message is None:
                     break
-                line.send(message)
+                sender.send(message)
             else:
                 more = True
         if more and not self._sending:
@@ -295,13 +298,13 @@ class AllReduceTransport:
             # A grouping's own, or a bug: whoever waits must hear of it.
             log.exception("the group's protocol failed")
             self._fail(error)
-        self._after()
+        self._deliver_events()
 
-    def _after(self) -> None:
-        events = self._state.standing.events
+    def _deliver_events(self) -> None:
+        events = self._state.context.events
         while events:
-            self._tell(events.popleft())
-        if not self._sending and self._state.standing.mail.waiting():
+            self._dispatch(events.popleft())
+        if not self._sending and self._state.context.send_queue.waiting():
             self._sending = True
             self._loop.call_soon(self._send)
         wanted = self._state.wanted
@@ -309,7 +312,7 @@ class AllReduceTransport:
             self._on_wanted()
         self._was_wanted = wanted
 
-    def _tell(self, event: Event) -> None:
+    def _dispatch(self, event: Event) -> None:
         if isinstance(event, Late):
             self._on_late(event.generation, event.index)
         elif isinstance(event, Excluded):
@@ -318,14 +321,14 @@ class AllReduceTransport:
             if self._meeting is not None and not self._meeting.done():
                 self._meeting.set_result(event)
         elif isinstance(event, Result):
-            if self._reducing is not None and self._reducing[0] == event.id:
+            if self._reducing is not None and self._reducing[0] == event.round_id:
                 self._reducing[1].set_result(torch.from_numpy(event.values))
                 self._reducing = None
         else:
-            self._lose(event)
+            self._end_waiting(event)
 
-    def _lose(self, event: Ended) -> None:
-        if self._reducing is not None and self._reducing[0] == event.id:
+    def _end_waiting(self, event: Ended) -> None:
+        if self._reducing is not None and self._reducing[0] == event.round_id:
             self._reducing[1].set_exception(PeerLost(event.why))
             self._reducing = None
         elif self._meeting is not None and not self._meeting.done():

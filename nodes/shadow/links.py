@@ -10,8 +10,8 @@ import zmq
 
 from ...sync_algos.base import Algorithm, Group
 from ...sync_algos.grouping import Grouping, everyone
-from ..allreduce.transport import AllReduceTransport
 from ..allreduce.sockets import PeerListener
+from ..allreduce.transport import AllReduceTransport
 from ..replica.replica import TrainerContext
 from ..runtime.members import GroupView, summed
 from ..runtime.role import MemberInfo
