@@ -133,7 +133,7 @@ class DeviceReplica(FlatReplica):
         self._changed = streams.event()
         self._worker_events: list[Event] = []
         # Workers at a fixed rate, the shadow thread and the control thread all come here.
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def join(self) -> Event:
         """A worker's event, which it records behind each of its steps. Any thread may call."""
@@ -155,7 +155,7 @@ class DeviceReplica(FlatReplica):
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
         """`w[part] += scale * delta` in place; returns when it is enqueued."""
-        with self._one_at_a_time, self._streams.on(self._stream):
+        with self._lock, self._streams.on(self._stream):
             given = self._upload(delta)
             self._behind_workers()
             self.flat[part.start : part.stop].add_(given, alpha=scale)
@@ -163,7 +163,7 @@ class DeviceReplica(FlatReplica):
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
         """`w[part] <- (1 - rate) w[part] + rate * target` in place; returns when it is enqueued."""
-        with self._one_at_a_time, self._streams.on(self._stream):
+        with self._lock, self._streams.on(self._stream):
             given = self._upload(target)
             self._behind_workers()
             self.flat[part.start : part.stop].lerp_(given, rate)
@@ -171,7 +171,7 @@ class DeviceReplica(FlatReplica):
 
     def _fetch(self, view: torch.Tensor) -> torch.Tensor:
         host, done = self._streams.pinned(view.numel()), self._streams.event()
-        with self._one_at_a_time, self._streams.on(self._stream):
+        with self._lock, self._streams.on(self._stream):
             self._behind_workers()
             # A strided copy goes through the host in pieces; the device gathers faster.
             self._streams.copy(self._stream, host, view.contiguous())
@@ -215,8 +215,8 @@ class CudaDevice:
         self._replica = DeviceReplica(flat, examples, self._streams)
         return self._replica
 
-    def lane(self) -> DeviceStream:
-        """See `Device.lane`."""
+    def open_stream(self) -> DeviceStream:
+        """See `Device.open_stream`."""
         assert self._replica is not None
         return _CudaStream(self._streams, self._replica)
 
@@ -286,7 +286,7 @@ class _CudaStream:
             yield
             self._stepped.record(self._compute)
 
-    def land(self, staged: Staged, computed: Computed) -> PendingResult:
+    def fetch(self, staged: Staged, computed: Computed) -> PendingResult:
         """One block of results, and one copy of it into pinned memory, behind the step."""
         packed = cast(_Packed, staged)
         parts = [computed.loss.view(1), computed.norm.view(1), computed.logits]

@@ -83,7 +83,7 @@ class DeviceStream(Protocol):
         replica; what it does to the replica later comes after this work."""
         ...
 
-    def land(self, staged: Staged, computed: Computed) -> PendingResult:
+    def fetch(self, staged: Staged, computed: Computed) -> PendingResult:
         """Starts to bring results to the host; called within `computing`."""
         ...
 
@@ -109,7 +109,7 @@ class Device(Protocol):
         """The replica over `flat`, float32 [numel], which lies on the device; one for each trainer."""
         ...
 
-    def lane(self) -> DeviceStream:
+    def open_stream(self) -> DeviceStream:
         """A lane for the worker whose thread calls, after `replica`. What was put on the device before is
         there for all that is enqueued on the lane."""
         ...
@@ -129,8 +129,8 @@ class CpuDevice:
         """See `Device.replica`."""
         return FlatReplica(flat, examples)
 
-    def lane(self) -> DeviceStream:
-        """See `Device.lane`."""
+    def open_stream(self) -> DeviceStream:
+        """See `Device.open_stream`."""
         return _CpuStream()
 
 
@@ -148,7 +148,7 @@ class _CpuStream:
     def computing(self, staged: Staged) -> AbstractContextManager[object]:  # noqa: ARG002
         return nullcontext()
 
-    def land(self, staged: Staged, computed: Computed) -> PendingResult:  # noqa: ARG002
+    def fetch(self, staged: Staged, computed: Computed) -> PendingResult:  # noqa: ARG002
         return _ReadyResult(computed)
 
 

@@ -26,7 +26,7 @@ from ...pipeline.types import Int64Array
 from .buffer import FlatReplica, PrivateMemory, ReplicaMemory
 from .device import CpuDevice, Device
 
-_OTHERS, _OWN, _RATIO = range(3)
+_OTHER_EXAMPLES, _OWN_EXAMPLES, _RATIO = range(3)
 _RATIO_UNIT = 1_000_000
 _LARGEST_RATIO = 1e6
 
@@ -38,7 +38,7 @@ class ExampleCount:
     proportion to this trainer in which they did last, so that no clock is read. A trainer that is alone
     counts only what its own workers trained: its schedule is exact, and repeats bit for bit.
 
-    `start` and `told` are for the control thread; any thread or worker process may call `now`. A mixture of
+    `start` and `update` are for the control thread; any thread or worker process may call `now`. A mixture of
     an old and a new state is off by the examples of a heartbeat.
 
     Args:
@@ -55,24 +55,24 @@ class ExampleCount:
 
     def start(self, examples: int) -> None:
         """The job begins with so many examples that the run which it goes on with has trained."""
-        self._state[_OTHERS] = examples
+        self._state[_OTHER_EXAMPLES] = examples
 
-    def told(self, total: int, own: int) -> None:
-        """The coordinator has `total` examples, `own` of them confirmed to this trainer's workers."""
+    def update(self, total: int, trained: int) -> None:
+        """The coordinator has `total` examples, `trained` of them confirmed to this trainer's workers."""
         if self._alone:
             return
-        others = max(total - own, int(self._state[_OTHERS]))
-        gained = own - int(self._state[_OWN])
+        others = max(total - trained, int(self._state[_OTHER_EXAMPLES]))
+        gained = trained - int(self._state[_OWN_EXAMPLES])
         if gained > 0:
-            ratio = min(_LARGEST_RATIO, (others - int(self._state[_OTHERS])) / gained)
+            ratio = min(_LARGEST_RATIO, (others - int(self._state[_OTHER_EXAMPLES])) / gained)
             self._state[_RATIO] = round(ratio * _RATIO_UNIT)
-            self._state[_OWN] = own
-        self._state[_OTHERS] = others
+            self._state[_OWN_EXAMPLES] = trained
+        self._state[_OTHER_EXAMPLES] = others
 
-    def now(self, own: int) -> int:
-        """All trainers' examples, when this trainer's workers have trained `own`."""
-        ahead = int(self._state[_RATIO]) * max(0, own - int(self._state[_OWN])) // _RATIO_UNIT
-        return own + int(self._state[_OTHERS]) + ahead
+    def now(self, trained: int) -> int:
+        """All trainers' examples, when this trainer's workers have trained `trained`."""
+        ahead = int(self._state[_RATIO]) * max(0, trained - int(self._state[_OWN_EXAMPLES])) // _RATIO_UNIT
+        return trained + int(self._state[_OTHER_EXAMPLES]) + ahead
 
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]

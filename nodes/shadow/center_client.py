@@ -140,7 +140,7 @@ class CenterConnection:
             sender.result()
         return False
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """The node is gone: what waits for it ends with PeerLost, as will later requests."""
         self.lost = True
         for pending in self._pending.values():
@@ -244,7 +244,7 @@ class CenterClient:
         self._answered_slices = 0
         self.traffic = Traffic()
         async_context = zmq.asyncio.Context(context)
-        self._lines = [
+        self._connections = [
             CenterConnection.connect(
                 async_context,
                 identity,
@@ -257,15 +257,19 @@ class CenterClient:
             )
             for member, part in zip(members, split_evenly(numel, len(members)), strict=False)
         ]
-        self._references = {line.part: Reference(codecs.up, len(line.part)) for line in self._lines}
+        self._references = {
+            connection.part: Reference(codecs.up, len(connection.part)) for connection in self._connections
+        }
         # One answer of each slice.
-        self._answers = BufferPool(sum(bytes_of(len(line.part)) for line in self._lines))
-        self._tasks = [asyncio.get_running_loop().create_task(line.receive()) for line in self._lines]
+        self._answers = BufferPool(sum(bytes_of(len(connection.part)) for connection in self._connections))
+        self._tasks = [
+            asyncio.get_running_loop().create_task(connection.receive()) for connection in self._connections
+        ]
 
     @property
     def slices(self) -> tuple[Slice, ...]:
         """The slices, in order; together they are the whole flat buffer."""
-        return tuple(line.part for line in self._lines)
+        return tuple(connection.part for connection in self._connections)
 
     @property
     def sent_bytes(self) -> int:
@@ -280,7 +284,7 @@ class CenterClient:
     @property
     def refused_messages(self) -> int:
         """What came and could not be used, refusals of sync nodes among it."""
-        return sum(line.refused_messages for line in self._lines)
+        return sum(connection.refused_messages for connection in self._connections)
 
     @property
     def reference_bytes(self) -> int:
@@ -289,15 +293,17 @@ class CenterClient:
 
     def metrics(self) -> dict[str, int]:
         """Counts of this link, to be summed over a trainer's links; any thread may read them."""
-        own = {"reference_bytes": self.reference_bytes, "answered_slices": self._answered_slices}
-        ends = {f"to/{line.member.name}": line.sent_bytes for line in self._lines}
-        ends |= {f"from/{line.member.name}": line.received_bytes for line in self._lines}
-        return self.traffic.metrics("center") | own | ends
+        counts = {"reference_bytes": self.reference_bytes, "answered_slices": self._answered_slices}
+        ends = {f"to/{connection.member.name}": connection.sent_bytes for connection in self._connections}
+        ends |= {
+            f"from/{connection.member.name}": connection.received_bytes for connection in self._connections
+        }
+        return self.traffic.metrics("center") | counts | ends
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """See `Center.exchange`. `values` must not be changed until this returns or raises; one exchange of
         a slice at a time."""
-        line, reference = self._line(part), self._references[part]
+        connection, reference = self._connection(part), self._references[part]
         if values.dtype != torch.float32 or values.shape != (len(part),) or not values.is_contiguous():
             raise ValueError(
                 f"{values.dtype} of shape {tuple(values.shape)} given; "
@@ -317,7 +323,7 @@ class CenterClient:
             return ready[start]
 
         reference.begin()
-        await line.request(number, chunk, answer)
+        await connection.request(number, chunk, answer)
         reference.complete(number)
         self._answered_slices += 1
         return torch.from_numpy(answer)
@@ -326,44 +332,46 @@ class CenterClient:
         """The center's slice as it is now, float32 [len(part)]; raises PeerLost."""
         answer = np.empty(len(part), dtype=np.float32)
         number = self._number()
-        await self._line(part).request(number, lambda a, b: CenterRead(number, a, b), answer)
+        await self._connection(part).request(number, lambda a, b: CenterRead(number, a, b), answer)
         return torch.from_numpy(answer)
 
     async def read_all(self) -> torch.Tensor:
         """The whole center, float32 [numel]; raises PeerLost if any slice cannot be read."""
-        return torch.cat(list(await asyncio.gather(*(self.read(line.part) for line in self._lines))))
+        return torch.cat(
+            list(await asyncio.gather(*(self.read(connection.part) for connection in self._connections)))
+        )
 
     async def seed(self, flat: torch.Tensor) -> None:
         """Gives every sync node its slice and first value; raises PeerLost."""
         # Frames leave without a copy, perhaps after this returned: a repeat may still be queued then.
         array = flat.numpy().copy()
 
-        async def one(line: CenterConnection) -> None:
-            number, part = self._number(), line.part
+        async def one(connection: CenterConnection) -> None:
+            number, part = self._number(), connection.part
 
             def chunk(start: int, stop: int) -> CenterSeed:
                 return CenterSeed(number, part.start, part.stop, start, array[start:stop])
 
-            await line.request(number, chunk, None)
+            await connection.request(number, chunk, None)
 
-        await asyncio.gather(*(one(line) for line in self._lines))
+        await asyncio.gather(*(one(connection) for connection in self._connections))
 
-    def lose(self, token: str) -> None:
+    def mark_lost(self, token: str) -> None:
         """The node with this token is gone: what waits for it ends with PeerLost, as will later requests."""
-        for line in self._lines:
-            if line.member.token == token:
-                line.lose()
+        for connection in self._connections:
+            if connection.member.token == token:
+                connection.mark_lost()
 
     async def close(self) -> None:
         """Ends the receiving tasks and closes the sockets."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for line in self._lines:
-            line.socket.close()
+        for connection in self._connections:
+            connection.socket.close()
 
-    def _line(self, part: Slice) -> CenterConnection:
-        return next(line for line in self._lines if line.part == part)
+    def _connection(self, part: Slice) -> CenterConnection:
+        return next(connection for connection in self._connections if connection.part == part)
 
     def _number(self) -> int:
         number, self._next_request = self._next_request, self._next_request + 1

@@ -36,7 +36,7 @@ class RoundLog(Protocol):
 class WorkerRounds:
     """A worker's rounds as its trainer sees them, wherever they are run. Any thread may call."""
 
-    def lose(self, token: str) -> None:
+    def mark_lost(self, token: str) -> None:
         """A sync node is gone."""
 
     @property
@@ -90,16 +90,16 @@ class GatedRounds(FixedRate):
         self._gate.arrive(self._index)
 
 
-class OwnRounds(FixedRate):
+class CenterRounds(FixedRate):
     """The worker's own rounds with the center, on a loop and links of its own.
 
-    Made by any thread, used and closed by the worker's only, but for `lose`.
+    Made by any thread, used and closed by the worker's only, but for `mark_lost`.
     """
 
-    def __init__(self, index: int, shared: TrainerContext, settings: LinkConfig, rounds: RoundLog) -> None:
+    def __init__(self, index: int, shared: TrainerContext, link_config: LinkConfig, rounds: RoundLog) -> None:
         self._index = index
         self._shared = shared
-        self._settings = settings
+        self._link_config = link_config
         self._rounds = rounds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._center: CenterClient | None = None
@@ -122,11 +122,11 @@ class OwnRounds(FixedRate):
             self._loop = asyncio.new_event_loop()
         self._loop.run_until_complete(self._round())
 
-    def lose(self, token: str) -> None:
+    def mark_lost(self, token: str) -> None:
         """A sync node is gone; any thread may call it."""
         self._lost.add(token)
         if self._loop is not None and self._center is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._center.lose, token)
+            self._loop.call_soon_threadsafe(self._center.mark_lost, token)
 
     def close(self) -> None:
         """Closes the sockets; on the worker's thread."""
@@ -137,20 +137,20 @@ class OwnRounds(FixedRate):
 
     async def _round(self) -> None:
         if self._center is None:
-            self._center = self._settings.open_center(self._shared, f"fixed-{self._index}")
+            self._center = self._link_config.open_center(self._shared, f"fixed-{self._index}")
             assert self._center is not None
             for token in self._lost:
-                self._center.lose(token)
+                self._center.mark_lost(token)
         started, cpu = time.monotonic(), time.thread_time()
         iterations = self._shared.total_iterations()
-        links = ZmqPeers(self._settings.index, self._center, None)
-        if await self._settings.algorithm.round(self._shared.replica, links):
+        links = ZmqPeers(self._link_config.index, self._center, None)
+        if await self._link_config.algorithm.round(self._shared.replica, links):
             self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
         else:
             self._rounds.incomplete()
 
 
-Tell = Callable[[str, dict[str, Any]], None]
+Notify = Callable[[str, dict[str, Any]], None]
 
 
 class RemoteGate(FixedRate):
@@ -161,9 +161,9 @@ class RemoteGate(FixedRate):
     waiting takes an answer.
     """
 
-    def __init__(self, every: int, tell: Tell) -> None:
+    def __init__(self, every: int, notify: Notify) -> None:
         self._every = every
-        self._tell = tell
+        self._notify = notify
         self._iterations = 0
         self._working = False
         self._passes: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -172,7 +172,7 @@ class RemoteGate(FixedRate):
     def before_step(self) -> None:
         """Waits for the end of a round that is under way, if it may have begun without this worker."""
         if not self._working:
-            self._tell("work", {})
+            self._notify("work", {})
             self._wait()
             self._working = True
 
@@ -180,16 +180,16 @@ class RemoteGate(FixedRate):
         """Every k-th time, waits at the gate."""
         self._iterations += 1
         if self._iterations % self._every == 0:
-            self._tell("arrive", {})
+            self._notify("arrive", {})
             self._wait()
 
     def nothing_to_train(self) -> None:
         """Rounds of the others need not wait for this worker, once this has lasted."""
         if self._working:
             self._working = False
-            self._tell("starve", {})
+            self._notify("starve", {})
 
-    def let_pass(self) -> None:
+    def release(self) -> None:
         """The trainer has answered; any thread may call it."""
         self._passes.put(None)
 
@@ -208,18 +208,18 @@ class RemoteRoundLog:
     """In a worker process: counts the worker's own rounds with the center, at the trainer. Called by the
     worker's thread."""
 
-    def __init__(self, shared: TrainerContext, tell: Tell) -> None:
+    def __init__(self, shared: TrainerContext, notify: Notify) -> None:
         self._shared = shared
-        self._tell = tell
+        self._notify = notify
 
     def completed(self, started_iterations: int, seconds: float, cpu_seconds: float) -> None:
         """See `RoundCounter.completed`."""
         figures = [started_iterations, seconds, cpu_seconds, self._shared.total_iterations()]
-        self._tell("round", {"figures": figures})
+        self._notify("round", {"figures": figures})
 
     def incomplete(self) -> None:
         """See `RoundCounter.incomplete`."""
-        self._tell("round", {"figures": None})
+        self._notify("round", {"figures": None})
 
 
 class RemoteRounds(WorkerRounds):
@@ -229,7 +229,7 @@ class RemoteRounds(WorkerRounds):
     def __init__(self, rounds: RoundCounter) -> None:
         self._rounds = rounds
         self._lost: list[str] = []
-        self._tell: Tell | None = None
+        self._notify: Notify | None = None
         self._bytes = (0, 0)
         self._links: dict[str, int] = {}
 
@@ -242,19 +242,19 @@ class RemoteRounds(WorkerRounds):
         """As of the last pulse."""
         return self._links
 
-    def bind(self, tell: Tell) -> None:
-        """How to tell the worker process; by the control thread, as `lose`."""
-        self._tell = tell
+    def bind(self, notify: Notify) -> None:
+        """How to tell the worker process; by the control thread, as `mark_lost`."""
+        self._notify = notify
         for token in self._lost:
-            tell("lose_sync", {"token": token})
+            notify("lose_sync", {"token": token})
 
-    def lose(self, token: str) -> None:
+    def mark_lost(self, token: str) -> None:
         """A sync node is gone; by the control thread."""
         self._lost.append(token)
-        if self._tell is not None:
-            self._tell("lose_sync", {"token": token})
+        if self._notify is not None:
+            self._notify("lose_sync", {"token": token})
 
-    def pulse(self, body: dict[str, Any]) -> None:
+    def update(self, body: dict[str, Any]) -> None:
         """What the worker process last counted."""
         self._bytes = (int(body["bytes"][0]), int(body["bytes"][1]))
         self._links = body["links"]

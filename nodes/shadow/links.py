@@ -58,10 +58,10 @@ class ZmqPeers:
         """What codecs saved and need, see `CenterClient.metrics`; any thread may read it."""
         return summed(link.metrics() for link in (self._center, self.peers) if link is not None)
 
-    def lose(self, token: str) -> None:
+    def mark_lost(self, token: str) -> None:
         """A sync node is gone."""
         if self._center is not None:
-            self._center.lose(token)
+            self._center.mark_lost(token)
 
     async def close(self) -> None:
         """Closes all of them."""
@@ -115,7 +115,7 @@ class LinkConfig:
         thread: str,
         socket: PeerListener | None,
         view: GroupView,
-        calls: PeerCallbacks,
+        callbacks: PeerCallbacks,
     ) -> ZmqPeers:
         """All that the algorithm needs, for the running loop of the calling thread, which takes over
         `socket`; only one thread of a trainer may have the peers."""
@@ -136,9 +136,9 @@ class LinkConfig:
             eager=job.sync.mode == "fixed",
             algorithm=self.algorithm,
             codecs=job.codecs.peers(),
-            on_late=calls.late,
-            on_excluded=calls.excluded,
-            on_wanted=calls.wanted,
+            on_late=callbacks.late,
+            on_excluded=callbacks.excluded,
+            on_wanted=callbacks.wanted,
         )
         peers.regroup(view.generation, view.members)
         return ZmqPeers(self.index, center, peers)

@@ -31,7 +31,7 @@ class RoundCounter:
         self._seconds = 0.0
         self._cpu_seconds = 0.0
         self._synced_iterations = 0
-        self._at_last_round = 0
+        self._iterations_at_last_round = 0
 
     def completed(
         self, started_iterations: int, seconds: float, cpu_seconds: float, ended_iterations: int | None = None
@@ -41,15 +41,16 @@ class RoundCounter:
         with self._lock:
             # Of two workers' rounds the later one may be told first.
             now = max(
-                self._iterations() if ended_iterations is None else ended_iterations, self._at_last_round
+                self._iterations() if ended_iterations is None else ended_iterations,
+                self._iterations_at_last_round,
             )
-            gap = now - self._at_last_round
+            gap = now - self._iterations_at_last_round
             self._rounds += 1
             self._gap_sum += gap
             self._gap_max = max(self._gap_max, gap)
             self._seconds += seconds
             self._cpu_seconds += cpu_seconds
-            self._at_last_round = now
+            self._iterations_at_last_round = now
             self._synced_iterations = max(self._synced_iterations, started_iterations)
 
     def incomplete(self) -> None:
@@ -60,7 +61,7 @@ class RoundCounter:
     def metrics(self) -> dict[str, Any]:
         """The counts so far. The open gap, since the last round, counts toward the maximum."""
         with self._lock:
-            open_gap = self._iterations() - self._at_last_round
+            open_gap = self._iterations() - self._iterations_at_last_round
             return {
                 "rounds": self._rounds,
                 "incomplete_rounds": self._incomplete,
@@ -76,7 +77,7 @@ class RoundCounter:
 STARVED_SECONDS = 0.2
 
 
-class _Place(Enum):
+class _WorkerStatus(Enum):
     WORKING = "working"
     AT_GATE = "at the gate"
     STARVED = "starved"
@@ -99,7 +100,7 @@ class RoundGate:
         self._every = every
         self._arrived = arrived
         self._changed = threading.Condition()
-        self._places = [_Place.STARVED] * workers
+        self._statuses = [_WorkerStatus.STARVED] * workers
         self._starved_since = [0.0] * workers
         self._iterations = [0] * workers
         self._in_round = False
@@ -110,7 +111,7 @@ class RoundGate:
         with self._changed:
             while self._in_round and not self._open:
                 self._changed.wait()
-            self._places[index] = _Place.WORKING
+            self._statuses[index] = _WorkerStatus.WORKING
 
     def iterated(self, index: int) -> None:
         """After an iteration; every k-th one waits here until a round has ended, or the gate is opened."""
@@ -123,27 +124,31 @@ class RoundGate:
         with self._changed:
             if self._open:
                 return
-            self._places[index] = _Place.AT_GATE
+            self._statuses[index] = _WorkerStatus.AT_GATE
         self._arrived()
         with self._changed:
-            while self._places[index] is _Place.AT_GATE and not self._open:
+            while self._statuses[index] is _WorkerStatus.AT_GATE and not self._open:
                 self._changed.wait()
-            self._places[index] = _Place.WORKING
+            self._statuses[index] = _WorkerStatus.WORKING
 
     def starve(self, index: int) -> None:
         """The worker has nothing to train, and says so again and again."""
         with self._changed:
-            if self._places[index] is _Place.WORKING:
-                self._places[index] = _Place.STARVED
+            if self._statuses[index] is _WorkerStatus.WORKING:
+                self._statuses[index] = _WorkerStatus.STARVED
                 self._starved_since[index] = time.monotonic()
 
     def enter(self, *, wanted: bool) -> bool:
         """Begins a round if one is due; `wanted` says whether another trainer waits for this one."""
         with self._changed:
             now = time.monotonic()
-            if self._open or self._in_round or not all(self._waits(i, now) for i in range(len(self._places))):
+            if (
+                self._open
+                or self._in_round
+                or not all(self._is_waiting(i, now) for i in range(len(self._statuses)))
+            ):
                 return False
-            if not wanted and _Place.AT_GATE not in self._places:
+            if not wanted and _WorkerStatus.AT_GATE not in self._statuses:
                 return False
             self._in_round = True
             return True
@@ -152,9 +157,9 @@ class RoundGate:
         """The round has ended, complete or not: who waits for it goes on."""
         with self._changed:
             self._in_round = False
-            for index, place in enumerate(self._places):
-                if place is _Place.AT_GATE:
-                    self._places[index] = _Place.WORKING
+            for index, status in enumerate(self._statuses):
+                if status is _WorkerStatus.AT_GATE:
+                    self._statuses[index] = _WorkerStatus.WORKING
             self._changed.notify_all()
 
     def open(self) -> None:
@@ -164,13 +169,13 @@ class RoundGate:
             self._changed.notify_all()
 
     @property
-    def someone_waits(self) -> bool:
+    def has_waiting_worker(self) -> bool:
         """Whether a worker is at the gate."""
         with self._changed:
-            return _Place.AT_GATE in self._places
+            return _WorkerStatus.AT_GATE in self._statuses
 
-    def _waits(self, index: int, now: float) -> bool:
-        place = self._places[index]
-        if place is _Place.STARVED:
+    def _is_waiting(self, index: int, now: float) -> bool:
+        status = self._statuses[index]
+        if status is _WorkerStatus.STARVED:
             return now - self._starved_since[index] >= STARVED_SECONDS
-        return place is _Place.AT_GATE
+        return status is _WorkerStatus.AT_GATE

@@ -16,7 +16,7 @@ from ..allreduce.sockets import PeerListener
 from ..replica.replica import TrainerContext
 from ..runtime.members import GroupView, summed
 from ..runtime.role import MemberInfo, NodeContext
-from .fixed_rate import GatedRounds, OwnRounds, RemoteRounds, WorkerRounds
+from .fixed_rate import CenterRounds, GatedRounds, RemoteRounds, WorkerRounds
 from .links import LinkConfig, PeerCallbacks, ZmqPeers
 from .rounds import RoundCounter, RoundGate
 from .thread import Shadow
@@ -56,7 +56,7 @@ class Synchronizer:
         self._model: torch.Tensor | None = None
         self.rounds = RoundCounter(shared.total_iterations)
         self.fixed: Sequence[WorkerRounds] = []
-        self._settings = LinkConfig(
+        self._link_config = LinkConfig(
             node.zmq_context,
             algorithm,
             sorted((m for m in members if m.role == "sync"), key=lambda m: m.index),
@@ -68,11 +68,11 @@ class Synchronizer:
         if state is not None and algorithm.state_names:
             algorithm.load_state(state)
         if shared.job.sync.mode == "fixed":
-            self._at_fixed_rate()
-        calls = PeerCallbacks(self._tell_late, self._tell_excluded, self._on_wanted)
+            self._set_up_fixed_rate()
+        callbacks = PeerCallbacks(self._report_late, self._report_excluded, self._on_wanted)
 
         def open_links() -> ZmqPeers:
-            return self._settings.open(shared, "shadow", socket, view, calls)
+            return self._link_config.open(shared, "shadow", socket, view, callbacks)
 
         self._shadow = Shadow(shared, algorithm, open_links, self.rounds, self._gate, node.fail)
 
@@ -95,15 +95,15 @@ class Synchronizer:
         """Training ends: no further round begins, and no worker waits for one."""
         self._shadow.pause()
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Returns when no round is under way."""
-        await self._shadow.call(lambda _: self._shadow.quiet())
+        await self._shadow.call(lambda _: self._shadow.wait_idle())
 
-    def lose(self, token: str) -> None:
+    def mark_lost(self, token: str) -> None:
         """A sync node is gone."""
-        self._shadow.post(lambda links: links.lose(token))
+        self._shadow.call_soon(lambda links: links.mark_lost(token))
         for fixed in self.fixed:
-            fixed.lose(token)
+            fixed.mark_lost(token)
 
     async def regroup(self, view: GroupView) -> None:
         """Another generation of trainers; ends the rounds of the last one."""
@@ -114,7 +114,7 @@ class Synchronizer:
 
         await self._shadow.call(on_loop)
 
-    async def settle(self, *, closing_round: bool) -> dict[str, Any]:
+    async def finalize(self, *, closing_round: bool) -> dict[str, Any]:
         """After training: the closing round, if asked for, and the model that comes out if every trainer
         has it. Gives `complete`, `model_ready` and the model's digest."""
         complete = await self._shadow.call(lambda _: self._shadow.round()) if closing_round else False
@@ -134,7 +134,7 @@ class Synchronizer:
 
     async def model(self) -> torch.Tensor | None:
         """The model that comes out, float32 [numel]; None if it is each replica's own, or cannot be had. A
-        mean is that of the last `settle`."""
+        mean is that of the last `finalize`."""
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
@@ -173,23 +173,23 @@ class Synchronizer:
         """Waits for the shadow thread's end; from a thread of its own."""
         return self._shadow.join(timeout_seconds)
 
-    def _at_fixed_rate(self) -> None:
+    def _set_up_fixed_rate(self) -> None:
         workers = self._shared.job.trainer.workers
         if self._algorithm.needs_peers:
-            gate = self._gate = RoundGate(workers, self._shared.job.sync.every, lambda: self._shadow.poke())
+            gate = self._gate = RoundGate(workers, self._shared.job.sync.every, lambda: self._shadow.wake())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
         elif self._algorithm.needs_center and self._shared.job.trainer.worker_kind == "process":
             self.fixed = [RemoteRounds(self.rounds) for _ in range(workers)]
         elif self._algorithm.needs_center:
             self.fixed = [
-                OwnRounds(index, self._shared, self._settings, self.rounds) for index in range(workers)
+                CenterRounds(index, self._shared, self._link_config, self.rounds) for index in range(workers)
             ]
 
     async def _mean_of_replicas(self) -> torch.Tensor | None:
         replica = self._shared.replica
 
         async def mean(links: ZmqPeers) -> torch.Tensor:
-            async with self._shadow.one_round:
+            async with self._shadow.round_lock:
                 group = await links.meet()
                 return await group.mean(replica.snapshot(replica.whole))
 
@@ -199,18 +199,18 @@ class Synchronizer:
             log.warning("the replicas' mean cannot be had: %s", error)
             return None
 
-    def _tell_late(self, generation: int, index: int) -> None:
-        self._tell("late", {"generation": generation, "index": index})
+    def _report_late(self, generation: int, index: int) -> None:
+        self._report("late", {"generation": generation, "index": index})
 
-    def _tell_excluded(self) -> None:
-        self._tell("rejoin", {})
+    def _report_excluded(self) -> None:
+        self._report("rejoin", {})
 
     def _on_wanted(self) -> None:
         # In shadow mode the others wait for this trainer's duty cycle.
         if self._gate is not None:
-            self._shadow.poke()
+            self._shadow.wake()
 
-    def _tell(self, verb: str, body: dict[str, Any]) -> None:
+    def _report(self, verb: str, body: dict[str, Any]) -> None:
         """Asks the coordinator, from any thread."""
 
         def on_control() -> None:

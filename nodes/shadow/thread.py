@@ -58,8 +58,8 @@ class Shadow(Service):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: concurrent.futures.Future[ZmqPeers] = concurrent.futures.Future()
         self._running = False
-        self._wake: asyncio.Event | None = None
-        self.one_round = asyncio.Lock()
+        self._wake_event: asyncio.Event | None = None
+        self.round_lock = asyncio.Lock()
 
     def body(self) -> None:
         """Runs the loop until told to stop."""
@@ -69,20 +69,20 @@ class Shadow(Service):
     def stop(self) -> None:
         """Ends the thread, also in the middle of a round."""
         super().stop()
-        self.poke()
+        self.wake()
 
     def begin(self) -> None:
         """From now on rounds follow each other, in shadow mode or with a gate."""
         self._running = self._shared.job.sync.mode == "shadow" or self._gate is not None
-        self.poke()
+        self.wake()
 
     def pause(self) -> None:
         """No further round is started. One with a center goes on to its end, one with other trainers ends."""
         self._running = False
         if self._gate is not None:
             self._gate.open()
-        self.post(lambda links: links.peers.cancel() if links.peers is not None else None)
-        self.poke()
+        self.call_soon(lambda links: links.peers.cancel() if links.peers is not None else None)
+        self.wake()
 
     async def call(self, work: Callable[[ZmqPeers], Coroutine[Any, Any, T]]) -> T:
         """Runs a coroutine on this thread's loop, from the control thread's."""
@@ -90,15 +90,15 @@ class Shadow(Service):
         assert self._loop is not None
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(links), self._loop))
 
-    def post(self, work: Callable[[ZmqPeers], None]) -> None:
+    def call_soon(self, work: Callable[[ZmqPeers], None]) -> None:
         """Runs a function on this thread's loop, if it has one yet; any thread may call it."""
         if self._loop is not None and self._opened.done() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work, self._opened.result())
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Something changed: looks whether a round is due; any thread may call it."""
-        if self._loop is not None and self._wake is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake.set)
+        if self._loop is not None and self._wake_event is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake_event.set)
 
     def bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far; any thread may read them."""
@@ -111,7 +111,7 @@ class Shadow(Service):
 
     async def round(self) -> bool:
         """One round now, on this thread's loop."""
-        async with self.one_round:
+        async with self.round_lock:
             links = self._opened.result()
             started, cpu = time.monotonic(), time.thread_time()
             iterations = self._shared.total_iterations()
@@ -124,14 +124,14 @@ class Shadow(Service):
                 self._rounds.incomplete()
             return complete
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Returns when no round is under way."""
-        async with self.one_round:
+        async with self.round_lock:
             return
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
+        self._wake_event = asyncio.Event()
         links = self._open_links()
         self._opened.set_result(links)
         try:
@@ -152,7 +152,7 @@ class Shadow(Service):
         wanted = links.peers is not None and links.peers.wanted
         if not gate.enter(wanted=wanted):
             # Whether a worker has starved is a matter of time, and nobody tells.
-            await self._wait(RETRY_SECONDS if wanted or gate.someone_waits else None)
+            await self._wait(RETRY_SECONDS if wanted or gate.has_waiting_worker else None)
             return
         try:
             await self._until_stopped(self.round())
@@ -174,11 +174,11 @@ class Shadow(Service):
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The coroutine's result; None if the thread was told to stop, which cancels it."""
-        assert self._wake is not None
+        assert self._wake_event is not None
         task = asyncio.ensure_future(work)
         while not task.done():
-            self._wake.clear()
-            waiter = asyncio.ensure_future(self._wake.wait())
+            self._wake_event.clear()
+            waiter = asyncio.ensure_future(self._wake_event.wait())
             await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
             waiter.cancel()
             if self.stopping and not task.done():
@@ -187,11 +187,11 @@ class Shadow(Service):
         return None if task.cancelled() else task.result()
 
     async def _wait(self, seconds: float | None) -> None:
-        assert self._wake is not None
+        assert self._wake_event is not None
         if seconds is not None and seconds <= 0:
             return
         try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            await asyncio.wait_for(self._wake_event.wait(), seconds)
         except TimeoutError:
             return
-        self._wake.clear()
+        self._wake_event.clear()

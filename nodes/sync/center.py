@@ -53,7 +53,7 @@ class ExchangeSession:
         return bool(self._answers)
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all elements of the exchange under way have come."""
         return self._missing == 0
 
@@ -65,9 +65,9 @@ class ExchangeSession:
     @property
     def memory_bytes(self) -> int:
         """Bytes of all that is kept for this client."""
-        own = self._buffer.nbytes if self._buffer is not None else 0
+        slice_bytes = self._buffer.nbytes if self._buffer is not None else 0
         coded = sum(one.payload.nbytes for one in self._answers.values() if one.coded and self._down_lossy)
-        return self.reference_bytes + own + coded
+        return self.reference_bytes + slice_bytes + coded
 
     def begin(self, request: int) -> None:
         """A new exchange, in the place of the last one."""
@@ -87,7 +87,7 @@ class ExchangeSession:
 
     def repeat(self, message: CenterExchange) -> CenterValues:
         """The remembered answer to a chunk; raises ValueError if that was no chunk of the exchange."""
-        self._place_of(message)
+        self._offset_of(message)
         answer = self._answers.get(message.start)
         if answer is None or answer.elements != message.elements:
             raise ValueError(
@@ -97,7 +97,7 @@ class ExchangeSession:
 
     def place(self, message: CenterExchange) -> None:
         """Takes a chunk that has not come yet; raises ValueError for one that cannot be taken."""
-        at = self._place_of(message)
+        at = self._offset_of(message)
         start, stop = message.start, message.start + message.elements
         if self._arrived.get(start) == message.elements:
             return
@@ -129,7 +129,7 @@ class ExchangeSession:
         if self._down_lossy:
             self._buffer = None
 
-    def _place_of(self, message: CenterExchange) -> int:
+    def _offset_of(self, message: CenterExchange) -> int:
         at = message.start - self._start
         if at < 0 or message.elements <= 0 or at + message.elements > self._elements:
             raise ValueError(
@@ -166,8 +166,8 @@ class CenterState:
         self.values: torch.Tensor | None = None
         self._seeded: dict[int, int] = {}
         self._seed: Float32Array | None = None
-        self._clients: dict[bytes, ExchangeSession] = {}
-        self._gone: set[bytes] = set()
+        self._sessions: dict[bytes, ExchangeSession] = {}
+        self._dead_trainers: set[bytes] = set()
         self._buffers = BufferPool(0)
         self.applied_slices = 0
         self.repeated_chunks = 0
@@ -182,8 +182,12 @@ class CenterState:
     @property
     def memory_bytes(self) -> int:
         """Bytes of the slice, of what is staged, and of what is remembered."""
-        own = self.values.numel() * 4 if self.values is not None else 0
-        return own + self._buffers.idle_bytes + sum(client.memory_bytes for client in self._clients.values())
+        slice_bytes = self.values.numel() * 4 if self.values is not None else 0
+        return (
+            slice_bytes
+            + self._buffers.idle_bytes
+            + sum(session.memory_bytes for session in self._sessions.values())
+        )
 
     def seed(self, message: CenterSeed) -> CenterValues:
         """A chunk of the first value; repeats and chunks after the last change nothing."""
@@ -203,33 +207,33 @@ class CenterState:
                 self._seeded = {}
         return CenterValues(message.request, message.start, 0, False, np.empty(0, dtype=np.uint8))
 
-    def exchange(self, client: bytes, message: CenterExchange) -> list[CenterValues]:
+    def exchange(self, identity: bytes, message: CenterExchange) -> list[CenterValues]:
         """A chunk of a replica; gives the chunks to answer now, if any."""
         center = self._require_center()
-        current = self._clients.get(client)
-        if client.rpartition(b"/")[0] in self._gone:
+        session = self._sessions.get(identity)
+        if identity.rpartition(b"/")[0] in self._dead_trainers:
             raise ValueError("this trainer was declared dead")
-        if current is None:
-            current = self._clients[client] = ExchangeSession(
+        if session is None:
+            session = self._sessions[identity] = ExchangeSession(
                 self.start, center.numel(), self._codecs, self._buffers
             )
-            self.reference_bytes += current.reference_bytes
-        if message.request < current.request:
+            self.reference_bytes += session.reference_bytes
+        if message.request < session.request:
             return []
-        if message.request > current.request:
-            if current.request and not current.answered:
+        if message.request > session.request:
+            if session.request and not session.answered:
                 self.abandoned_exchanges += 1
-            current.begin(message.request)
-        if current.answered:
+            session.begin(message.request)
+        if session.answered:
             self.repeated_chunks += 1
-            return [current.repeat(message)]
-        current.place(message)
-        if not current.whole:
+            return [session.repeat(message)]
+        session.place(message)
+        if not session.is_complete:
             return []
-        answer = current.buffer()
-        self._apply(center, current.values(), answer)
-        answers = current.answer(answer)
-        current.release()
+        answer = session.buffer()
+        self._apply(center, session.values(), answer)
+        answers = session.answer(answer)
+        session.release()
         return answers
 
     def read(self, message: CenterRead) -> CenterValues:
@@ -242,18 +246,20 @@ class CenterState:
         values = center[message.start - self.start : message.stop - self.start].copy()
         return CenterValues(message.request, message.start, len(values), False, _PLAIN.encode(values))
 
-    def copied(self) -> Float32Array | None:
+    def copy_values(self) -> Float32Array | None:
         """A copy of the slice as it is now; None before its first value."""
         return None if self.values is None else self.values.numpy().copy()
 
     def forget(self, token: str) -> int:
         """Forgets a dead trainer's threads, and takes nothing from it any more, should it not know; gives how
         many slices were applied for it without its knowing, at most: those whose answer nothing followed."""
-        self._gone.add(token.encode())
+        self._dead_trainers.add(token.encode())
         prefix = f"{token}/".encode()
-        mine = [self._clients.pop(client) for client in list(self._clients) if client.startswith(prefix)]
-        self.reference_bytes -= sum(client.reference_bytes for client in mine)
-        return sum(client.answered for client in mine)
+        ended = [
+            self._sessions.pop(identity) for identity in list(self._sessions) if identity.startswith(prefix)
+        ]
+        self.reference_bytes -= sum(session.reference_bytes for session in ended)
+        return sum(session.answered for session in ended)
 
     def _require_center(self) -> torch.Tensor:
         if self.values is None:

@@ -111,7 +111,7 @@ class SyncRole(ServingRole[CenterService]):
         self._orphaned_slices += service.state.forget(token)
 
     async def _checkpoint(self, service: CenterService, directory: Path) -> dict[str, Any]:
-        values = await service.run(service.state.copied)
+        values = await service.run(service.state.copy_values)
         if values is None:
             return {"files": []}
         name = f"sync-{self._index}"

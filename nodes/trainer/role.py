@@ -129,7 +129,7 @@ class TrainerRole(Role):
     def progress(self, examples: int) -> None:
         """See `Role.progress`; the schedule of the learning rates goes by it."""
         if self._outbox is not None:
-            self._shared.count.told(examples, self._outbox.confirmed_examples)
+            self._shared.count.update(examples, self._outbox.confirmed_examples)
 
     async def trace_processes(self, seconds: float) -> list[dict[str, Any]]:
         """See `Role.trace_processes`: those of the workers."""
@@ -181,7 +181,7 @@ class TrainerRole(Role):
 
     async def _gone(self, body: dict[str, Any]) -> dict[str, Any]:
         if body.get("role") == "sync" and self._sync is not None:
-            self._sync.lose(str(body["token"]))
+            self._sync.mark_lost(str(body["token"]))
         if body.get("role") == "embedding":
             for worker in self._workers:
                 worker.lose_shard(str(body["name"]))
@@ -207,7 +207,7 @@ class TrainerRole(Role):
         if self._sync is not None:
             # What is saved should be no mixture, but an interrupt waits for no slow round.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sync.quiet(), 1.0 if body.get("hurry") else None)
+                await asyncio.wait_for(self._sync.wait_idle(), 1.0 if body.get("hurry") else None)
         return self.metrics() | {
             "in_flight": held.in_flight,
             "held": all_held,
@@ -219,7 +219,7 @@ class TrainerRole(Role):
         where it takes all trainers to tell."""
         if self._sync is None:
             return self.metrics() | {"complete": False, "model_ready": False}
-        settled = await self._sync.settle(closing_round=bool(body.get("closing_round")))
+        settled = await self._sync.finalize(closing_round=bool(body.get("closing_round")))
         return self.metrics() | settled
 
     async def _replica_chunk(self, body: dict[str, Any]) -> dict[str, Any]:

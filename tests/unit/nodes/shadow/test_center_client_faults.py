@@ -112,9 +112,9 @@ def test_a_node_that_is_gone_ends_what_waits_for_it_at_once(context: Context) ->
             asyncio.ensure_future(link.read(link.slices[0])),
         ]
         await fakes[0].until_heard(6)
-        link.lose("another token")
+        link.mark_lost("another token")
         assert not any(future.done() for future in waiting)
-        link.lose(fakes[0].member.token)
+        link.mark_lost(fakes[0].member.token)
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(ended, PeerLost)
             assert str(ended) == "sync-0 is gone"
