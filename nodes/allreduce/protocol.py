@@ -1,15 +1,15 @@
-"""The all-reduce protocol of one trainer as a state machine without I/O or clock (contracts 6 and 9).
+"""The all-reduce protocol of one trainer: a state machine without I/O or clock.
 
-What happens comes in (`regroup`, `want`, `start`, `receive`, `tick`); what is to be sent is taken from
-`context.send_queue`, what has happened from `context.events`.
+Inputs are the methods `regroup`, `want`, `start`, `receive` and `tick`. Outputs are two queues: messages to
+send in `context.send_queue`, and events in `context.events`.
 
-A round has the id (generation, number). Its members say that they are ready (`round_meeting`); then each
-streams its values to those that reduce them, and the results to all (`round_streaming`). Membership has one
-authority, the coordinator, whose word is `regroup`; rounds are counted from 0 in each generation. A round
-that ends without a result ends its generation here: the next one waits for a `regroup`. The survivors of a
-round that cannot end normally all have its result, or none (`round_resolution`). One gap remains: a member
-that reduced its slice and then stalls at the very moment, so that the others give it up, may have completed
-the round, or may be given its results by one that had; such rounds are counted in `undecided_rounds`.
+A round has the id (generation, number). First its members report that they are ready (`rendezvous`). Then
+each sends its values to the members that reduce them, and its results to all (`streaming`). The coordinator
+alone decides on membership, by `regroup`; rounds are counted from 0 in each generation. A round that ends
+without a result ends its generation on this trainer: the next round waits for a `regroup`. If a round cannot
+end normally, either all survivors get its result or none does (`recovery`). One gap remains: a member may
+reduce its slice and then stall just as the others give it up. It may have completed the round, or may get the
+results from a member that had. Such rounds are counted in `undecided_rounds`.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ MOST_AHEAD = 1_000_000
 
 
 class AllReduceState:
-    """One trainer's part of all its rounds.
+    """The protocol state of one trainer over all its rounds.
 
     Args:
-        index: this trainer among all.
-        numel: elements of the replica; no round is of more.
-        seed: the job's, for groupings.
-        chunk_elements: of a chunk at most; the same on all trainers.
-        timeout_seconds: a peer that is waited for is late after so long without progress.
-        eager: whether rounds start without waiting for the others (but for the first of a generation).
-        codecs: of chunks and of results.
-        algorithm: whose state is handed to those that lag behind.
+        index: this trainer's index among all trainers.
+        numel: elements of the replica, and at most of a round.
+        seed: the job's seed, for groupings.
+        chunk_elements: the most elements of a chunk; the same on all trainers.
+        timeout_seconds: an awaited peer is late after so long without progress.
+        eager: whether rounds start without waiting for the others, except the first of a generation.
+        codecs: codecs of chunks and of results.
+        algorithm: the algorithm whose state is sent to trainers that lag behind.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class AllReduceState:
         codecs: LinkCodecs,
         algorithm: Algorithm,
     ) -> None:
-        # The payload of a lossy codec may be a little larger than what it encodes, where that is tiny.
+        # For tiny inputs the payload of a lossy codec may be a little larger than the input.
         reorder_buffer = ReorderBuffer(4 * numel + 65_536)
         self.context = ProtocolContext(index, timeout_seconds, PeerCoding(codecs, index), reorder_buffer)
         self._rendezvous = Rendezvous(
             self.context, algorithm, numel=numel, chunk_elements=chunk_elements, seed=seed, eager=eager
         )
-        # The result of a round, and that of the one before, which a late peer may still ask for.
+        # The result of a round, and of the one before, which a late peer may still request.
         buffers = BufferPool(bytes_of(numel, arrays=2))
         self._streaming = ChunkStreaming(self.context, chunk_elements, buffers)
         self._recovery = RoundRecovery(self.context, self._streaming)
@@ -99,7 +99,7 @@ class AllReduceState:
 
     @property
     def wanted(self) -> bool:
-        """Whether a peer is ready for a round that this trainer has not met for yet."""
+        """Whether a peer is ready for a round that this trainer has not begun."""
         context = self.context
         if context.current_round is not None or self._grouping is not None or not context.usable:
             return False
@@ -107,13 +107,13 @@ class AllReduceState:
 
     @property
     def streaming(self) -> bool:
-        """Whether this trainer gave its values to a round that is not over."""
+        """Whether this trainer gave its values to a round that has not ended."""
         peer_round = self.context.current_round
         return peer_round is not None and peer_round.work is not None
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of a round under way, of results kept for others, of early chunks and of references."""
+        """Memory in bytes: the current round, saved results, early chunks and references."""
         context = self.context
         work = (
             context.current_round.work.memory_bytes
@@ -129,7 +129,7 @@ class AllReduceState:
         )
 
     def regroup(self, generation: int, members: Sequence[int], now: float) -> None:
-        """The coordinator says who takes part from now on; what it said before is ignored."""
+        """Set the members from the coordinator's decision; an older generation is ignored."""
         context = self.context
         if generation <= context.generation:
             return
@@ -139,7 +139,7 @@ class AllReduceState:
         context.coding.forget()
         if context.current_round is not None:
             if context.index not in context.members or context.current_round.work is None:
-                # Nobody can complete a round that this trainer gave nothing to.
+                # Nobody can complete a round without this trainer's values.
                 context.end(context.current_round, "the group changed")
             elif context.current_round.phase is RoundPhase.RESOLVING:
                 self._recovery.leave(context.current_round)
@@ -149,10 +149,10 @@ class AllReduceState:
             self._try_to_begin(now)
 
     def want(self, grouping: Grouping, now: float) -> None:
-        """The trainer wants to meet: `Met` or `Ended` follows. Not while it streams."""
+        """Request the next round: `Met` or `Ended` follows. Not to be called while a round streams."""
         context = self.context
         if context.current_round is not None:
-            # A call that was given up began this round, and the others count on this trainer.
+            # A cancelled call began this round, and the others already wait for this trainer.
             if context.current_round.phase is RoundPhase.MET:
                 context.events.append(Met(context.current_round.round_id, context.current_round.group))
             return
@@ -162,7 +162,7 @@ class AllReduceState:
     def start(
         self, round_id: RoundId, values: Float32Array, weight: float, now: float, *, exchange: bool
     ) -> None:
-        """The trainer met, and gives its values: `Result` or `Ended` follows."""
+        """Start a round that was met with this trainer's values: `Result` or `Ended` follows."""
         peer_round = self.context.current_round
         if peer_round is None or peer_round.round_id != round_id or peer_round.phase is not RoundPhase.MET:
             self.context.events.append(Ended(round_id, "the group changed"))
@@ -170,38 +170,40 @@ class AllReduceState:
             self._streaming.start(peer_round, values, weight, now, exchange=exchange)
 
     def cancel(self, now: float) -> None:
-        """This trainer takes part in nothing more of this generation; what waits ends, and a round that it
-        gave its values to ends for all of its members alike."""
+        """Leave this generation.
+
+        A pending request ends. A round that has this trainer's values ends alike for all of its members.
+        """
         context = self.context
         if context.current_round is not None and context.current_round.work is not None:
             if context.current_round.phase is not RoundPhase.RESOLVING:
                 self._recovery.begin(context.current_round, now)
         elif context.current_round is not None:
-            context.end(context.current_round, "this trainer stops")
+            context.end(context.current_round, "this trainer leaves the group")
         elif self._grouping is not None:
-            context.events.append(Ended(context.upcoming, "this trainer stops"))
+            context.events.append(Ended(context.upcoming, "this trainer leaves the group"))
         self._grouping = None
         context.abandon_generation(context.generation)
         for peer in context.others:
             context.send_queue.notice(peer, PeerEnded(context.generation))
 
     def receive(self, peer: int, message: Message, now: float) -> None:
-        """Takes a message of another trainer; raises ValueError for one that cannot be."""
+        """Handle a message of another trainer; raises ValueError for an invalid one."""
         handler = self._handlers.get(type(message))
         if handler is None:
-            raise ValueError(f"a trainer takes no {message.KIND} from another")
+            raise ValueError(f"a trainer does not accept a {message.KIND} from another trainer")
         generation, number = getattr(message, "generation", 0), getattr(message, "number", 0)
         if not 0 <= generation <= self.context.generation + MOST_AHEAD or number < 0:
-            raise ValueError(f"the round {number} of generation {generation}")
+            raise ValueError(f"round {number} of generation {generation} is out of range")
         handler(peer, message, now)
 
     def tick(self, now: float) -> None:
-        """Time has passed; to be called several times in a timeout."""
+        """Advance the clock; to be called several times per timeout."""
         context, peer_round = self.context, self.context.current_round
         if peer_round is None:
             if self._grouping is not None and now > self._wanted_until:
                 self._grouping = None
-                context.events.append(Ended(context.upcoming, "this trainer is not of the group"))
+                context.events.append(Ended(context.upcoming, "this trainer is not in the group"))
         elif peer_round.phase is RoundPhase.MEETING:
             self._rendezvous.tick(peer_round, now)
         elif peer_round.phase is RoundPhase.STREAMING:

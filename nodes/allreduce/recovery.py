@@ -1,9 +1,9 @@
-"""How a round ends that cannot end normally: the survivors all get its result, or none does.
+"""Recovery of a round that cannot end normally: all survivors get its result, or none.
 
-Each member asks the others that survive whether they completed the round. One that did says so and gives its
-results; one that did not promises never to complete it any more, unless one that had gives it the results.
-Nobody can have completed the round unless every member had reduced its slice, so one that had not decides it
-at once.
+Each member asks the surviving others whether they completed the round. A member that did answers so and sends
+its results. A member that did not promises not to complete the round, unless one that completed it sends the
+results. No member can have completed the round unless every member had reduced its slice, so a single member
+that had not reduced its slice decides at once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .streaming import NO_POSITIONS, ChunkStreaming
 
 
 class RoundRecovery:
-    """One trainer's part of it."""
+    """One trainer's part of the recovery of its current round."""
 
     def __init__(self, context: ProtocolContext, streaming: ChunkStreaming) -> None:
         self._context = context
         self._streaming = streaming
 
     def begin(self, peer_round: PeerRound, now: float) -> None:
-        """The round under way, which this trainer gave its values to, cannot end normally."""
+        """Begin recovery of the current round, which has this trainer's values."""
         context = self._context
         peer_round.phase = RoundPhase.RESOLVING
         peer_round.resolving_since = now
@@ -36,12 +36,12 @@ class RoundRecovery:
         self.decide(peer_round)
 
     def leave(self, peer_round: PeerRound) -> None:
-        """Members are gone: nothing is expected of them any more."""
+        """Drop members that have left the group from the survivors."""
         peer_round.survivors &= set(self._context.members)
         self.decide(peer_round)
 
     def decide(self, peer_round: PeerRound) -> None:
-        """Ends the round if what the others said, and what is here, allows to."""
+        """End the round if the verdicts and the local state decide it."""
         context, work = self._context, peer_round.work
         assert work is not None
         if completers := peer_round.completers():
@@ -55,7 +55,7 @@ class RoundRecovery:
             self._give_up(peer_round)
 
     def on_resolve(self, peer: int, message: PeerResolve, now: float) -> None:
-        """A peer asks how a round ended here."""
+        """Answer a peer that asks how a round ended here."""
         context, round_id = self._context, round_of(message)
         peer_round = context.current(round_id, peer)
         completed, reduced = context.history.is_completed(round_id), True
@@ -65,11 +65,11 @@ class RoundRecovery:
                 self.begin(peer_round, now)
         elif peer_round is not None:
             reduced = False
-            context.end(peer_round, f"trainer {peer} gave the round up")
+            context.end(peer_round, f"trainer {peer} gave up the round")
         elif context.history.is_ended(round_id):
             reduced = context.history.had_reduced(round_id)
         elif round_id >= context.upcoming:
-            # This trainer gave that round nothing, and will not.
+            # This trainer gave no values to that round, and will not.
             context.abandon_generation(round_id.generation)
             reduced = False
         elif not completed:
@@ -77,7 +77,7 @@ class RoundRecovery:
         context.send_queue.notice(peer, PeerVerdict(*round_id, completed=completed, reduced=reduced))
 
     def on_verdict(self, peer: int, message: PeerVerdict, now: float) -> None:
-        """A peer says how a round ended there."""
+        """Record how a round ended at a peer."""
         peer_round = self._context.current(round_of(message), peer)
         if peer_round is not None and peer_round.phase is RoundPhase.RESOLVING:
             peer_round.record_progress(peer, now)
@@ -85,7 +85,7 @@ class RoundRecovery:
             self.decide(peer_round)
 
     def on_ended(self, peer: int, message: PeerEnded, now: float) -> None:
-        """A peer takes part in nothing more of a generation."""
+        """Handle a peer that left a generation."""
         context, peer_round = self._context, self._context.current_round
         if message.generation > context.generation:
             return
@@ -100,10 +100,10 @@ class RoundRecovery:
         if peer_round.phase is RoundPhase.STREAMING:
             self.begin(peer_round, now)
         elif peer_round.phase is not RoundPhase.RESOLVING:
-            context.end(peer_round, f"trainer {peer} takes part no more")
+            context.end(peer_round, f"trainer {peer} left the group")
 
     def tick(self, peer_round: PeerRound, now: float) -> None:
-        """Asks again, and gives up after the timeout."""
+        """Repeat unanswered requests, and give up after the timeout."""
         context, work = self._context, peer_round.work
         assert work is not None
         silent = [peer for peer in peer_round.survivors if peer not in peer_round.verdicts]
@@ -120,7 +120,7 @@ class RoundRecovery:
                 self.decide(peer_round)
 
     def _give_up(self, peer_round: PeerRound) -> None:
-        # A member that promised nothing may have completed the round, though it is gone, or cannot answer.
+        # A member without a promise may have completed the round, even if it is gone or cannot answer.
         if len(peer_round.verdicts) < len(peer_round.others) or peer_round.completers():
             self._context.undecided_rounds += 1
         self._context.end(peer_round, "a member is lost")

@@ -1,5 +1,7 @@
-"""The first part of a round: everyone of the group says that it is ready, and whoever lags behind adopts the
-algorithm's state."""
+"""The rendezvous before a round: every member reports that it is ready.
+
+A member whose state of the algorithm lags behind receives that state from another first.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,11 @@ from .state_transfer import StateReceiver, StateSender
 
 
 class Rendezvous:
-    """One trainer's part of it.
+    """One trainer's part of the rendezvous.
 
     Args:
-        numel: elements of each tensor of the algorithm's state; sent in chunks of `chunk_elements`.
+        numel: elements of each tensor of the algorithm's state.
+        chunk_elements: the most elements of a chunk of that state.
         eager: whether a round starts without waiting for the others; the first of a generation never does.
     """
 
@@ -35,7 +38,7 @@ class Rendezvous:
         self._numel, self._chunk, self._seed, self._eager = numel, chunk_elements, seed, eager
 
     def begin(self, grouping: Grouping, now: float) -> None:
-        """The next round of this generation; `Met` follows, or `Ended`."""
+        """Begin the next round of this generation; `Met` or `Ended` follows."""
         context = self._context
         groups = grouping(context.members, context.next_number, self._seed)
         group = next((tuple(sorted(group)) for group in groups if context.index in group), ())
@@ -52,14 +55,14 @@ class Rendezvous:
             self._check(peer_round, now)
 
     def on_ready(self, peer: int, message: PeerReady, now: float) -> None:
-        """A peer is ready for a round, perhaps not for the first time that it says so."""
+        """Record that a peer is ready for a round; the message may be a repeat."""
         context, round_id = self._context, round_of(message)
         peer_round = context.current(round_id, peer)
         if peer_round is None and round_id < context.latest_ready(peer):
             return
         before = context.ready.get(peer)
         known = before is not None and (round_of(before), before.version) == (round_id, message.version)
-        # An answer is not answered, or there would be no end of it.
+        # An acknowledgement is not acknowledged: the exchange of messages must end.
         repeated = known and not message.heard
         context.ready[peer] = message
         context.record_ready(peer, round_id)
@@ -73,25 +76,32 @@ class Rendezvous:
             self._apply_earlier_ready(peer_round, peer)
             self._check(peer_round, now)
         elif context.history.is_completed(round_id) and not message.heard:
-            # Without this peer's values: there are none in a round of nothing.
+            # It completed without this peer's values: a round of zero elements needs none.
             context.send_queue.notice(peer, PeerReady(*round_id, message.version, heard=True))
         elif repeated and round_id.generation == context.generation:
             context.wait(peer, round_id)
 
     def on_wait(self, peer: int, message: PeerWait, now: float) -> None:
-        """A peer is alive. Before it is ready it may take its time; afterwards it has to go on, unless
-        others keep it."""
+        """Record that a peer is alive.
+
+        A peer that is not ready yet may take its time. Once ready it must make progress, unless others
+        block it.
+        """
         peer_round = self._context.current(round_of(message), peer)
         if peer_round is None:
             return
         if len(message.blocked_by) > len(peer_round.group):
-            raise ValueError(f"blocked by {len(message.blocked_by)} of a group of {len(peer_round.group)}")
+            count = len(message.blocked_by)
+            raise ValueError(f"blocked by {count} trainers in a group of {len(peer_round.group)}")
         blockers = set(message.blocked_by.tolist()) - {self._context.index}
         if peer not in peer_round.ready or blockers:
             peer_round.record_progress(peer, now)
 
     def on_state_ask(self, peer: int, message: PeerStateAsk, now: float) -> None:  # noqa: ARG002
-        """A peer lags behind. The first round cannot complete, and so move the state, while it still asks."""
+        """Send the algorithm's state to a peer that lags behind.
+
+        The first round cannot complete, and so change the state, while the peer still requests it.
+        """
         context = self._context
         if (
             context.current_round is None
@@ -103,7 +113,7 @@ class Rendezvous:
             context.send_queue.chunk(peer, (context.current_round.round_id, *key), make)
 
     def on_state(self, peer: int, message: PeerState, now: float) -> None:
-        """A chunk of the state that this trainer adopts."""
+        """Accept a chunk of the state that this trainer receives."""
         peer_round = self._context.current_round
         if (
             peer_round is None
@@ -119,7 +129,7 @@ class Rendezvous:
                 self._met(peer_round)
 
     def tick(self, peer_round: PeerRound, now: float) -> None:
-        """Asks silent peers again, and gives up late ones."""
+        """Repeat requests to silent peers, and give up late ones."""
         context = self._context
         waited = [peer for peer in peer_round.others if peer not in peer_round.ready]
         if peer_round.state_receiver is not None:
@@ -128,15 +138,15 @@ class Rendezvous:
         for peer in late:
             context.report_late(peer)
         if late:
-            # Nobody can complete a round that this trainer gave nothing to.
-            context.end(peer_round, f"trainer {late[0]} was not there within {context.timeout_seconds:g} s")
+            # Nobody can complete a round without this trainer's values.
+            context.end(peer_round, f"trainer {late[0]} was not ready within {context.timeout_seconds:g} s")
             return
         for peer in waited:
             if peer_round.may_request(peer, now, context.policy):
                 self.repeat_request(peer_round, peer)
 
     def repeat_request(self, peer_round: PeerRound, peer: int) -> None:
-        """Says once more what a peer does not seem to have heard."""
+        """Repeat the message that a peer seems to have missed."""
         message = (
             peer_round.state_receiver.request()
             if peer_round.state_receiver is not None
@@ -148,7 +158,7 @@ class Rendezvous:
         return PeerReady(*peer_round.round_id, peer_round.version)
 
     def _apply_earlier_ready(self, peer_round: PeerRound, peer: int) -> None:
-        """Whether a peer is ready for this round, and how old its state is, from what it said before."""
+        """Take over a peer's readiness for this round from an earlier message."""
         ready = self._context.ready.get(peer)
         if ready is not None and round_of(ready) == peer_round.round_id:
             peer_round.ready.add(peer)
@@ -187,7 +197,7 @@ class Rendezvous:
         try:
             self._algorithm.load_state(state_receiver.state())
         except ValueError as error:
-            # Not the fault of the message that completed it.
+            # A RuntimeError: a ValueError would blame the message that completed the state.
             name = type(self._algorithm).__name__
             raise RuntimeError(f"{name} refused the state of trainer {state_receiver.donor}") from error
 

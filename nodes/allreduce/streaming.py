@@ -1,5 +1,7 @@
-"""The main part of a round: values go to those that reduce them, results to all, and what is lost is asked
-for."""
+"""Streaming of a round: values go to the members that reduce them, results to all.
+
+What is missing is requested again.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ NO_POSITIONS = np.empty(0, dtype=np.int32)
 
 
 class ChunkStreaming:
-    """One trainer's part of it; `chunk_elements` is the same on all of them.
+    """One trainer's part of the streaming.
 
     Args:
-        buffers: where the results go. One is in use as long as its round, `Standing.history`, a frame that
-            is still to be sent, or whoever asked for the round has anything of it.
+        chunk_elements: the most elements of a chunk; the same on all trainers.
+        buffers: the pool of result buffers. A buffer is in use while its round, the history, a frame that
+            is still to be sent, or the caller of the round refers to it.
     """
 
     def __init__(self, context: ProtocolContext, chunk_elements: int, buffers: BufferPool) -> None:
@@ -34,7 +37,7 @@ class ChunkStreaming:
     def start(
         self, peer_round: PeerRound, values: Float32Array, weight: float, now: float, *, exchange: bool
     ) -> None:
-        """This trainer gives its values; what others gave before is taken now."""
+        """Start a round with this trainer's values, and accept the chunks that came early."""
         context = self._context
         if exchange:
             coding = float32_coding(peer_round.group, context.index)
@@ -60,7 +63,7 @@ class ChunkStreaming:
                 self._send_result(peer_round.round_id, position, peer_round.others)
         for peer in peer_round.others:
             for message in context.reorder_buffer.take(peer, peer_round.round_id):
-                # Before this trainer gave anything only an exchange has results.
+                # Before this trainer gave its values, only an exchange has results.
                 if isinstance(message, PeerChunk):
                     self._take_chunk(peer_round, peer, message, now)
                 elif exchange:
@@ -68,7 +71,7 @@ class ChunkStreaming:
         self.complete_if_whole(peer_round)
 
     def on_chunk(self, peer: int, message: PeerChunk, now: float) -> None:
-        """A peer's values. They may come before this trainer is there, or knows of the generation."""
+        """Accept a peer's values; they may arrive before this trainer's round or generation begins."""
         context, round_id = self._context, round_of(message)
         context.record_ready(peer, round_id)
         peer_round = context.current(round_id, peer)
@@ -86,7 +89,7 @@ class ChunkStreaming:
             context.reorder_buffer.add(peer, message)
 
     def on_result(self, peer: int, message: PeerResult, now: float) -> None:
-        """A result from the peer that reduces it, or from one that completed the round."""
+        """Accept a result from the peer that reduces it, or from one that completed the round."""
         context, round_id = self._context, round_of(message)
         peer_round = context.current(round_id, peer)
         if peer_round is None or peer_round.work is None:
@@ -109,15 +112,18 @@ class ChunkStreaming:
         position = message.position
         known = 0 <= position < len(work.chunks)
         if known and work.chunks[position].owner != peer and peer not in peer_round.completers():
-            raise ValueError(f"a result at position {position}, which another reduces")
+            raise ValueError(f"a result at position {position}, which another trainer reduces")
         if work.take_result(position, Packed(message.base, message.elements, message.payload)):
             self._record_progress(peer_round, peer, now)
 
     def on_ask(self, peer: int, message: PeerAsk, now: float) -> None:  # noqa: ARG002
-        """A peer lacks something of a round."""
+        """Answer a peer that requests missing chunks or results of a round."""
         context, round_id = self._context, round_of(message)
         if len(message.chunks) + len(message.results) > 2 * MOST_REQUESTED_POSITIONS:
-            raise ValueError(f"{len(message.chunks)} chunks and {len(message.results)} results asked for")
+            raise ValueError(
+                f"{len(message.chunks)} chunks and {len(message.results)} results requested; "
+                f"at most {2 * MOST_REQUESTED_POSITIONS} together are allowed"
+            )
         peer_round = context.current(round_id, peer)
         if peer_round is None:
             self._answer_from_memory(peer, round_id, message.results.tolist())
@@ -127,7 +133,7 @@ class ChunkStreaming:
             self._answer(peer_round, peer_round.work, peer, message)
 
     def tick(self, peer_round: PeerRound, now: float) -> list[int]:
-        """Asks silent peers for what is missing; gives those that are late."""
+        """Request missing chunks from silent peers; return the peers that are late."""
         context, work = self._context, peer_round.work
         assert work is not None
         waited = [
@@ -140,12 +146,12 @@ class ChunkStreaming:
         if not late and now - peer_round.last_progress > 2 * context.timeout_seconds:
             slow = [peer for peer in waited if peer in peer_round.ready]
             late = [] if len(slow) < len(waited) else slow
-        # Who gave all its values may only lack those of another, which is silent here too.
+        # A peer that gave all its values may itself wait for another, which is silent here too.
         guilty = [peer for peer in late if work.missing_chunks(peer)]
         return guilty or late
 
     def complete_if_whole(self, peer_round: PeerRound) -> None:
-        """Completes the round when all results are here, and it may complete."""
+        """Complete the round if all results are here and no promise forbids it."""
         context, work = self._context, peer_round.work
         if work is None or not work.complete:
             return
@@ -229,7 +235,7 @@ class ChunkStreaming:
         def make() -> PeerResult | None:
             peer_round = self._context.current_round
             if peer_round is not None and peer_round.round_id == round_id:
-                # Once it was promised not to complete the round, nobody else may complete by this trainer.
+                # After the promise not to complete the round, this trainer must not help others complete it.
                 packed = (
                     peer_round.work.packed.get(position) if peer_round.work and peer_round.streams else None
                 )

@@ -1,8 +1,8 @@
-"""A trainer's link to the other trainers over ZeroMQ, on the asyncio loop of its shadow thread.
+"""The transport of the all-reduce protocol over ZeroMQ, on the shadow thread's loop.
 
-The protocol is in `allreduce_state`; this carries its messages and wakes who waits. A trainer receives on one
-ROUTER and sends on a DEALER to each other one. Chunks leave without a copy, from memory that nobody writes:
-the values of `mean` and its result, which the caller leaves alone.
+It carries the messages of `protocol.AllReduceState` and completes the futures of its callers. A trainer
+receives on one ROUTER, and sends on one DEALER per peer. Chunks are sent without a copy, from memory that
+nobody writes: the values of `mean` and its result, which the caller must not change.
 """
 
 from __future__ import annotations
@@ -44,35 +44,38 @@ class AllReduceGroup:
 
     @property
     def round_number(self) -> int:
-        """How many rounds this set of trainers met for before."""
+        """The number of rounds that this set of trainers met for before."""
         return self.round_id.number
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
-        """See `Group.mean`. A call that is cancelled still gives its values to the others, so they must
-        not change until the next `meet` returns."""
+        """See `Group.mean`.
+
+        A cancelled call still sends its values to the others, so they must not change until the next
+        `meet` returns.
+        """
         return await self.transport.reduce(self, values, weight, exchange=False)
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """See `Group.exchange`; what holds for a cancelled `mean` holds here."""
+        """See `Group.exchange`; a cancelled call is as that of `mean`."""
         if len(self.members) > 2:
-            raise ValueError(f"exchange in a group of {len(self.members)}; it is for two")
+            raise ValueError(f"exchange in a group of {len(self.members)} trainers; it takes a group of two")
         return await self.transport.reduce(self, values, 1.0, exchange=len(self.members) == 2)
 
 
 class AllReduceTransport:
-    """The other trainers as one thread's asyncio loop sees them; `meet` is that of `Peers`.
+    """The other trainers, for one thread's asyncio loop; `meet` implements that of `Peers`.
 
-    Made on that loop, which everything here belongs to.
+    It is made on that loop, and all methods belong to it unless they say otherwise.
 
     Args:
-        socket: what the others send to; closed by `close`.
+        socket: the socket that the others send to; `close` closes it.
         members: all trainers, by index.
-        index: this one; `token` its node's.
+        index: this trainer; `token` is its node's.
         numel, seed, chunk_bytes, timeout_seconds, eager, codecs, algorithm: see `AllReduceState`.
-        on_late: (generation, index): that trainer is late. The coordinator must answer with a `regroup`,
-            since no round is begun in this generation any more.
-        on_excluded: this trainer wants to meet and is not of the group; once a `meet`.
-        on_wanted: `wanted` has become true.
+        on_late: called with (generation, index) of a late trainer. The coordinator must answer with a
+            `regroup`, since no further round begins in this generation.
+        on_excluded: called once per `meet` if this trainer is not in the group.
+        on_wanted: called when `wanted` becomes true.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class AllReduceTransport:
 
     @property
     def wanted(self) -> bool:
-        """Whether a peer is ready for a round that this trainer has not met for yet."""
+        """Whether a peer is ready for a round that this trainer has not begun."""
         return self._state.wanted
 
     @property
@@ -141,17 +144,17 @@ class AllReduceTransport:
 
     @property
     def refused_messages(self) -> int:
-        """What was not understood, here or by the others."""
+        """Messages refused here or by the others."""
         lines = sum(sender.refused_messages for sender in self._senders.values())
         return self._refused + self._listener.refused_messages + lines
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the protocol holds: see `AllReduceState.memory_bytes`."""
+        """Memory of the protocol in bytes; see `AllReduceState.memory_bytes`."""
         return self._state.memory_bytes
 
     def metrics(self) -> dict[str, int]:
-        """Counts of what this link itself sent, to be summed over trainers; any thread may read them."""
+        """Return counts of what this trainer sent, to be summed over trainers; any thread may call."""
         ways = summed(sender.traffic.metrics("peers") for sender in self._senders.values())
         context = self._state.context
         owned_positions = {
@@ -163,16 +166,19 @@ class AllReduceTransport:
 
     @property
     def undecided_rounds(self) -> int:
-        """Rounds that ended here while a member that is gone may have completed them."""
+        """Rounds that ended here although a lost member may have completed them."""
         return self._state.context.undecided_rounds
 
     async def meet(self, grouping: Grouping = everyone) -> AllReduceGroup:
-        """See `Peers.meet`. Raises PeerLost also where this trainer is not of the group, or no new group
-        was formed after a lost peer, within the timeout."""
+        """See `Peers.meet`.
+
+        Raises PeerLost also if, within the timeout, this trainer is not in the group or no new group was
+        formed after a lost peer.
+        """
         if self._closed:
-            raise PeerLost("the link is closed")
+            raise PeerLost("the connection to the other trainers is closed")
         if self._reducing is not None and not self._reducing[1].done():
-            # A call that was cancelled; its values are still under way.
+            # A cancelled call's values are still being sent.
             await asyncio.wait({self._reducing[1]})
         self._meeting = self._loop.create_future()
         self._state.want(grouping, self._loop.time())
@@ -183,15 +189,15 @@ class AllReduceTransport:
     async def reduce(
         self, group: AllReduceGroup, values: torch.Tensor, weight: float, *, exchange: bool
     ) -> torch.Tensor:
-        """What `mean` and `exchange` of a group do."""
+        """Run `mean` or `exchange` of a group."""
         if values.dtype != torch.float32 or values.dim() != 1 or values.numel() > self._numel:
             raise ValueError(
-                f"{values.dtype} of shape {tuple(values.shape)}; float32 [<= {self._numel}] it is"
+                f"{values.dtype} of shape {tuple(values.shape)} given; float32 [<= {self._numel}] is expected"
             )
         if not 0 <= weight < float("inf"):
-            raise ValueError(f"the weight {weight}; it must be finite, and not negative")
+            raise ValueError(f"the weight {weight} given; it must be finite and not negative")
         done: asyncio.Future[torch.Tensor] = self._loop.create_future()
-        # A call that is cancelled does not look at it.
+        # A cancelled caller never retrieves the exception.
         done.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._reducing = group.round_id, done
         array = values.detach().contiguous().numpy()
@@ -200,18 +206,18 @@ class AllReduceTransport:
         return await asyncio.shield(done)
 
     def regroup(self, generation: int, members: Sequence[int]) -> None:
-        """Who takes part from now on, as the coordinator says."""
+        """Set the members from the coordinator's decision."""
         if not self._closed:
             self._guarded(lambda: self._state.regroup(generation, members, self._loop.time()))
 
     def cancel(self) -> None:
-        """This trainer takes part in nothing more of this generation; what waits ends with PeerLost."""
+        """Leave this generation; pending calls end with PeerLost."""
         if not self._closed:
             self._state.cancel(self._loop.time())
             self._deliver_events()
 
     async def close(self) -> None:
-        """Ends what waits with PeerLost, and closes the sockets; a second time does nothing."""
+        """End pending calls with PeerLost and close the sockets; a second call does nothing."""
         if self._closed:
             return
         self.cancel()
@@ -223,13 +229,13 @@ class AllReduceTransport:
             sender.close()
         self._listener.close()
 
-    # ZeroMQ's descriptors only say that something changed, once; so what is there is taken until nothing is.
-    # By hand: docs/architecture.md says what a message costs with `zmq.asyncio`, as `CenterLine` has it.
+    # ZeroMQ's descriptors are edge-triggered, so messages are received until none is left. They are driven by
+    # hand: docs/architecture.md says what a message costs with `zmq.asyncio`, as in `CenterConnection`.
 
     def _on_activity(self) -> None:
         for sender in self._senders.values():
             sender.log_refusals()
-        # Their next turn has come already where one is scheduled.
+        # A scheduled turn will run anyway.
         if not self._receiving:
             self._receive()
         if not self._sending:
@@ -245,7 +251,7 @@ class AllReduceTransport:
                 return
             self._accept(*received)
             self._deliver_events()
-        # The rest after the others' turn.
+        # The rest later: the loop's other tasks get their turn.
         if not self._receiving:
             self._receiving = True
             self._loop.call_soon(self._receive)
@@ -254,15 +260,15 @@ class AllReduceTransport:
         peer = self._peers.get(identity)
         try:
             if peer is None:
-                raise ValueError("not one of the trainers")
+                raise ValueError("the sender is not one of the trainers")
             self._state.receive(peer, message, self._loop.time())
         except ValueError as error:
             self._refused += 1
             log.error("refused a %s from %r: %s", message.KIND, identity, error)
             self._listener.send(identity, Failure(request=0, what=str(error)))
         except Exception as error:
-            # The algorithm's own, or a bug: whoever waits must hear of it.
-            log.exception("a %s from trainer %s", message.KIND, peer)
+            # An error of the algorithm, or a bug: the waiting caller must get it.
+            log.exception("a %s from trainer %s could not be handled", message.KIND, peer)
             self._fail(error)
 
     def _send(self) -> None:
@@ -295,8 +301,8 @@ class AllReduceTransport:
         try:
             step()
         except Exception as error:
-            # A grouping's own, or a bug: whoever waits must hear of it.
-            log.exception("the group's protocol failed")
+            # An error of the grouping, or a bug: the waiting caller must get it.
+            log.exception("the all-reduce protocol failed")
             self._fail(error)
         self._deliver_events()
 

@@ -181,7 +181,7 @@ def test_early_chunks_are_bounded() -> None:
         reorder_buffer.add(0, chunk(1, 2))
     reorder_buffer.add(1, chunk(7, 0))
     reorder_buffer.add(0, chunk(2, 0))
-    with pytest.raises(ValueError, match="after one of"):
+    with pytest.raises(ValueError, match="came after one of"):
         reorder_buffer.add(0, chunk(1, 0))
     assert reorder_buffer.memory_bytes == 80
     assert reorder_buffer.take(0, RoundId(1, 1)) == []
@@ -214,21 +214,21 @@ NO_POSITIONS = np.zeros(0, dtype=np.int32)
     [
         (PeerChunk(1, 0, 99, 4, 1.0, 0, payload(4)), "position 99"),
         (PeerChunk(1, 0, -1, 4, 1.0, 0, payload(4)), "position -1"),
-        (PeerChunk(1, 0, 3, 4, 1.0, 0, payload(4)), "position 3 is not reduced here"),
-        (PeerChunk(1, 0, 0, 5, 1.0, 0, payload(5)), "5 elements at a position of 4"),
+        (PeerChunk(1, 0, 3, 4, 1.0, 0, payload(4)), "does not reduce position 3"),
+        (PeerChunk(1, 0, 0, 5, 1.0, 0, payload(5)), "5 elements at position 0; 4 are expected"),
         (PeerChunk(1, 0, 0, 4, -1.0, 0, payload(4)), "weight"),
         (PeerChunk(1, 0, 0, 4, float("nan"), 0, payload(4)), "weight"),
         (PeerChunk(1, 0, 0, 4, 1.0, 0, payload(3)), "12 bytes came for 4 elements"),
         (PeerChunk(1, 0, 0, 4, 1.0, 9, payload(4)), "9"),
-        (PeerResult(1, 0, 0, 4, 0, payload(4)), "which another reduces"),
+        (PeerResult(1, 0, 0, 4, 0, payload(4)), "which another trainer reduces"),
         (PeerResult(1, 0, 99, 4, 0, payload(4)), "no position 99"),
-        (PeerResult(1, 0, 3, 3, 0, payload(3)), "3 elements at a position of 4"),
+        (PeerResult(1, 0, 3, 3, 0, payload(3)), "3 elements at position 3; 4 are expected"),
         (PeerAsk(1, 0, NO_POSITIONS, np.zeros(2049, dtype=np.int32)), "2049 results"),
         (PeerWait(1, 0, np.zeros(3, dtype=np.int32)), "blocked by 3"),
         (PeerReady(-1, 0, 0), "generation -1"),
         (PeerReady(2**40, 0, 0), "generation"),
         (PeerReady(1, -1, 0), "round -1"),
-        (Lookup(1, NO_POSITIONS), "takes no lookup"),
+        (Lookup(1, NO_POSITIONS), "does not accept a lookup"),
     ],
     ids=lambda given: given.KIND if isinstance(given, Message) else str(given),
 )
