@@ -1,7 +1,4 @@
-"""Counting rounds and the sync gap of one trainer.
-
-Where the workers of a trainer wait for a round that all trainers run together, at a fixed rate.
-"""
+"""Rounds of one trainer: their counts, the sync gap, and the fixed-rate barrier."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from typing import Any
 
 
 class RoundCounter:
-    """Rounds, gaps and seconds of one trainer. Any of its threads may call.
+    """Counts of rounds, gaps and seconds of one trainer. Any of its threads may call.
 
     The sync gap is the number of iterations of the whole trainer between two completed rounds.
 
     Args:
-        iterations: gives the trainer's iterations so far, over all its workers.
+        iterations: returns the trainer's iterations so far, over all its workers.
     """
 
     def __init__(self, iterations: Callable[[], int]) -> None:
@@ -36,10 +33,12 @@ class RoundCounter:
     def completed(
         self, started_iterations: int, seconds: float, cpu_seconds: float, ended_iterations: int | None = None
     ) -> None:
-        """A round is complete; it carried the replica as it was at `started_iterations`. `ended_iterations`
-        is when it was, if that is not now."""
+        """Count a complete round, which synchronized the replica as of `started_iterations`.
+
+        `ended_iterations` are the iterations at its end, if that is not now.
+        """
         with self._lock:
-            # Of two workers' rounds the later one may be told first.
+            # Of two workers' rounds the later one may be reported first.
             now = max(
                 self._iterations() if ended_iterations is None else ended_iterations,
                 self._iterations_at_last_round,
@@ -54,12 +53,12 @@ class RoundCounter:
             self._synced_iterations = max(self._synced_iterations, started_iterations)
 
     def incomplete(self) -> None:
-        """A round ended without all of its slices."""
+        """Count a round that ended without all of its slices."""
         with self._lock:
             self._incomplete += 1
 
     def metrics(self) -> dict[str, Any]:
-        """The counts so far. The open gap, since the last round, counts toward the maximum."""
+        """Return the counts so far; the gap since the last round counts toward the maximum."""
         with self._lock:
             open_gap = self._iterations() - self._iterations_at_last_round
             return {
@@ -84,14 +83,15 @@ class _WorkerStatus(Enum):
 
 
 class RoundGate:
-    """A barrier of workers and the shadow thread. Any thread may call; workers call for themselves.
+    """A barrier of the workers and the shadow thread, for fixed-rate rounds with peers.
 
-    A round is due when no worker is at work and either one has come to the gate, or another trainer waits
-    for this one. A worker without input for STARVED_SECONDS does not hold rounds up: at the end of the input
-    the trainers that have none left still take part, so that nobody waits for them in vain.
+    Any thread may call; a worker calls for itself. A round is due when no worker is working and either a
+    worker is at the gate or another trainer waits for this one. A worker without input for STARVED_SECONDS
+    does not delay rounds: at the end of the input, trainers that have none left still take part, so that the
+    others do not wait for them in vain.
 
     Args:
-        workers: how many there are.
+        workers: the number of workers.
         every: iterations of a worker between two rounds, k.
         arrived: called, on the worker's thread, when a round may have become due.
     """
@@ -107,20 +107,20 @@ class RoundGate:
         self._open = False
 
     def work(self, index: int) -> None:
-        """Waits for the end of a round that is under way, then counts as working."""
+        """Wait for the end of the current round, then mark the worker as working."""
         with self._changed:
             while self._in_round and not self._open:
                 self._changed.wait()
             self._statuses[index] = _WorkerStatus.WORKING
 
     def iterated(self, index: int) -> None:
-        """After an iteration; every k-th one waits here until a round has ended, or the gate is opened."""
+        """Count an iteration; after every k-th, wait until a round has ended or the gate is opened."""
         self._iterations[index] += 1
         if self._iterations[index] % self._every == 0:
             self.arrive(index)
 
     def arrive(self, index: int) -> None:
-        """Waits until a round has ended, or the gate is opened."""
+        """Wait until a round has ended or the gate is opened."""
         with self._changed:
             if self._open:
                 return
@@ -132,14 +132,14 @@ class RoundGate:
             self._statuses[index] = _WorkerStatus.WORKING
 
     def starve(self, index: int) -> None:
-        """The worker has nothing to train, and says so again and again."""
+        """Mark the worker as without input; it may call this repeatedly."""
         with self._changed:
             if self._statuses[index] is _WorkerStatus.WORKING:
                 self._statuses[index] = _WorkerStatus.STARVED
                 self._starved_since[index] = time.monotonic()
 
     def enter(self, *, wanted: bool) -> bool:
-        """Begins a round if one is due; `wanted` says whether another trainer waits for this one."""
+        """Begin a round if one is due; `wanted` says whether another trainer waits for this one."""
         with self._changed:
             now = time.monotonic()
             if (
@@ -154,7 +154,7 @@ class RoundGate:
             return True
 
     def leave(self) -> None:
-        """The round has ended, complete or not: who waits for it goes on."""
+        """End the round, complete or not, and release the waiting workers."""
         with self._changed:
             self._in_round = False
             for index, status in enumerate(self._statuses):
@@ -163,7 +163,7 @@ class RoundGate:
             self._changed.notify_all()
 
     def open(self) -> None:
-        """For good: nobody waits any more."""
+        """Open the gate for good; no worker waits any more."""
         with self._changed:
             self._open = True
             self._changed.notify_all()

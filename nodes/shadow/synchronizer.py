@@ -1,4 +1,4 @@
-"""A trainer's synchronization as its control thread sees it: the shadow thread, the fixed rate, the group."""
+"""A trainer's synchronization, controlled from its control thread."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ log = logging.getLogger(__name__)
 
 
 class Synchronizer:
-    """Made when the trainer meets the others. All methods are the control thread's, which never blocks.
+    """The shadow thread, the fixed-rate rounds and the group of one trainer.
+
+    It is made when the trainer meets the others. All methods belong to the control thread, and never block.
 
     Args:
-        socket: where the other trainers reach this one; None for an algorithm without peers. The shadow
-            thread takes it over.
-        state: the algorithm's, of a run that goes on.
+        socket: the listener for the other trainers; None for an algorithm without peers. The shadow thread
+            takes it over.
+        state: the algorithm's state, for a run that is resumed.
     """
 
     def __init__(
@@ -77,36 +79,38 @@ class Synchronizer:
         self._shadow = Shadow(shared, algorithm, open_links, self.rounds, self._gate, node.fail)
 
     def start(self) -> None:
-        """Starts the shadow thread; no round begins yet."""
+        """Start the shadow thread; no round begins yet."""
         self._shadow.start()
 
     async def seed(self, model: torch.Tensor | None) -> None:
-        """Gives the center its first value: `model`, float32 [numel], or else that of this replica. Raises
-        PeerLost."""
+        """Send the center its first value: `model`, float32 [numel], or else this replica.
+
+        Raises PeerLost.
+        """
         if self._algorithm.needs_center:
             first = self._shared.replica.snapshot(self._shared.replica.whole) if model is None else model
             await self._shadow.call(lambda links: links.center.seed(first))
 
     def begin(self) -> None:
-        """Training begins, and rounds with it."""
+        """Begin rounds, as training begins."""
         self._shadow.begin()
 
     def pause(self) -> None:
-        """Training ends: no further round begins, and no worker waits for one."""
+        """End rounds, as training ends: none begins, and no worker waits for one."""
         self._shadow.pause()
 
     async def wait_idle(self) -> None:
-        """Returns when no round is under way."""
+        """Return when no round is under way."""
         await self._shadow.call(lambda _: self._shadow.wait_idle())
 
     def mark_lost(self, token: str) -> None:
-        """A sync node is gone."""
+        """Mark a sync node as lost."""
         self._shadow.call_soon(lambda links: links.mark_lost(token))
         for fixed in self.fixed:
             fixed.mark_lost(token)
 
     async def regroup(self, view: GroupView) -> None:
-        """Another generation of trainers; ends the rounds of the last one."""
+        """Set another generation of trainers; this ends the rounds of the last one."""
 
         async def on_loop(links: ZmqPeers) -> None:
             if links.peers is not None:
@@ -115,14 +119,16 @@ class Synchronizer:
         await self._shadow.call(on_loop)
 
     async def finalize(self, *, closing_round: bool) -> dict[str, Any]:
-        """After training: the closing round, if asked for, and the model that comes out if every trainer
-        has it. Gives `complete`, `model_ready` and the model's digest."""
+        """Run the closing round, if requested, and make the final model if every trainer has it.
+
+        To be called after training. Returns `complete`, `model_ready`, `model_digest` and `model_rounds`.
+        """
         complete = await self._shadow.call(lambda _: self._shadow.round()) if closing_round else False
         self._model = None
         origin = self._algorithm.model
         if origin is ModelOrigin.MEAN:
             self._model = await self._mean_of_replicas()
-        # A center still moves while the others settle; it is read when it is asked for.
+        # A center still changes while the others finalize; it is read when it is requested.
         model = await self.model() if origin in (ModelOrigin.MEAN, ModelOrigin.GLOBAL) else None
         digest = await asyncio.to_thread(digest_of, model) if model is not None else ""
         return {
@@ -133,8 +139,11 @@ class Synchronizer:
         }
 
     async def model(self) -> torch.Tensor | None:
-        """The model that comes out, float32 [numel]; None if it is each replica's own, or cannot be had. A
-        mean is that of the last `finalize`."""
+        """Return the final model, float32 [numel].
+
+        None if each replica is a model of its own, or if it cannot be had. A mean is that of the last
+        `finalize`.
+        """
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
@@ -146,7 +155,7 @@ class Synchronizer:
         return self._model
 
     async def between_rounds(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the shadow thread, where no step of a round is half done, and gives its result."""
+        """Run `work` on the shadow thread, between two steps of a round, and return its result."""
 
         async def on_loop(links: ZmqPeers) -> T:  # noqa: ARG001
             return work()
@@ -154,7 +163,7 @@ class Synchronizer:
         return await self._shadow.call(on_loop)
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far, over all threads."""
+        """Return the counts so far, over all threads."""
         ends = [self._shadow.bytes(), *(fixed.bytes for fixed in self.fixed)]
         links = summed([self._shadow.link_metrics(), *(fixed.link_metrics() for fixed in self.fixed)])
         return self.rounds.metrics() | {
@@ -164,13 +173,13 @@ class Synchronizer:
         }
 
     def stop(self) -> None:
-        """Tells the shadow thread to end, and lets workers go that wait for a round."""
+        """Tell the shadow thread to end, and release workers that wait for a round."""
         if self._gate is not None:
             self._gate.open()
         self._shadow.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits for the shadow thread's end; from a thread of its own."""
+        """Wait for the shadow thread's end; not to be called on the control thread."""
         return self._shadow.join(timeout_seconds)
 
     def _set_up_fixed_rate(self) -> None:
@@ -196,7 +205,7 @@ class Synchronizer:
         try:
             return await self._shadow.call(mean)
         except PeerLost as error:
-            log.warning("the replicas' mean cannot be had: %s", error)
+            log.warning("the mean of the replicas cannot be computed: %s", error)
             return None
 
     def _report_late(self, generation: int, index: int) -> None:
@@ -211,7 +220,7 @@ class Synchronizer:
             self._shadow.wake()
 
     def _report(self, verb: str, body: dict[str, Any]) -> None:
-        """Asks the coordinator, from any thread."""
+        """Send a report to the coordinator; any thread may call."""
 
         def on_control() -> None:
             asking = self._node.coordinator.ask(verb, body, timeout_seconds=REPORT_SECONDS)
@@ -221,4 +230,4 @@ class Synchronizer:
 
 
 def _warn(error: BaseException) -> None:
-    log.warning("the coordinator did not take a report: %s", error)
+    log.warning("the coordinator did not accept a report: %s", error)
