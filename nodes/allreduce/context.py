@@ -202,7 +202,7 @@ class ProtocolContext:
             self._seen[peer] = round_id
             self.history.release_before(peer, round_id)
 
-    def current(self, round_id: RoundId, peer: int) -> PeerRound | None:
+    def find_round(self, round_id: RoundId, peer: int) -> PeerRound | None:
         """Return the current round if it has this id and the peer is in its group."""
         peer_round = self.current_round
         return (

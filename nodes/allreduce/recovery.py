@@ -57,7 +57,7 @@ class RoundRecovery:
     def on_resolve(self, peer: int, message: PeerResolve, now: float) -> None:
         """Answer a peer that asks how a round ended here."""
         context, round_id = self._context, round_of(message)
-        peer_round = context.current(round_id, peer)
+        peer_round = context.find_round(round_id, peer)
         completed, reduced = context.history.is_completed(round_id), True
         if peer_round is not None and peer_round.work is not None:
             reduced = peer_round.work.reduced
@@ -78,7 +78,7 @@ class RoundRecovery:
 
     def on_verdict(self, peer: int, message: PeerVerdict, now: float) -> None:
         """Record how a round ended at a peer."""
-        peer_round = self._context.current(round_of(message), peer)
+        peer_round = self._context.find_round(round_of(message), peer)
         if peer_round is not None and peer_round.phase is RoundPhase.RESOLVING:
             peer_round.record_progress(peer, now)
             peer_round.verdicts[peer] = message

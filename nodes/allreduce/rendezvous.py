@@ -57,7 +57,7 @@ class Rendezvous:
     def on_ready(self, peer: int, message: PeerReady, now: float) -> None:
         """Record that a peer is ready for a round; the message may be a repeat."""
         context, round_id = self._context, round_of(message)
-        peer_round = context.current(round_id, peer)
+        peer_round = context.find_round(round_id, peer)
         if peer_round is None and round_id < context.latest_ready(peer):
             return
         before = context.ready.get(peer)
@@ -87,7 +87,7 @@ class Rendezvous:
         A peer that is not ready yet may take its time. Once ready it must make progress, unless others
         block it.
         """
-        peer_round = self._context.current(round_of(message), peer)
+        peer_round = self._context.find_round(round_of(message), peer)
         if peer_round is None:
             return
         if len(message.blocked_by) > len(peer_round.group):

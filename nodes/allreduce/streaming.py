@@ -74,7 +74,7 @@ class ChunkStreaming:
         """Accept a peer's values; they may arrive before this trainer's round or generation begins."""
         context, round_id = self._context, round_of(message)
         context.record_ready(peer, round_id)
-        peer_round = context.current(round_id, peer)
+        peer_round = context.find_round(round_id, peer)
         if peer_round is not None and peer_round.phase is RoundPhase.STREAMING:
             self._take_chunk(peer_round, peer, message, now)
             self.complete_if_whole(peer_round)
@@ -91,7 +91,7 @@ class ChunkStreaming:
     def on_result(self, peer: int, message: PeerResult, now: float) -> None:
         """Accept a result from the peer that reduces it, or from one that completed the round."""
         context, round_id = self._context, round_of(message)
-        peer_round = context.current(round_id, peer)
+        peer_round = context.find_round(round_id, peer)
         if peer_round is None or peer_round.work is None:
             # In an exchange a peer's values are its results, and it may be faster than this trainer.
             ahead = (
@@ -124,7 +124,7 @@ class ChunkStreaming:
                 f"{len(message.chunks)} chunks and {len(message.results)} results requested; "
                 f"at most {2 * MOST_REQUESTED_POSITIONS} together are allowed"
             )
-        peer_round = context.current(round_id, peer)
+        peer_round = context.find_round(round_id, peer)
         if peer_round is None:
             self._answer_from_memory(peer, round_id, message.results.tolist())
         elif peer_round.work is None:
