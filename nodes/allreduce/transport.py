@@ -208,7 +208,7 @@ class AllReduceTransport:
     def regroup(self, generation: int, members: Sequence[int]) -> None:
         """Set the members from the coordinator's decision."""
         if not self._closed:
-            self._guarded(lambda: self._state.regroup(generation, members, self._loop.time()))
+            self._run_guarded(lambda: self._state.regroup(generation, members, self._loop.time()))
 
     def cancel(self) -> None:
         """Leave this generation; pending calls end with PeerLost."""
@@ -294,10 +294,10 @@ class AllReduceTransport:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
-        self._guarded(lambda: self._state.tick(self._loop.time()))
+        self._run_guarded(lambda: self._state.tick(self._loop.time()))
         self._on_activity()
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _run_guarded(self, step: Callable[[], None]) -> None:
         try:
             step()
         except Exception as error:
