@@ -26,8 +26,8 @@ import torch.distributed as dist
 import zmq
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
 from shadowsync.benchmarks.raw_allreduce import RawAllReduce
-from shadowsync.nodes.allreduce.link import AllReduceTransport
 from shadowsync.nodes.allreduce.sockets import PeerListener
+from shadowsync.nodes.allreduce.transport import AllReduceTransport
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.sync_algos.none import NoSync

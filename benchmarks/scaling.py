@@ -30,7 +30,7 @@ import zmq
 from shadowsync.benchmarks.limited_links import LimitedLinks
 from shadowsync.benchmarks.pairs import Figures, save
 from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.shadow.fixed_rate import OwnRounds
+from shadowsync.nodes.shadow.fixed_rate import CenterRounds
 from shadowsync.nodes.shadow.links import LinkConfig, ZmqPeers
 from shadowsync.nodes.shadow.rounds import RoundCounter
 from shadowsync.nodes.shadow.thread import Shadow
@@ -81,7 +81,7 @@ class EmulatedTrainer:
         self.rounds = RoundCounter(self._shared.total_iterations)
         algorithm = make_algorithm("easgd", {})
         self._settings = LinkConfig(context, algorithm, syncs, [], index, f"trainer-{index}")
-        self._own = OwnRounds(0, self._shared, self._settings, self.rounds) if mode == "fixed" else None
+        self._own = CenterRounds(0, self._shared, self._settings, self.rounds) if mode == "fixed" else None
         self.shadow = Shadow(self._shared, algorithm, self._open, self.rounds, None, _fail)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)

@@ -1,14 +1,14 @@
-"""How the chunks of an all-reduce travel, and what both ends remember for it.
+"""Encoding of all-reduce chunks, and the references that both ends keep for it.
 
-With a lossy codec a chunk travels as the difference from what the receiver decoded of it last time, which
-both ends hold; so what encoding loses is part of the next difference. A member holds that of its own values
-(n elements), and of each member's for the slice that it reduces (n together); all hold the last result (n).
-Differences from the last result, with residuals of their own, would need less, and do not converge: what is
-not sent at once stays in the next difference as well as in the residual, and is sent twice.
+With a lossy codec a chunk is sent as the difference from what the receiver decoded of it last time. Both ends
+hold that reference, so the encoding error is part of the next difference. A member holds references for its
+own values (n elements), for the other members' values in the slice that it reduces (n together), and for the
+last result (n). Differences from the last result, with residuals of their own, would need less memory but do
+not converge: what is not sent at once stays in the next difference and in the residual, and is sent twice.
 
-The first round of a generation, one of another group than the last (gossip, reshuffled groups: every round)
-and every exchange travel as float32. After a round without a result comes a new generation, so that no
-reference has to be taken back.
+Three kinds of rounds are sent as float32: the first round of a generation, a round of another group than the
+last (with gossip or reshuffled groups, every round), and every exchange. A round without a result is followed
+by a new generation, so no reference is ever rolled back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...sync_algos.base import Slice
 
 
 class Packed(NamedTuple):
-    """A chunk as it travels; `base` is the version that it is the difference from, 0: of nothing."""
+    """An encoded chunk; `base` is the version of the reference that it differs from, 0 for none."""
 
     base: int
     elements: int
@@ -32,7 +32,13 @@ class Packed(NamedTuple):
 
 
 class Coding:
-    """The coding of the rounds of one group of trainers, `part` being the slice that this one reduces."""
+    """The encoding state of one group's rounds.
+
+    Args:
+        group: the trainers of the group, `index` among them.
+        elements: length of the values.
+        part: the slice that this trainer reduces.
+    """
 
     def __init__(
         self, codecs: LinkCodecs, group: tuple[int, ...], index: int, elements: int, part: Slice
@@ -40,54 +46,60 @@ class Coding:
         self.group = group
         self.elements = elements
         self._part = part
-        self._own = Reference(codecs.up, elements)
+        self._own_values = Reference(codecs.up, elements)
         self._others = {peer: Reference(codecs.up, len(part)) for peer in group if peer != index}
         self._results = Reference(codecs.down, elements)
         self._rounds = 0
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the references."""
+        """Memory of all references, in bytes."""
         return sum(reference.memory_bytes for reference in self._all())
 
     def begin(self) -> None:
-        """A round starts."""
+        """Start a round."""
         for reference in self._all():
             reference.begin()
 
     def complete(self) -> None:
-        """The round is complete: the next one refers to it."""
+        """Complete the round; the next one is encoded relative to it."""
         self._rounds += 1
         for reference in self._all():
             reference.complete(self._rounds)
 
     def encode_up(self, start: int, values: Float32Array) -> tuple[Packed, Float32Array]:
-        """This member's values from `start` on; gives also what the reducer makes of them. Once a chunk."""
-        base, encoded = self._own.encode(start, values)
+        """Encode this member's values from `start` on; return also what the reducer decodes.
+
+        To be called once per chunk.
+        """
+        base, encoded = self._own_values.encode(start, values)
         stop = start + len(values)
-        known = self._own.values[start:stop] if self._own.kept else values
+        known = self._own_values.values[start:stop] if self._own_values.kept else values
         return Packed(base, len(values), encoded.payload), known
 
     def decode_up(self, peer: int, start: int, packed: Packed) -> Float32Array:
-        """Another's values from `start` on, of the slice that this one reduces."""
+        """Decode another member's values from `start` on, in the slice that this one reduces."""
         return _decoded(self._others[peer], start - self._part.start, packed)
 
     def encode_down(self, start: int, means: Float32Array) -> tuple[Packed, Float32Array]:
-        """The means from `start` on; gives also what everyone makes of them. Once a chunk."""
+        """Encode the means from `start` on; return also what every member decodes.
+
+        To be called once per chunk.
+        """
         base, encoded = self._results.encode(start, means)
         known = self._results.values[start : start + len(means)] if self._results.kept else means
         return Packed(base, len(means), encoded.payload), known
 
     def decode_down(self, start: int, packed: Packed) -> Float32Array:
-        """The means from `start` on."""
+        """Decode the means from `start` on."""
         return _decoded(self._results, start, packed)
 
     def _all(self) -> list[Reference]:
-        return [self._own, self._results, *self._others.values()]
+        return [self._own_values, self._results, *self._others.values()]
 
 
 class PeerCoding:
-    """What one trainer remembers from round to round: the coding of the group that it met last."""
+    """The encoding state that one trainer keeps between rounds: that of its last group."""
 
     def __init__(self, codecs: LinkCodecs, index: int) -> None:
         self._codecs = codecs
@@ -96,11 +108,11 @@ class PeerCoding:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the references; none for codecs that lose nothing."""
+        """Memory of the references in bytes; 0 for lossless codecs."""
         return self._last.memory_bytes if self._last is not None else 0
 
     def begin(self, group: tuple[int, ...], elements: int, part: Slice) -> Coding:
-        """The coding of a group's next all-reduce."""
+        """Start a group's next all-reduce and return its coding."""
         last = self._last
         if last is None or last.group != group or last.elements != elements:
             codecs = self._codecs if len(group) > 1 else LinkCodecs()
@@ -109,12 +121,12 @@ class PeerCoding:
         return last
 
     def forget(self) -> None:
-        """The next round travels as float32."""
+        """Drop the references; the next round is sent as float32."""
         self._last = None
 
 
-def plain(group: tuple[int, ...], index: int) -> Coding:
-    """Float32 both ways."""
+def float32_coding(group: tuple[int, ...], index: int) -> Coding:
+    """Return a coding that sends float32 in both directions."""
     return Coding(LinkCodecs(), group, index, 0, Slice(0, 0))
 
 

@@ -1,9 +1,4 @@
-"""What the parts of the all-reduce protocol share: where this trainer stands among the others.
-
-What one trainer has to send to the others: notices, and then chunks, made when there is room.
-
-What a trainer remembers of rounds that are over, to answer those who are not sure of them.
-"""
+"""The context that the parts of the all-reduce protocol share: queue, history and membership."""
 
 from __future__ import annotations
 
@@ -19,43 +14,47 @@ from ...pipeline.wire.schema import Message
 from .coding import Packed, PeerCoding
 from .round import Ended, Event, Late, PeerRound, ReorderBuffer, RoundId
 
+REMEMBERED_ROUNDS = 64
+MOST_SAVED_RESULTS = 2
+BEFORE_ALL = RoundId(-1, -1)
+
 Key = tuple[object, ...]
 Make = Callable[[], Message | None]
 
 
 class SendQueue:
-    """A queue of small messages and one of chunks for each peer. What waits already is not queued twice."""
+    """Queues per peer: small messages first, then chunks, which are made when there is room."""
 
     def __init__(self) -> None:
         self._notices: dict[int, deque[Message]] = {}
         self._chunks: dict[int, dict[Key, Make]] = {}
 
     def notice(self, peer: int, message: Message) -> None:
-        """Queues a small message; one that waits already is not queued twice."""
+        """Queue a small message; an equal one that is queued already is not queued twice."""
         waiting = self._notices.setdefault(peer, deque(maxlen=256))
         if not any(type(other) is type(message) and _same(other, message) for other in waiting):
             waiting.append(message)
 
     def chunk(self, peer: int, key: Key, make: Make) -> None:
-        """Queues what `make` gives when its turn comes; None if it is not wanted any more."""
+        """Queue a chunk once per `key`; `make` gives it when its turn comes, or None to skip it."""
         self._chunks.setdefault(peer, {}).setdefault(key, make)
 
     def has_chunks(self, peer: int) -> bool:
-        """Whether chunks wait for a peer."""
+        """Return whether chunks are queued for a peer."""
         return bool(self._chunks.get(peer))
 
     def drop(self, group: object) -> None:
-        """Forgets the chunks that wait and whose key begins with `group`."""
+        """Drop the queued chunks whose key begins with `group`."""
         for peer, chunks in self._chunks.items():
             self._chunks[peer] = {key: make for key, make in chunks.items() if key[0] != group}
 
     def waiting(self) -> list[int]:
-        """The peers that something waits for."""
+        """Return the peers with queued messages, ascending."""
         peers = self._notices.keys() | self._chunks.keys()
         return sorted(peer for peer in peers if self._notices.get(peer) or self._chunks.get(peer))
 
     def take(self, peer: int) -> Message | None:
-        """The next message for a peer."""
+        """Remove and return the next message for a peer; None if there is none."""
         if notices := self._notices.get(peer):
             return notices.popleft()
         chunks = self._chunks.get(peer, {})
@@ -78,104 +77,97 @@ def _equal(one: object, other: object) -> bool:
     return one == other
 
 
-REMEMBERED_ROUNDS = 64
-KEPT_RESULTS = 2
-
-
 @dataclass
 class _Result:
-    id: RoundId
+    round_id: RoundId
     packed: dict[int, Packed]
     waiting: set[int]
 
 
 class RoundHistory:
-    """Which rounds ended how, and the results of the last ones while anyone may still lack them."""
+    """How past rounds ended, and the last results while a peer may still lack them."""
 
     def __init__(self) -> None:
-        # True: completed. Else whether this trainer had reduced its slice (see `PeerVerdict`).
+        # Of rounds without a result: whether this trainer had reduced its slice (see `PeerVerdict`).
         self._completed: OrderedDict[RoundId, bool] = OrderedDict()
         self._reduced: OrderedDict[RoundId, bool] = OrderedDict()
         self._results: list[_Result] = []
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the results."""
-        return sum(packed.payload.nbytes for kept in self._results for packed in kept.packed.values())
+        """Memory of the saved results, in bytes."""
+        return sum(packed.payload.nbytes for saved in self._results for packed in saved.packed.values())
 
-    def completed(self, id: RoundId, packed: dict[int, Packed], others: Iterable[int]) -> None:
-        """A round is complete here; `others` may still lack its results."""
-        _remember(self._completed, id, True)
-        self._results.append(_Result(id, packed, set(others)))
-        del self._results[:-KEPT_RESULTS]
+    def completed(self, round_id: RoundId, packed: dict[int, Packed], others: Iterable[int]) -> None:
+        """Record a completed round; `others` may still lack its results."""
+        _remember(self._completed, round_id, True)
+        self._results.append(_Result(round_id, packed, set(others)))
+        del self._results[:-MOST_SAVED_RESULTS]
         self._drop()
 
-    def ended(self, id: RoundId, *, reduced: bool) -> None:
-        """A round ended without a result here, and never will have one."""
-        _remember(self._reduced, id, reduced)
+    def ended(self, round_id: RoundId, *, reduced: bool) -> None:
+        """Record a round that ended here without a result, for good."""
+        _remember(self._reduced, round_id, reduced)
 
-    def is_completed(self, id: RoundId) -> bool:
-        """Whether a round is complete here."""
-        return id in self._completed
+    def is_completed(self, round_id: RoundId) -> bool:
+        """Return whether a round completed here."""
+        return round_id in self._completed
 
-    def is_ended(self, id: RoundId) -> bool:
-        """Whether a round is known to have ended here without a result."""
-        return id in self._reduced
+    def is_ended(self, round_id: RoundId) -> bool:
+        """Return whether a round is known to have ended here without a result."""
+        return round_id in self._reduced
 
-    def had_reduced(self, id: RoundId) -> bool:
-        """Of a round that ended here; of one that is not remembered, what decides nothing."""
-        return self._reduced.get(id, True)
+    def had_reduced(self, round_id: RoundId) -> bool:
+        """Return whether this trainer had reduced its slice; True, which decides nothing, if not known."""
+        return self._reduced.get(round_id, True)
 
-    def results(self, id: RoundId) -> dict[int, Packed]:
-        """The results of a round by position; nothing if they are not kept any more."""
-        return next((kept.packed for kept in self._results if kept.id == id), {})
+    def results(self, round_id: RoundId) -> dict[int, Packed]:
+        """Return the results of a round by position; empty if they are no longer saved."""
+        return next((saved.packed for saved in self._results if saved.round_id == round_id), {})
 
-    def passed(self, peer: int, id: RoundId) -> None:
-        """A peer is at a round, so it needs nothing of earlier ones."""
-        for kept in self._results:
-            if kept.id < id:
-                kept.waiting.discard(peer)
+    def release_before(self, peer: int, round_id: RoundId) -> None:
+        """Release the results of rounds before the one that a peer has reached."""
+        for saved in self._results:
+            if saved.round_id < round_id:
+                saved.waiting.discard(peer)
         self._drop()
 
-    def only(self, members: Collection[int]) -> None:
-        """The others are gone, and need nothing."""
-        for kept in self._results:
-            kept.waiting &= set(members)
+    def retain_members(self, members: Collection[int]) -> None:
+        """Release results that only trainers outside of `members` may lack."""
+        for saved in self._results:
+            saved.waiting &= set(members)
         self._drop()
 
     def _drop(self) -> None:
-        self._results = [kept for kept in self._results if kept.waiting]
+        self._results = [saved for saved in self._results if saved.waiting]
 
 
-def _remember(into: OrderedDict[RoundId, bool], id: RoundId, value: bool) -> None:
-    into[id] = value
+def _remember(into: OrderedDict[RoundId, bool], round_id: RoundId, value: bool) -> None:
+    into[round_id] = value
     while len(into) > REMEMBERED_ROUNDS:
         into.popitem(last=False)
 
 
-BEFORE_ALL = RoundId(-1, -1)
-
-
 @dataclass
 class ProtocolContext:
-    """One trainer's place in the protocol.
+    """One trainer's shared state in the protocol.
 
-    A peer that is waited for is asked by `policy` for what is missing, several times in `timeout_seconds`,
-    and late after all of it without progress.
+    An awaited peer is asked for what is missing by `policy`, several times within `timeout_seconds`. It is
+    late after `timeout_seconds` without progress.
     """
 
     index: int
     timeout_seconds: float
     coding: PeerCoding
-    early: ReorderBuffer
-    mail: SendQueue = field(default_factory=SendQueue)
-    memory: RoundHistory = field(default_factory=RoundHistory)
+    reorder_buffer: ReorderBuffer
+    send_queue: SendQueue = field(default_factory=SendQueue)
+    history: RoundHistory = field(default_factory=RoundHistory)
     events: deque[Event] = field(default_factory=deque)
     generation: int = -1
     members: tuple[int, ...] = ()
     next_number: int = 0
-    broken_through: int = -1
-    round: PeerRound | None = None
+    abandoned_generation: int = -1
+    current_round: PeerRound | None = None
     ready: dict[int, PeerReady] = field(default_factory=dict)
     undecided_rounds: int = 0
     policy: RetransmitPolicy = field(init=False)
@@ -187,12 +179,12 @@ class ProtocolContext:
 
     @property
     def usable(self) -> bool:
-        """Whether rounds can be begun in this generation."""
-        return self.index in self.members and self.generation > self.broken_through
+        """Whether rounds can begin in this generation."""
+        return self.index in self.members and self.generation > self.abandoned_generation
 
     @property
     def upcoming(self) -> RoundId:
-        """The round that would be begun next."""
+        """The round that would begin next."""
         return RoundId(self.generation, self.next_number)
 
     @property
@@ -200,49 +192,53 @@ class ProtocolContext:
         """The other members of this generation."""
         return tuple(member for member in self.members if member != self.index)
 
-    def seen(self, peer: int) -> RoundId:
-        """The latest round that a peer was heard to be ready for."""
+    def latest_ready(self, peer: int) -> RoundId:
+        """Return the latest round that a peer reported to be ready for."""
         return self._seen.get(peer, BEFORE_ALL)
 
-    def see(self, peer: int, id: RoundId) -> None:
-        """A peer is ready for a round, so it is done with earlier ones."""
-        if id > self.seen(peer):
-            self._seen[peer] = id
-            self.memory.passed(peer, id)
+    def record_ready(self, peer: int, round_id: RoundId) -> None:
+        """Record that a peer is ready for a round, and so done with earlier ones."""
+        if round_id > self.latest_ready(peer):
+            self._seen[peer] = round_id
+            self.history.release_before(peer, round_id)
 
-    def current(self, id: RoundId, peer: int) -> PeerRound | None:
-        """The round under way, if it is that one and the peer is of its group."""
-        round = self.round
-        return round if round is not None and round.id == id and peer in round.others else None
+    def find_round(self, round_id: RoundId, peer: int) -> PeerRound | None:
+        """Return the current round if it has this id and the peer is in its group."""
+        peer_round = self.current_round
+        return (
+            peer_round
+            if peer_round is not None and peer_round.round_id == round_id and peer in peer_round.others
+            else None
+        )
 
-    def wait(self, peer: int, id: RoundId, blocked_by: Iterable[int] = ()) -> None:
-        """Tells a peer that this trainer is alive, and not that far."""
-        self.mail.notice(peer, PeerWait(*id, np.array(list(blocked_by), dtype=np.int32)))
+    def wait(self, peer: int, round_id: RoundId, blocked_by: Iterable[int] = ()) -> None:
+        """Tell a peer that this trainer is alive but has not reached that round."""
+        self.send_queue.notice(peer, PeerWait(*round_id, np.array(list(blocked_by), dtype=np.int32)))
 
-    def report(self, peer: int) -> None:
-        """Says once a generation that a peer is late."""
+    def report_late(self, peer: int) -> None:
+        """Report a late peer, once per generation."""
         if (self.generation, peer) not in self._reported and peer in self.members:
             self._reported.add((self.generation, peer))
             self.events.append(Late(self.generation, peer))
 
-    def break_through(self, generation: int) -> None:
-        """This trainer begins no further round of a generation."""
-        self.broken_through = max(self.broken_through, generation)
+    def abandon_generation(self, generation: int) -> None:
+        """Begin no further round of a generation."""
+        self.abandoned_generation = max(self.abandoned_generation, generation)
 
-    def end(self, round: PeerRound, why: str) -> None:
-        """The round under way ends here without a result, and never has one."""
-        reduced = round.work is not None and round.work.reduced
-        self.round = None
-        self.memory.ended(round.id, reduced=reduced)
-        self.mail.drop(round.id)
-        self.break_through(round.id.generation)
-        self.events.append(Ended(round.id, why))
+    def end(self, peer_round: PeerRound, why: str) -> None:
+        """End the current round without a result, for good."""
+        reduced = peer_round.work is not None and peer_round.work.reduced
+        self.current_round = None
+        self.history.ended(peer_round.round_id, reduced=reduced)
+        self.send_queue.drop(peer_round.round_id)
+        self.abandon_generation(peer_round.round_id.generation)
+        self.events.append(Ended(peer_round.round_id, why))
 
-    def complete(self, round: PeerRound) -> None:
-        """The round under way is complete; its results are kept for those that lack them."""
-        assert round.work is not None
-        self.round = None
-        others = [peer for peer in round.others if peer in self.members]
-        self.memory.completed(round.id, round.work.packed, others)
-        if round.id.generation == self.generation:
-            self.next_number = round.id.number + 1
+    def complete(self, peer_round: PeerRound) -> None:
+        """Complete the current round; its results are saved for peers that lack them."""
+        assert peer_round.work is not None
+        self.current_round = None
+        others = [peer for peer in peer_round.others if peer in self.members]
+        self.history.completed(peer_round.round_id, peer_round.work.packed, others)
+        if peer_round.round_id.generation == self.generation:
+            self.next_number = peer_round.round_id.number + 1

@@ -1,17 +1,15 @@
-"""The all-reduce protocol of one trainer as a state machine without I/O or clock.
+"""The all-reduce protocol of one trainer: a state machine without I/O or clock.
 
-Rules "No silent loss" and "Whole or not at all" (docs/architecture.md).
+Inputs are the methods `regroup`, `want`, `start`, `receive` and `tick`. Outputs are two queues: messages to
+send in `context.send_queue`, and events in `context.events`.
 
-What happens comes in (`regroup`, `want`, `start`, `receive`, `tick`); what is to be sent is taken from
-`standing.mail`, what has happened from `standing.events`.
-
-A round has the id (generation, number). Its members say that they are ready (`round_meeting`); then each
-streams its values to those that reduce them, and the results to all (`round_streaming`). Membership has one
-authority, the coordinator, whose word is `regroup`; rounds are counted from 0 in each generation. A round
-that ends without a result ends its generation here: the next one waits for a `regroup`. The survivors of a
-round that cannot end normally all have its result, or none (`round_resolution`). One gap remains: a member
-that reduced its slice and then stalls at the very moment, so that the others give it up, may have completed
-the round, or may be given its results by one that had; such rounds are counted in `undecided_rounds`.
+A round has the id (generation, number). First its members report that they are ready (`rendezvous`). Then
+each sends its values to the members that reduce them, and its results to all (`streaming`). The coordinator
+alone decides on membership, by `regroup`; rounds are counted from 0 in each generation. A round that ends
+without a result ends its generation on this trainer: the next round waits for a `regroup`. If a round cannot
+end normally, either all survivors get its result or none does (`recovery`). One gap remains: a member may
+reduce its slice and then stall just as the others give it up. It may have completed the round, or may get the
+results from a member that had. Such rounds are counted in `undecided_rounds`.
 """
 
 from __future__ import annotations
@@ -49,17 +47,17 @@ MOST_AHEAD = 1_000_000
 
 
 class AllReduceState:
-    """One trainer's part of all its rounds.
+    """The protocol state of one trainer over all its rounds.
 
     Args:
-        index: this trainer among all.
-        numel: elements of the replica; no round is of more.
-        seed: the job's, for groupings.
-        chunk_elements: of a chunk at most; the same on all trainers.
-        timeout_seconds: a peer that is waited for is late after so long without progress.
-        eager: whether rounds start without waiting for the others (but for the first of a generation).
-        codecs: of chunks and of results.
-        algorithm: whose state is handed to those that lag behind.
+        index: this trainer's index among all trainers.
+        numel: elements of the replica, and at most of a round.
+        seed: the job's seed, for groupings.
+        chunk_elements: the most elements of a chunk; the same on all trainers.
+        timeout_seconds: an awaited peer is late after so long without progress.
+        eager: whether rounds start without waiting for the others, except the first of a generation.
+        codecs: codecs of chunks and of results.
+        algorithm: the algorithm whose state is sent to trainers that lag behind.
     """
 
     def __init__(
@@ -74,140 +72,153 @@ class AllReduceState:
         codecs: LinkCodecs,
         algorithm: Algorithm,
     ) -> None:
-        # The payload of a lossy codec may be a little larger than what it encodes, where that is tiny.
-        early = ReorderBuffer(4 * numel + 65_536)
-        self.standing = ProtocolContext(index, timeout_seconds, PeerCoding(codecs, index), early)
-        self._meeting = Rendezvous(
-            self.standing, algorithm, numel=numel, chunk_elements=chunk_elements, seed=seed, eager=eager
+        # For tiny inputs the payload of a lossy codec may be a little larger than the input.
+        reorder_buffer = ReorderBuffer(4 * numel + 65_536)
+        self.context = ProtocolContext(index, timeout_seconds, PeerCoding(codecs, index), reorder_buffer)
+        self._rendezvous = Rendezvous(
+            self.context, algorithm, numel=numel, chunk_elements=chunk_elements, seed=seed, eager=eager
         )
-        # The result of a round, and that of the one before, which a late peer may still ask for.
+        # The result of a round, and of the one before, which a late peer may still request.
         buffers = BufferPool(bytes_of(numel, arrays=2))
-        self._streaming = ChunkStreaming(self.standing, chunk_elements, buffers)
-        self._resolution = RoundRecovery(self.standing, self._streaming)
+        self._streaming = ChunkStreaming(self.context, chunk_elements, buffers)
+        self._recovery = RoundRecovery(self.context, self._streaming)
         self._grouping: Grouping | None = None
         self._wanted_until = 0.0
         self._handlers: dict[type[Message], Handler] = {
-            PeerReady: self._meeting.on_ready,
-            PeerWait: self._meeting.on_wait,
-            PeerStateAsk: self._meeting.on_state_ask,
-            PeerState: self._meeting.on_state,
+            PeerReady: self._rendezvous.on_ready,
+            PeerWait: self._rendezvous.on_wait,
+            PeerStateAsk: self._rendezvous.on_state_ask,
+            PeerState: self._rendezvous.on_state,
             PeerChunk: self._streaming.on_chunk,
             PeerResult: self._streaming.on_result,
             PeerAsk: self._streaming.on_ask,
-            PeerResolve: self._resolution.on_resolve,
-            PeerVerdict: self._resolution.on_verdict,
-            PeerEnded: self._resolution.on_ended,
+            PeerResolve: self._recovery.on_resolve,
+            PeerVerdict: self._recovery.on_verdict,
+            PeerEnded: self._recovery.on_ended,
         }
 
     @property
     def wanted(self) -> bool:
-        """Whether a peer is ready for a round that this trainer has not met for yet."""
-        at = self.standing
-        if at.round is not None or self._grouping is not None or not at.usable:
+        """Whether a peer is ready for a round that this trainer has not begun."""
+        context = self.context
+        if context.current_round is not None or self._grouping is not None or not context.usable:
             return False
-        return any(at.seen(peer) >= at.upcoming for peer in at.others)
+        return any(context.latest_ready(peer) >= context.upcoming for peer in context.others)
 
     @property
     def streaming(self) -> bool:
-        """Whether this trainer gave its values to a round that is not over."""
-        round = self.standing.round
-        return round is not None and round.work is not None
+        """Whether this trainer gave its values to a round that has not ended."""
+        peer_round = self.context.current_round
+        return peer_round is not None and peer_round.work is not None
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of a round under way, of results kept for others, of early chunks and of references."""
-        at = self.standing
-        work = at.round.work.memory_bytes if at.round is not None and at.round.work is not None else 0
+        """Memory in bytes: the current round, saved results, early chunks and references."""
+        context = self.context
+        work = (
+            context.current_round.work.memory_bytes
+            if context.current_round is not None and context.current_round.work is not None
+            else 0
+        )
         work += self._streaming.buffers.idle_bytes
-        return work + at.memory.memory_bytes + at.early.memory_bytes + at.coding.memory_bytes
+        return (
+            work
+            + context.history.memory_bytes
+            + context.reorder_buffer.memory_bytes
+            + context.coding.memory_bytes
+        )
 
     def regroup(self, generation: int, members: Sequence[int], now: float) -> None:
-        """The coordinator says who takes part from now on; what it said before is ignored."""
-        at = self.standing
-        if generation <= at.generation:
+        """Set the members from the coordinator's decision; an older generation is ignored."""
+        context = self.context
+        if generation <= context.generation:
             return
-        at.generation, at.members, at.next_number = generation, tuple(sorted(members)), 0
-        at.early.forget_before(generation)
-        at.memory.only(at.members)
-        at.coding.forget()
-        if at.round is not None:
-            if at.index not in at.members or at.round.work is None:
-                # Nobody can complete a round that this trainer gave nothing to.
-                at.end(at.round, "the group changed")
-            elif at.round.phase is RoundPhase.RESOLVING:
-                self._resolution.leave(at.round)
+        context.generation, context.members, context.next_number = generation, tuple(sorted(members)), 0
+        context.reorder_buffer.forget_before(generation)
+        context.history.retain_members(context.members)
+        context.coding.forget()
+        if context.current_round is not None:
+            if context.index not in context.members or context.current_round.work is None:
+                # Nobody can complete a round without this trainer's values.
+                context.end(context.current_round, "the group changed")
+            elif context.current_round.phase is RoundPhase.RESOLVING:
+                self._recovery.leave(context.current_round)
             else:
-                self._resolution.begin(at.round, now)
+                self._recovery.begin(context.current_round, now)
         if self._grouping is not None:
             self._try_to_begin(now)
 
     def want(self, grouping: Grouping, now: float) -> None:
-        """The trainer wants to meet: `Met` or `Ended` follows. Not while it streams."""
-        at = self.standing
-        if at.round is not None:
-            # A call that was given up began this round, and the others count on this trainer.
-            if at.round.phase is RoundPhase.MET:
-                at.events.append(Met(at.round.id, at.round.group))
+        """Request the next round: `Met` or `Ended` follows. Not to be called while a round streams."""
+        context = self.context
+        if context.current_round is not None:
+            # A cancelled call began this round, and the others already wait for this trainer.
+            if context.current_round.phase is RoundPhase.MET:
+                context.events.append(Met(context.current_round.round_id, context.current_round.group))
             return
-        self._grouping, self._wanted_until = grouping, now + at.timeout_seconds
+        self._grouping, self._wanted_until = grouping, now + context.timeout_seconds
         self._try_to_begin(now)
 
-    def start(self, id: RoundId, values: Float32Array, weight: float, now: float, *, exchange: bool) -> None:
-        """The trainer met, and gives its values: `Result` or `Ended` follows."""
-        round = self.standing.round
-        if round is None or round.id != id or round.phase is not RoundPhase.MET:
-            self.standing.events.append(Ended(id, "the group changed"))
+    def start(
+        self, round_id: RoundId, values: Float32Array, weight: float, now: float, *, exchange: bool
+    ) -> None:
+        """Start a round that was met with this trainer's values: `Result` or `Ended` follows."""
+        peer_round = self.context.current_round
+        if peer_round is None or peer_round.round_id != round_id or peer_round.phase is not RoundPhase.MET:
+            self.context.events.append(Ended(round_id, "the group changed"))
         else:
-            self._streaming.start(round, values, weight, now, exchange=exchange)
+            self._streaming.start(peer_round, values, weight, now, exchange=exchange)
 
     def cancel(self, now: float) -> None:
-        """This trainer takes part in nothing more of this generation; what waits ends, and a round that it
-        gave its values to ends for all of its members alike."""
-        at = self.standing
-        if at.round is not None and at.round.work is not None:
-            if at.round.phase is not RoundPhase.RESOLVING:
-                self._resolution.begin(at.round, now)
-        elif at.round is not None:
-            at.end(at.round, "this trainer stops")
+        """Leave this generation.
+
+        A pending request ends. A round that has this trainer's values ends alike for all of its members.
+        """
+        context = self.context
+        if context.current_round is not None and context.current_round.work is not None:
+            if context.current_round.phase is not RoundPhase.RESOLVING:
+                self._recovery.begin(context.current_round, now)
+        elif context.current_round is not None:
+            context.end(context.current_round, "this trainer leaves the group")
         elif self._grouping is not None:
-            at.events.append(Ended(at.upcoming, "this trainer stops"))
+            context.events.append(Ended(context.upcoming, "this trainer leaves the group"))
         self._grouping = None
-        at.break_through(at.generation)
-        for peer in at.others:
-            at.mail.notice(peer, PeerEnded(at.generation))
+        context.abandon_generation(context.generation)
+        for peer in context.others:
+            context.send_queue.notice(peer, PeerEnded(context.generation))
 
     def receive(self, peer: int, message: Message, now: float) -> None:
-        """Takes a message of another trainer; raises ValueError for one that cannot be."""
+        """Handle a message of another trainer; raises ValueError for an invalid one."""
         handler = self._handlers.get(type(message))
         if handler is None:
-            raise ValueError(f"a trainer takes no {message.KIND} from another")
+            raise ValueError(f"a trainer does not accept a {message.KIND} from another trainer")
         generation, number = getattr(message, "generation", 0), getattr(message, "number", 0)
-        if not 0 <= generation <= self.standing.generation + MOST_AHEAD or number < 0:
-            raise ValueError(f"the round {number} of generation {generation}")
+        if not 0 <= generation <= self.context.generation + MOST_AHEAD or number < 0:
+            raise ValueError(f"round {number} of generation {generation} is out of range")
         handler(peer, message, now)
 
     def tick(self, now: float) -> None:
-        """Time has passed; to be called several times in a timeout."""
-        at, round = self.standing, self.standing.round
-        if round is None:
+        """Advance the clock; to be called several times per timeout."""
+        context, peer_round = self.context, self.context.current_round
+        if peer_round is None:
             if self._grouping is not None and now > self._wanted_until:
                 self._grouping = None
-                at.events.append(Ended(at.upcoming, "this trainer is not of the group"))
-        elif round.phase is RoundPhase.MEETING:
-            self._meeting.tick(round, now)
-        elif round.phase is RoundPhase.STREAMING:
-            late = self._streaming.tick(round, now)
+                context.events.append(Ended(context.upcoming, "this trainer is not in the group"))
+        elif peer_round.phase is RoundPhase.MEETING:
+            self._rendezvous.tick(peer_round, now)
+        elif peer_round.phase is RoundPhase.STREAMING:
+            late = self._streaming.tick(peer_round, now)
             for peer in late:
-                at.report(peer)
+                context.report_late(peer)
             if late:
-                self._resolution.begin(round, now)
-        elif round.phase is RoundPhase.RESOLVING:
-            self._resolution.tick(round, now)
+                self._recovery.begin(peer_round, now)
+        elif peer_round.phase is RoundPhase.RESOLVING:
+            self._recovery.tick(peer_round, now)
 
     def _try_to_begin(self, now: float) -> None:
-        at = self.standing
-        if at.usable and self._grouping is not None:
+        context = self.context
+        if context.usable and self._grouping is not None:
             grouping, self._grouping = self._grouping, None
-            self._meeting.begin(grouping, now)
-        elif at.generation >= 0 and at.index not in at.members:
-            at.events.append(Excluded())
+            self._rendezvous.begin(grouping, now)
+        elif context.generation >= 0 and context.index not in context.members:
+            context.events.append(Excluded())

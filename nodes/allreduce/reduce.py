@@ -1,10 +1,8 @@
-"""The numbers of one all-reduce of one trainer: what it sends, stages and reduces, without I/O.
+"""The arithmetic of one all-reduce round of one trainer, without I/O.
 
-The values are cut into one slice a member and each slice into chunks. A member gets the others' chunks of
-its slice, reduces each position once it is there from all, in the order of the members, and gives the result
-to all. In an exchange nothing is reduced: each of two members has a slice of its own, its values.
-
-The weighted mean of a few float32 arrays, exact to float32 rounding.
+The values are cut into one slice per member, and each slice into chunks. A member receives the others' chunks
+of its slice. It reduces a position when the chunks of all members are there, in the order of the members, and
+sends the result to all. An exchange reduces nothing: each of two members owns a slice that is its own values.
 """
 
 from __future__ import annotations
@@ -21,16 +19,17 @@ from ...pipeline.wire.buffers import BufferPool
 from ...sync_algos.base import Slice
 from .coding import Coding, Packed
 
-# What fits into the fastest caches; small enough calls cost more than they save.
+# Fits into the fastest caches; with smaller blocks the calls cost more than the cache saves.
 BLOCK = 16_384
 HALVED_BLOCK = 65_536
+MOST_REQUESTED_POSITIONS = 1024
 
 
 class WeightedMean:
-    """Means of equally long float32 arrays, summed in their order in float64, block by block.
+    """The weighted mean of float32 arrays of equal length, exact to float32 rounding.
 
-    Two arrays that count the same are summed in float32 and halved, which rounds just as well; where that
-    leaves the range of float32 although the mean does not, float64 is used.
+    The arrays are summed in their order in float64, block by block. Two arrays of equal weight are summed in
+    float32 and halved, which rounds just as well; if that sum overflows float32, float64 is used.
     """
 
     def __init__(self) -> None:
@@ -38,13 +37,15 @@ class WeightedMean:
         self._term = np.empty(BLOCK)
 
     def into(self, out: Float32Array, parts: Sequence[Float32Array], weights: Sequence[float]) -> None:
-        """Writes the mean of `parts` into `out`, which is none of them. With all weights 0, all count the
-        same."""
+        """Write the mean of `parts` into `out`, which is none of them.
+
+        If all weights are 0, they count as equal.
+        """
         largest = max(weights)
         # Scaled by a power of two, so that sums are finite and nothing is rounded.
         exponent = math.frexp(largest)[1]
         shares = [math.ldexp(weight, -exponent) for weight in weights] if largest > 0 else [1.0] * len(parts)
-        # Infinite and NaN values give infinite and NaN means, as arithmetic has it; that is no news here.
+        # Infinite and NaN values give infinite and NaN means; that is expected, so no warning.
         with np.errstate(over="ignore", invalid="ignore"):
             if len(parts) == 2 and shares[0] == shares[1] and self._halved(out, *parts):
                 return
@@ -57,7 +58,7 @@ class WeightedMean:
             block = out[at : at + HALVED_BLOCK]
             np.add(one[at : at + HALVED_BLOCK], other[at : at + HALVED_BLOCK], out=block)
             np.multiply(block, half, out=block)
-            # Not finite if any of them isn't; seldom otherwise. Several times as fast as asking each.
+            # The sum is not finite if an element isn't, rarely otherwise; several times faster than isfinite.
             finite = finite and math.isfinite(block.sum())
         return finite
 
@@ -74,19 +75,16 @@ class WeightedMean:
         out[at:stop] = total
 
 
-ASKED_AT_ONCE = 1024
-
-
 class Chunk(NamedTuple):
-    """Elements `start` to `stop`, of the slice of the member `owner`."""
+    """Elements `start` to `stop`, in the slice of the member `owner`."""
 
     start: int
     stop: int
     owner: int
 
 
-def cut(slices: Iterable[tuple[int, Slice]], elements: int) -> tuple[Chunk, ...]:
-    """Each member's slice in chunks of at most so many elements."""
+def cut_into_chunks(slices: Iterable[tuple[int, Slice]], elements: int) -> tuple[Chunk, ...]:
+    """Cut each member's slice into chunks of at most `elements` elements."""
     return tuple(
         Chunk(start, min(start + elements, part.stop), owner)
         for owner, part in slices
@@ -95,7 +93,7 @@ def cut(slices: Iterable[tuple[int, Slice]], elements: int) -> tuple[Chunk, ...]
 
 
 def even_slices(numel: int, members: Sequence[int]) -> list[tuple[int, Slice]]:
-    """One contiguous slice a member, sizes at most one apart, some perhaps empty."""
+    """Return one contiguous slice per member; sizes differ by at most one, some may be empty."""
     count = len(members)
     bounds = [numel * part // count for part in range(count + 1)]
     return [(member, Slice(bounds[at], bounds[at + 1])) for at, member in enumerate(members)]
@@ -105,14 +103,14 @@ class ReduceRound:
     """One member's part of one round.
 
     Args:
-        members: of the group, ascending.
+        members: the group, ascending.
         index: this member.
-        values: float32 [n]; read until the round is over, never written.
-        weight: of the values.
+        values: float32 [n]; read until the round ends, never written.
+        weight: the weight of the values.
         chunk_elements: the most elements of a chunk.
-        coding: how chunks travel.
-        buffers: where the result goes.
-        exchange: each of two members gets the other's values, instead of the mean.
+        coding: the encoding of chunks.
+        buffers: the pool that the result comes from.
+        exchange: whether each of two members gets the other's values instead of the mean.
     """
 
     def __init__(
@@ -138,45 +136,45 @@ class ReduceRound:
             parts = [(member, Slice(at * size, (at + 1) * size)) for at, member in enumerate(members)]
         else:
             parts = even_slices(size, members)
-        self.chunks = cut(parts, chunk_elements)
-        self._mine = dict(parts)[index]
-        self.own = [at for at, chunk in enumerate(self.chunks) if chunk.owner == index]
+        self.chunks = cut_into_chunks(parts, chunk_elements)
+        self._owned_slice = dict(parts)[index]
+        self.owned_positions = [at for at, chunk in enumerate(self.chunks) if chunk.owner == index]
         others = [member for member in members if member != index]
         self._staged: dict[int, dict[int, Float32Array]] = {}
-        self._no_chunk = {peer: set() if exchange else set(self.own) for peer in others}
-        self._sent: dict[int, Packed] = {}
-        self._known: dict[int, Float32Array] = {}
+        self._missing_chunks = {peer: set() if exchange else set(self.owned_positions) for peer in others}
+        self._encoded: dict[int, Packed] = {}
+        self._decoded_values: dict[int, Float32Array] = {}
         self.packed: dict[int, Packed] = {}
-        self._no_result = set(range(len(self.chunks)))
-        # A member's own values are not part of what an exchange gives it.
+        self._missing_results = set(range(len(self.chunks)))
+        # The result of an exchange does not contain the member's own values.
         self.result: Float32Array = buffers.take(size)
         self._origin = 0 if not exchange else next(part.start for member, part in parts if member != index)
         self._mean = WeightedMean()
         if exchange:
-            for position in self.own:
-                self._give_own(position)
+            for position in self.owned_positions:
+                self._publish_owned(position)
         elif not others:
-            for position in self.own:
+            for position in self.owned_positions:
                 self._reduce(position, {})
 
     @property
     def reduced(self) -> bool:
-        """Whether all results of this member's slice are made."""
-        return all(position in self.packed for position in self.own)
+        """Whether this member has reduced all of its slice."""
+        return all(position in self.packed for position in self.owned_positions)
 
     @property
     def complete(self) -> bool:
-        """Whether `result` is whole."""
-        return not self._no_result
+        """Whether every position of `result` is there."""
+        return not self._missing_results
 
     @property
     def memory_bytes(self) -> int:
-        """Of what is staged and made, without the values."""
+        """Memory of staged chunks and of the result in bytes, without the values."""
         staged = sum(part.nbytes for parts in self._staged.values() for part in parts.values())
         return self.result.nbytes + staged
 
     def outgoing(self) -> list[int]:
-        """The positions that others reduce, each member's first ones first."""
+        """Return the positions that others reduce, interleaved over their owners."""
         if self.exchange:
             return []
         first = {chunk.owner: at for at, chunk in reversed(list(enumerate(self.chunks)))}
@@ -185,45 +183,49 @@ class ReduceRound:
 
     @property
     def weight(self) -> float:
-        """Of this member's values."""
+        """The weight of this member's values."""
         return self._weights[self._index]
 
     def outgoing_chunk(self, position: int) -> Packed:
-        """This member's values at a position, for the one that reduces it; encoded once."""
-        if position not in self._sent:
+        """Return this member's values at a position for its owner; encoded once."""
+        if position not in self._encoded:
             chunk = self.chunks[position]
             values = self._values[chunk.start : chunk.stop]
-            self._sent[position], self._known[position] = self.coding.encode_up(chunk.start, values)
-        return self._sent[position]
+            self._encoded[position], self._decoded_values[position] = self.coding.encode_up(
+                chunk.start, values
+            )
+        return self._encoded[position]
 
     def missing_chunks(self, peer: int) -> set[int]:
-        """Positions of this member's slice that a peer's values have not come for."""
-        return self._no_chunk.get(peer, set())
+        """Return the positions of this member's slice for which a peer's values are missing."""
+        return self._missing_chunks.get(peer, set())
 
     def missing_results(self, peer: int | None = None) -> list[int]:
-        """Positions without a result, ascending; of one peer's slice only, or of all."""
-        return sorted(at for at in self._no_result if peer is None or self.chunks[at].owner == peer)
+        """Return positions without a result, ascending; of one peer's slice, or of all."""
+        return sorted(at for at in self._missing_results if peer is None or self.chunks[at].owner == peer)
 
     def take_chunk(self, peer: int, position: int, weight: float, packed: Packed) -> bool:
-        """A peer's values at a position of this member's slice. Gives whether the position is reduced now.
+        """Accept a peer's values at a position of this member's slice; return whether it is reduced now.
 
         Raises:
-            ValueError: it cannot be of this round. Nothing has changed then.
+            ValueError: the chunk cannot belong to this round; nothing has changed.
         """
         if (
             not 0 <= position < len(self.chunks)
             or self.chunks[position].owner != self._index
             or self.exchange
         ):
-            raise ValueError(f"position {position} is not reduced here")
-        if position not in self._no_chunk[peer]:
+            raise ValueError(f"this trainer does not reduce position {position}")
+        if position not in self._missing_chunks[peer]:
             return False
         self._check_size(position, packed)
         if not (math.isfinite(weight) and weight >= 0) or self._weights.get(peer, weight) != weight:
-            raise ValueError(f"the weight {weight}")
+            raise ValueError(
+                f"the weight {weight} is negative, not finite, or differs from the peer's earlier one"
+            )
         values = self.coding.decode_up(peer, self.chunks[position].start, packed)
         self._weights[peer] = weight
-        self._no_chunk[peer].discard(position)
+        self._missing_chunks[peer].discard(position)
         staged = self._staged.setdefault(position, {})
         staged[peer] = values
         if len(staged) < len(self.members) - 1:
@@ -232,14 +234,14 @@ class ReduceRound:
         return True
 
     def take_result(self, position: int, packed: Packed) -> bool:
-        """The result at a position that another reduces. Gives whether it is new.
+        """Accept the result at a position that another member reduces; return whether it is new.
 
         Raises:
-            ValueError: it cannot be of this round. Nothing has changed then.
+            ValueError: the result cannot belong to this round; nothing has changed.
         """
         if not 0 <= position < len(self.chunks):
             raise ValueError(f"there is no position {position}")
-        if position not in self._no_result or self.chunks[position].owner == self._index:
+        if position not in self._missing_results or self.chunks[position].owner == self._index:
             return False
         self._check_size(position, packed)
         self._place(position, packed, self.coding.decode_down(self.chunks[position].start, packed))
@@ -248,23 +250,27 @@ class ReduceRound:
     def _check_size(self, position: int, packed: Packed) -> None:
         chunk = self.chunks[position]
         if packed.elements != chunk.stop - chunk.start:
-            raise ValueError(f"{packed.elements} elements at a position of {chunk.stop - chunk.start}")
+            raise ValueError(
+                f"{packed.elements} elements at position {position}; {chunk.stop - chunk.start} are expected"
+            )
 
     def _reduce(self, position: int, parts: dict[int, Float32Array]) -> None:
         chunk = self.chunks[position]
         self.outgoing_chunk(position)
-        parts[self._index] = self._known[position]
+        parts[self._index] = self._decoded_values[position]
         out = self.result[chunk.start : chunk.stop]
         weights = [self._weights[member] for member in self.members]
         self._mean.into(out, [parts[member] for member in self.members], weights)
         self._place(position, *self.coding.encode_down(chunk.start, out))
 
-    def _give_own(self, position: int) -> None:
-        # A copy: whoever completes keeps what it sent, also when its caller goes on to change the values.
+    def _publish_owned(self, position: int) -> None:
+        # A copy: a completed round keeps what was sent, while its caller goes on to change the values.
         chunk = self.chunks[position]
-        values = self._values[chunk.start - self._mine.start : chunk.stop - self._mine.start].copy()
+        values = self._values[
+            chunk.start - self._owned_slice.start : chunk.stop - self._owned_slice.start
+        ].copy()
         self.packed[position], _ = self.coding.encode_up(chunk.start, values)
-        self._no_result.discard(position)
+        self._missing_results.discard(position)
 
     def _place(self, position: int, packed: Packed, values: Float32Array) -> None:
         chunk = self.chunks[position]
@@ -272,12 +278,12 @@ class ReduceRound:
         if values.ctypes.data != part.ctypes.data:
             part[:] = values
         if packed.base == 0:
-            # Float32 as it is: what was received need not be kept for those that may ask for it.
+            # Float32: the result itself can be sent again, so the received payload need not be kept.
             packed = packed._replace(payload=part.view(np.uint8))
         self.packed[position] = packed
-        self._no_result.discard(position)
+        self._missing_results.discard(position)
 
 
-def as_positions(found: Iterable[int]) -> NDArray[np.int32]:
-    """Positions for a message, the first ASKED_AT_ONCE of them."""
-    return np.array(sorted(found)[:ASKED_AT_ONCE], dtype=np.int32)
+def position_array(found: Iterable[int]) -> NDArray[np.int32]:
+    """Return positions as int32 for a message, at most MOST_REQUESTED_POSITIONS, ascending."""
+    return np.array(sorted(found)[:MOST_REQUESTED_POSITIONS], dtype=np.int32)

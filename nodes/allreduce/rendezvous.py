@@ -1,5 +1,7 @@
-"""The first part of a round: everyone of the group says that it is ready, and whoever lags behind adopts the
-algorithm's state."""
+"""The rendezvous before a round: every member reports that it is ready.
+
+A member whose state of the algorithm lags behind receives that state from another first.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,17 @@ from .state_transfer import StateReceiver, StateSender
 
 
 class Rendezvous:
-    """One trainer's part of it.
+    """One trainer's part of the rendezvous.
 
     Args:
-        numel: elements of each tensor of the algorithm's state; sent in chunks of `chunk_elements`.
+        numel: elements of each tensor of the algorithm's state.
+        chunk_elements: the most elements of a chunk of that state.
         eager: whether a round starts without waiting for the others; the first of a generation never does.
     """
 
     def __init__(
         self,
-        standing: ProtocolContext,
+        context: ProtocolContext,
         algorithm: Algorithm,
         *,
         numel: int,
@@ -29,147 +32,175 @@ class Rendezvous:
         seed: int,
         eager: bool,
     ) -> None:
-        self._at = standing
+        self._context = context
         self._algorithm = algorithm
-        self._donor = StateSender(algorithm, chunk_elements)
+        self._state_sender = StateSender(algorithm, chunk_elements)
         self._numel, self._chunk, self._seed, self._eager = numel, chunk_elements, seed, eager
 
     def begin(self, grouping: Grouping, now: float) -> None:
-        """The next round of this generation; `Met` follows, or `Ended`."""
-        at = self._at
-        groups = grouping(at.members, at.next_number, self._seed)
-        group = next((tuple(sorted(group)) for group in groups if at.index in group), ())
-        if not group or not set(group) <= set(at.members):
-            raise ValueError(f"the grouping puts trainer {at.index} of {at.members} into {groups}")
-        round = PeerRound(at.upcoming, group, at.index, self._donor.version, now)
-        at.round = round
-        for peer in round.others:
-            at.mail.notice(peer, self._ready(round))
-            self._note(round, peer)
-        if self._eager and round.id.number > 0:
-            self._met(round)
+        """Begin the next round of this generation; `Met` or `Ended` follows."""
+        context = self._context
+        groups = grouping(context.members, context.next_number, self._seed)
+        group = next((tuple(sorted(group)) for group in groups if context.index in group), ())
+        if not group or not set(group) <= set(context.members):
+            raise ValueError(f"the grouping puts trainer {context.index} of {context.members} into {groups}")
+        peer_round = PeerRound(context.upcoming, group, context.index, self._state_sender.version, now)
+        context.current_round = peer_round
+        for peer in peer_round.others:
+            context.send_queue.notice(peer, self._ready(peer_round))
+            self._apply_earlier_ready(peer_round, peer)
+        if self._eager and peer_round.round_id.number > 0:
+            self._met(peer_round)
         else:
-            self._check(round, now)
+            self._check(peer_round, now)
 
     def on_ready(self, peer: int, message: PeerReady, now: float) -> None:
-        """A peer is ready for a round, perhaps not for the first time that it says so."""
-        at, id = self._at, round_of(message)
-        round = at.current(id, peer)
-        if round is None and id < at.seen(peer):
+        """Record that a peer is ready for a round; the message may be a repeat."""
+        context, round_id = self._context, round_of(message)
+        peer_round = context.find_round(round_id, peer)
+        if peer_round is None and round_id < context.latest_ready(peer):
             return
-        before = at.ready.get(peer)
-        known = before is not None and (round_of(before), before.version) == (id, message.version)
-        # An answer is not answered, or there would be no end of it.
+        before = context.ready.get(peer)
+        known = before is not None and (round_of(before), before.version) == (round_id, message.version)
+        # An acknowledgement is not acknowledged: the exchange of messages must end.
         repeated = known and not message.heard
-        at.ready[peer] = message
-        at.see(peer, id)
-        if id.generation < at.generation or id.generation <= at.broken_through:
-            at.mail.notice(peer, PeerEnded(id.generation))
-        elif round is not None:
+        context.ready[peer] = message
+        context.record_ready(peer, round_id)
+        if round_id.generation < context.generation or round_id.generation <= context.abandoned_generation:
+            context.send_queue.notice(peer, PeerEnded(round_id.generation))
+        elif peer_round is not None:
             if repeated:
-                at.mail.notice(peer, PeerReady(*id, round.version, heard=True))
+                context.send_queue.notice(peer, PeerReady(*round_id, peer_round.version, heard=True))
             elif not known:
-                round.progressed(peer, now)
-            self._note(round, peer)
-            self._check(round, now)
-        elif at.memory.is_completed(id) and not message.heard:
-            # Without this peer's values: there are none in a round of nothing.
-            at.mail.notice(peer, PeerReady(*id, message.version, heard=True))
-        elif repeated and id.generation == at.generation:
-            at.wait(peer, id)
+                peer_round.record_progress(peer, now)
+            self._apply_earlier_ready(peer_round, peer)
+            self._check(peer_round, now)
+        elif context.history.is_completed(round_id) and not message.heard:
+            # It completed without this peer's values: a round of zero elements needs none.
+            context.send_queue.notice(peer, PeerReady(*round_id, message.version, heard=True))
+        elif repeated and round_id.generation == context.generation:
+            context.wait(peer, round_id)
 
     def on_wait(self, peer: int, message: PeerWait, now: float) -> None:
-        """A peer is alive. Before it is ready it may take its time; afterwards it has to go on, unless
-        others keep it."""
-        round = self._at.current(round_of(message), peer)
-        if round is None:
+        """Record that a peer is alive.
+
+        A peer that is not ready yet may take its time. Once ready it must make progress, unless others
+        block it.
+        """
+        peer_round = self._context.find_round(round_of(message), peer)
+        if peer_round is None:
             return
-        if len(message.blocked_by) > len(round.group):
-            raise ValueError(f"blocked by {len(message.blocked_by)} of a group of {len(round.group)}")
-        kept = set(message.blocked_by.tolist()) - {self._at.index}
-        if peer not in round.ready or kept:
-            round.progressed(peer, now)
+        if len(message.blocked_by) > len(peer_round.group):
+            count = len(message.blocked_by)
+            raise ValueError(f"blocked by {count} trainers in a group of {len(peer_round.group)}")
+        blockers = set(message.blocked_by.tolist()) - {self._context.index}
+        if peer not in peer_round.ready or blockers:
+            peer_round.record_progress(peer, now)
 
     def on_state_ask(self, peer: int, message: PeerStateAsk, now: float) -> None:  # noqa: ARG002
-        """A peer lags behind. The first round cannot complete, and so move the state, while it still asks."""
-        at = self._at
-        if at.round is None or at.round.id != (message.generation, 0) or at.mail.has_chunks(peer):
+        """Send the algorithm's state to a peer that lags behind.
+
+        The first round cannot complete, and so change the state, while the peer still requests it.
+        """
+        context = self._context
+        if (
+            context.current_round is None
+            or context.current_round.round_id != (message.generation, 0)
+            or context.send_queue.has_chunks(peer)
+        ):
             return
-        for key, make in self._donor.chunks(message):
-            at.mail.chunk(peer, (at.round.id, *key), make)
+        for key, make in self._state_sender.chunks(message):
+            context.send_queue.chunk(peer, (context.current_round.round_id, *key), make)
 
     def on_state(self, peer: int, message: PeerState, now: float) -> None:
-        """A chunk of the state that this trainer adopts."""
-        round = self._at.round
-        if round is None or round.adoption is None or round.id.generation != message.generation:
+        """Accept a chunk of the state that this trainer receives."""
+        peer_round = self._context.current_round
+        if (
+            peer_round is None
+            or peer_round.state_receiver is None
+            or peer_round.round_id.generation != message.generation
+        ):
             return
-        if peer == round.adoption.donor and round.adoption.take(message):
-            round.progressed(peer, now)
-            if round.adoption.complete:
-                self._adopt(round.adoption)
-                round.adoption = None
-                self._met(round)
+        if peer == peer_round.state_receiver.donor and peer_round.state_receiver.take(message):
+            peer_round.record_progress(peer, now)
+            if peer_round.state_receiver.complete:
+                self._adopt(peer_round.state_receiver)
+                peer_round.state_receiver = None
+                self._met(peer_round)
 
-    def tick(self, round: PeerRound, now: float) -> None:
-        """Asks silent peers again, and gives up late ones."""
-        at = self._at
-        waited = [peer for peer in round.others if peer not in round.ready]
-        if round.adoption is not None:
-            waited = [round.adoption.donor]
-        late = [peer for peer in waited if round.silent(peer, now) > at.timeout_seconds]
+    def tick(self, peer_round: PeerRound, now: float) -> None:
+        """Repeat requests to silent peers, and give up late ones."""
+        context = self._context
+        waited = [peer for peer in peer_round.others if peer not in peer_round.ready]
+        if peer_round.state_receiver is not None:
+            waited = [peer_round.state_receiver.donor]
+        late = [peer for peer in waited if peer_round.silent(peer, now) > context.timeout_seconds]
         for peer in late:
-            at.report(peer)
+            context.report_late(peer)
         if late:
-            # Nobody can complete a round that this trainer gave nothing to.
-            at.end(round, f"trainer {late[0]} was not there within {at.timeout_seconds:g} s")
+            # Nobody can complete a round without this trainer's values.
+            context.end(peer_round, f"trainer {late[0]} was not ready within {context.timeout_seconds:g} s")
             return
         for peer in waited:
-            if round.may_ask(peer, now, at.policy):
-                self.ask_again(round, peer)
+            if peer_round.may_request(peer, now, context.policy):
+                self.repeat_request(peer_round, peer)
 
-    def ask_again(self, round: PeerRound, peer: int) -> None:
-        """Says once more what a peer does not seem to have heard."""
-        message = round.adoption.ask() if round.adoption is not None else self._ready(round)
-        self._at.mail.notice(peer, message)
+    def repeat_request(self, peer_round: PeerRound, peer: int) -> None:
+        """Repeat the message that a peer seems to have missed."""
+        message = (
+            peer_round.state_receiver.request()
+            if peer_round.state_receiver is not None
+            else self._ready(peer_round)
+        )
+        self._context.send_queue.notice(peer, message)
 
-    def _ready(self, round: PeerRound) -> PeerReady:
-        return PeerReady(*round.id, round.version)
+    def _ready(self, peer_round: PeerRound) -> PeerReady:
+        return PeerReady(*peer_round.round_id, peer_round.version)
 
-    def _note(self, round: PeerRound, peer: int) -> None:
-        """Whether a peer is ready for this round, and how old its state is, from what it said before."""
-        ready = self._at.ready.get(peer)
-        if ready is not None and round_of(ready) == round.id:
-            round.ready.add(peer)
+    def _apply_earlier_ready(self, peer_round: PeerRound, peer: int) -> None:
+        """Take over a peer's readiness for this round from an earlier message."""
+        ready = self._context.ready.get(peer)
+        if ready is not None and round_of(ready) == peer_round.round_id:
+            peer_round.ready.add(peer)
 
-    def _check(self, round: PeerRound, now: float) -> None:
-        if round.phase is not RoundPhase.MEETING or round.adoption is not None:
+    def _check(self, peer_round: PeerRound, now: float) -> None:
+        if peer_round.phase is not RoundPhase.MEETING or peer_round.state_receiver is not None:
             return
-        if not round.ready.issuperset(round.others):
+        if not peer_round.ready.issuperset(peer_round.others):
             return
-        versions = {peer: self._at.ready[peer].version for peer in round.others if peer in self._at.ready}
-        if round.id.number > 0 or not self._algorithm.state_names:
-            self._met(round)
+        versions = {
+            peer: self._context.ready[peer].version
+            for peer in peer_round.others
+            if peer in self._context.ready
+        }
+        if peer_round.round_id.number > 0 or not self._algorithm.state_names:
+            self._met(peer_round)
             return
-        best = max((round.version, *versions.values()))
-        if round.version == best:
-            self._met(round)
+        best = max((peer_round.version, *versions.values()))
+        if peer_round.version == best:
+            self._met(peer_round)
             return
         donor = min(peer for peer, version in versions.items() if version == best)
         names = self._algorithm.state_names
-        round.adoption = StateReceiver(
-            donor, round.id.generation, best, names=names, numel=self._numel, chunk_elements=self._chunk
+        peer_round.state_receiver = StateReceiver(
+            donor,
+            peer_round.round_id.generation,
+            best,
+            names=names,
+            numel=self._numel,
+            chunk_elements=self._chunk,
         )
-        round.progressed(donor, now)
-        self.ask_again(round, donor)
+        peer_round.record_progress(donor, now)
+        self.repeat_request(peer_round, donor)
 
-    def _adopt(self, adoption: StateReceiver) -> None:
+    def _adopt(self, state_receiver: StateReceiver) -> None:
         try:
-            self._algorithm.load_state(adoption.state())
+            self._algorithm.load_state(state_receiver.state())
         except ValueError as error:
-            # Not the fault of the message that completed it.
+            # A RuntimeError: a ValueError would blame the message that completed the state.
             name = type(self._algorithm).__name__
-            raise RuntimeError(f"{name} refused the state of trainer {adoption.donor}") from error
+            raise RuntimeError(f"{name} refused the state of trainer {state_receiver.donor}") from error
 
-    def _met(self, round: PeerRound) -> None:
-        round.phase = RoundPhase.MET
-        self._at.events.append(Met(round.id, round.group))
+    def _met(self, peer_round: PeerRound) -> None:
+        peer_round.phase = RoundPhase.MET
+        self._context.events.append(Met(peer_round.round_id, peer_round.group))

@@ -1,9 +1,4 @@
-"""Where one trainer is in one round, and when each of the others was last heard to go on.
-
-Chunks that came before their round: of each peer those of one round, in bounded memory.
-
-What the all-reduce's state machine tells whoever drives it.
-"""
+"""One round of one trainer: its phase, its early chunks and its events."""
 
 from __future__ import annotations
 
@@ -21,74 +16,83 @@ Early = PeerChunk | PeerResult
 
 
 class RoundId(NamedTuple):
-    """A round: `number` counts within a generation. Ordered."""
+    """The id of a round; `number` counts within a generation. Ids are ordered."""
 
     generation: int
     number: int
 
 
 def round_of(message: object) -> RoundId:
-    """The round that a message between trainers is of."""
+    """Return the round that a message between trainers belongs to."""
     return RoundId(message.generation, message.number)  # type: ignore[attr-defined]
 
 
 @dataclass
-class _Kept:
-    id: RoundId
+class _BufferedRound:
+    round_id: RoundId
     chunks: dict[int, Early] = field(default_factory=dict)
     bytes: int = 0
 
 
 class ReorderBuffer:
-    """What peers streamed before this trainer was there, or knew of the generation.
+    """Chunks that arrived before this trainer began their round, or knew of the generation.
+
+    Of each peer the chunks of one round are held, in bounded memory.
 
     Args:
-        most_bytes: what is kept of one peer at most; more than its values cannot be meant for one round.
+        most_bytes: the most bytes held of one peer; one round cannot have more than its values.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._kept: dict[int, _Kept] = {}
+        self._buffered: dict[int, _BufferedRound] = {}
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of what is kept."""
-        return sum(kept.bytes for kept in self._kept.values())
+        """Memory of the held chunks, in bytes."""
+        return sum(buffered.bytes for buffered in self._buffered.values())
 
-    def keep(self, peer: int, message: Early) -> None:
-        """Keeps a chunk; those of an earlier round of this peer are forgotten.
+    def add(self, peer: int, message: Early) -> None:
+        """Hold a chunk; the chunks of this peer's earlier round are dropped.
 
         Raises:
-            ValueError: it is too much, or of an earlier round than what is kept.
+            ValueError: it exceeds the limit, or its round is older than that of the held chunks.
         """
-        id = round_of(message)
-        kept = self._kept.get(peer)
-        if kept is not None and id < kept.id:
-            raise ValueError(f"of round {id}, after one of round {kept.id}")
-        if kept is None or kept.id != id:
-            kept = self._kept[peer] = _Kept(id)
-        if message.position in kept.chunks:
+        round_id = round_of(message)
+        buffered = self._buffered.get(peer)
+        if buffered is not None and round_id < buffered.round_id:
+            raise ValueError(f"a chunk of round {round_id} came after one of {buffered.round_id}")
+        if buffered is None or buffered.round_id != round_id:
+            buffered = self._buffered[peer] = _BufferedRound(round_id)
+        if message.position in buffered.chunks:
             return
-        if kept.bytes + message.payload.nbytes > self._most:
-            raise ValueError(f"more than {self._most} bytes for a round that is not here yet")
-        kept.chunks[message.position] = message
-        kept.bytes += message.payload.nbytes
+        if buffered.bytes + message.payload.nbytes > self._most:
+            raise ValueError(f"more than {self._most} bytes for a round that has not begun here")
+        buffered.chunks[message.position] = message
+        buffered.bytes += message.payload.nbytes
 
-    def take(self, peer: int, id: RoundId) -> list[Early]:
-        """What is kept of a peer for a round, which is then forgotten."""
-        kept = self._kept.get(peer)
-        if kept is None or kept.id != id:
+    def take(self, peer: int, round_id: RoundId) -> list[Early]:
+        """Remove and return the chunks of a peer for a round."""
+        buffered = self._buffered.get(peer)
+        if buffered is None or buffered.round_id != round_id:
             return []
-        return list(self._kept.pop(peer).chunks.values())
+        return list(self._buffered.pop(peer).chunks.values())
 
     def forget_before(self, generation: int) -> None:
-        """Forgets what is of earlier generations."""
-        self._kept = {peer: kept for peer, kept in self._kept.items() if kept.id.generation >= generation}
+        """Drop the chunks of earlier generations."""
+        self._buffered = {
+            peer: buffered
+            for peer, buffered in self._buffered.items()
+            if buffered.round_id.generation >= generation
+        }
 
 
 class RoundPhase(Enum):
-    """MEETING: waits for the others, or for a state to adopt. MET: waits for this trainer's values.
-    STREAMING: under way. RESOLVING: cannot end normally; asks who completed it."""
+    """Phases of a round.
+
+    MEETING: waits for the others, or for the algorithm's state. MET: waits for this trainer's values.
+    STREAMING: values and results are under way. RESOLVING: cannot end normally; asks who completed it.
+    """
 
     MEETING = "meeting"
     MET = "met"
@@ -97,58 +101,60 @@ class RoundPhase(Enum):
 
 
 class PeerRound:
-    """One round of one trainer.
+    """One round of one trainer, and each peer's last progress in it.
 
     Args:
-        group: its members, ascending; `index` is this one.
-        version: of this trainer's state when it began.
+        group: the members, ascending; `index` is this trainer.
+        version: the version of this trainer's state when the round began.
     """
 
-    def __init__(self, id: RoundId, group: tuple[int, ...], index: int, version: int, now: float) -> None:
-        self.id = id
+    def __init__(
+        self, round_id: RoundId, group: tuple[int, ...], index: int, version: int, now: float
+    ) -> None:
+        self.round_id = round_id
         self.group = group
         self.others = tuple(member for member in group if member != index)
         self.version = version
         self.phase = RoundPhase.MEETING
         self.ready: set[int] = set()
-        self.adoption: StateReceiver | None = None
+        self.state_receiver: StateReceiver | None = None
         self.work: ReduceRound | None = None
         self.survivors: set[int] = set()
         self.verdicts: dict[int, PeerVerdict] = {}
         self.resolving_since = now
         self.last_progress = now
         self._progress = dict.fromkeys(self.others, now)
-        self._asked = dict.fromkeys(self.others, now)
+        self._requested_at = dict.fromkeys(self.others, now)
 
     @property
     def streams(self) -> bool:
-        """Whether the round may still complete normally, and this trainer has given its values."""
+        """Whether this trainer gave its values and the round may still complete normally."""
         return self.phase is RoundPhase.STREAMING
 
-    def progressed(self, peer: int, now: float) -> None:
-        """A peer went on, or has a good reason not to."""
+    def record_progress(self, peer: int, now: float) -> None:
+        """Record that a peer made progress, or is blocked by another."""
         self._progress[peer] = now
 
-    def progressed_all(self, now: float) -> None:
-        """A new phase: everyone's time begins anew."""
+    def restart_timers(self, now: float) -> None:
+        """Restart every peer's timer, for a new phase."""
         self._progress = dict.fromkeys(self.others, now)
         self.last_progress = now
 
     def silent(self, peer: int, now: float) -> float:
-        """For how long a peer has not gone on."""
+        """Return the seconds since a peer's last progress."""
         return now - self._progress[peer]
 
-    def may_ask(self, peer: int, now: float, policy: RetransmitPolicy) -> bool:
-        """Whether it is time to ask a silent peer, again; if so, that is noted."""
-        if not policy.due(max(self._progress[peer], self._asked[peer]), now):
+    def may_request(self, peer: int, now: float, policy: RetransmitPolicy) -> bool:
+        """Return whether a request to a silent peer is due; if so, its time is recorded."""
+        if not policy.due(max(self._progress[peer], self._requested_at[peer]), now):
             return False
-        self._asked[peer] = now
+        self._requested_at[peer] = now
         return True
 
     def blocked_by(self) -> list[int]:
-        """Whom this trainer waits for before it meets."""
-        if self.adoption is not None:
-            return [self.adoption.donor]
+        """Return the peers that this trainer waits for before it meets."""
+        if self.state_receiver is not None:
+            return [self.state_receiver.donor]
         return (
             [peer for peer in self.others if peer not in self.ready]
             if self.phase is RoundPhase.MEETING
@@ -156,23 +162,23 @@ class PeerRound:
         )
 
     def completers(self) -> list[int]:
-        """Who said that it completed the round."""
+        """Return the peers that reported the round complete, ascending."""
         return sorted(peer for peer, verdict in self.verdicts.items() if verdict.completed)
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """The group is ready: take the snapshot and start the round."""
+    """The group is ready: the caller takes its snapshot and starts the round."""
 
-    id: RoundId
+    round_id: RoundId
     group: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The round is complete; `values` are the caller's from now on."""
+    """The round is complete; `values` belong to the caller from now on."""
 
-    id: RoundId
+    round_id: RoundId
     values: Float32Array
 
 
@@ -180,13 +186,13 @@ class Result:
 class Ended:
     """The round, or the wait for one, ended without a result."""
 
-    id: RoundId
+    round_id: RoundId
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A peer is late; the coordinator should put it out."""
+    """A peer is late; the coordinator should remove it from the group."""
 
     generation: int
     index: int
@@ -194,7 +200,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """This trainer wants to meet, and is not of the group."""
+    """This trainer wants to meet, but is not in the group."""
 
 
 Event = Met | Result | Ended | Late | Excluded

@@ -1,4 +1,4 @@
-"""The sockets between trainers: what one listens on, and what it sends to each other one with."""
+"""The sockets between trainers: one listener, and one sender per peer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class PeerListener:
-    """What a trainer's peers send to. Bound where the node is told to listen, then handed to the thread that
-    makes the `PeerLink`, which owns it from then on.
+    """The socket that a trainer's peers send to.
+
+    It is bound by the node, then handed to the thread that makes the `AllReduceTransport`, which owns it
+    from then on.
 
     Raises:
         ClusterError: the address cannot be listened on.
@@ -36,12 +38,12 @@ class PeerListener:
         self.endpoint = self.listener.endpoint
 
     def close(self) -> None:
-        """Closes the socket; a second time does nothing."""
+        """Close the socket; a second call does nothing."""
         self.listener.close()
 
 
 class PeerSender:
-    """A DEALER to one other trainer; it only sends, and hears of what was refused."""
+    """A DEALER to one other trainer; it sends, and receives only refusals."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], member: MemberInfo, token: str) -> None:
         self.member = member
@@ -55,11 +57,11 @@ class PeerSender:
 
     @property
     def has_room(self) -> bool:
-        """Whether a message can be queued; `send` must find it so."""
+        """Whether a message can be queued; a precondition of `send`."""
         return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
 
     def send(self, message: Message) -> None:
-        """Queues a message; tensors that are large are not copied."""
+        """Queue a message; large tensors are not copied."""
         frames = encode(message)
         self.socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         size = sum(memoryview(frame).nbytes for frame in frames)
@@ -69,8 +71,8 @@ class PeerSender:
         elif isinstance(message, PeerResult):
             self.traffic.went_down(size, message.elements)
 
-    def hear(self) -> None:
-        """Logs what the other side refused."""
+    def log_refusals(self) -> None:
+        """Log what the peer refused."""
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
             self.refused_messages += 1
@@ -79,8 +81,8 @@ class PeerSender:
                 what = answer.what if isinstance(answer, Failure) else f"a {answer.KIND}"
             except ProtocolError as error:
                 what = str(error)
-            log.error("%s answered: %s", self.member.name, what)
+            log.error("%s refused a message: %s", self.member.name, what)
 
     def close(self) -> None:
-        """Closes the socket."""
+        """Close the socket."""
         self.socket.close()

@@ -1,4 +1,4 @@
-"""Handing an algorithm's state to a trainer that lags behind, chunk by chunk."""
+"""Transfer of an algorithm's state to a trainer that lags behind, in chunks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key = tuple[object, ...]
 
 
 class StateSender:
-    """The side that has the state."""
+    """The sending side: the trainer that has the state."""
 
     def __init__(self, algorithm: Algorithm, chunk_elements: int) -> None:
         self._algorithm = algorithm
@@ -23,40 +23,41 @@ class StateSender:
 
     @property
     def version(self) -> int:
-        """How many rounds the state is of; 0 for an algorithm without any."""
+        """Completed rounds of the state; 0 for an algorithm without state."""
         return self._algorithm.state().completed_rounds if self._algorithm.state_names else 0
 
-    def chunks(self, ask: PeerStateAsk) -> Iterator[tuple[Key, Callable[[], PeerState | None]]]:
-        """What answers `ask`: of each chunk a key, and what makes it when it is sent."""
-        if self.version != ask.version:
+    def chunks(self, request: PeerStateAsk) -> Iterator[tuple[Key, Callable[[], PeerState | None]]]:
+        """Yield a key per requested chunk, and a function that makes the chunk when it is sent."""
+        if self.version != request.version:
             return
         position = 0
         for name in self._algorithm.state_names:
             for start in range(0, self._algorithm.state().tensors[name].numel(), self._chunk):
-                if position >= ask.position:
-                    yield ("state", ask.generation, position), self._maker(ask, position, name, start)
+                if position >= request.position:
+                    yield ("state", request.generation, position), self._maker(request, position, name, start)
                 position += 1
 
     def _maker(
-        self, ask: PeerStateAsk, position: int, name: str, start: int
+        self, request: PeerStateAsk, position: int, name: str, start: int
     ) -> Callable[[], PeerState | None]:
         def make() -> PeerState | None:
-            if self.version != ask.version:
+            if self.version != request.version:
                 return None
             flat = self._algorithm.state().tensors[name]
-            # A copy: the algorithm goes on with its state when this may still wait to leave.
+            # A copy: the algorithm may change its state while this message is still queued.
             values = flat[start : start + self._chunk].numpy().astype("<f4", copy=True)
-            return PeerState(ask.generation, ask.version, position, name, values)
+            return PeerState(request.generation, request.version, position, name, values)
 
         return make
 
 
 class StateReceiver:
-    """The side that lags behind.
+    """The receiving side: the trainer that lags behind.
 
     Args:
-        donor: the member that gives its state, of `version`.
-        names: of the state's tensors, each float32 [numel].
+        donor: the member that sends its state.
+        version: the version of that state.
+        names: names of the state's tensors, each float32 [numel].
     """
 
     def __init__(
@@ -81,15 +82,15 @@ class StateReceiver:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it has come."""
+        """Whether all chunks have arrived."""
         return not self._missing
 
-    def ask(self) -> PeerStateAsk:
-        """Asks for what is missing."""
+    def request(self) -> PeerStateAsk:
+        """Return a request for the missing chunks."""
         return PeerStateAsk(self._generation, self._version, min(self._missing, default=0))
 
     def take(self, message: PeerState) -> bool:
-        """A chunk; gives whether it is new. Raises ValueError for one that is not of this state."""
+        """Accept a chunk; return whether it is new. Raises ValueError if it is not of this state."""
         if not 0 <= message.position < len(self._parts) or message.version != self._version:
             raise ValueError(f"no chunk {message.position} of version {message.version} is expected")
         name, start, stop = self._parts[message.position]
@@ -102,6 +103,6 @@ class StateReceiver:
         return True
 
     def state(self) -> AlgorithmState:
-        """The whole state."""
+        """Return the received state."""
         tensors = {name: torch.from_numpy(values) for name, values in self._tensors.items()}
         return AlgorithmState(self._version, tensors)

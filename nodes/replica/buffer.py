@@ -1,7 +1,4 @@
-"""The replica of a trainer on the CPU, as workers and the shadow thread share it.
-
-Where a trainer's replica, optimizer state and counters lie: in its own memory, or in shared memory.
-"""
+"""A trainer's replica on the CPU, and the private or shared memory that holds it."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from ...sync_algos.base import Slice
 class FlatReplica:
     """The flat float32 buffer [numel] that workers update lock-free; implements `Replica` of `sync_algos`.
 
-    Snapshots and additions race with the workers element by element, which is the algorithm's way.
+    Snapshots and additions race with the workers element by element, as the algorithm intends.
 
     Attributes:
         flat: the buffer, on the trainer's device.
@@ -38,49 +35,51 @@ class FlatReplica:
 
     @property
     def whole(self) -> Slice:
-        """All of it."""
+        """The slice of the whole buffer."""
         return Slice(0, self.flat.numel())
 
     @property
     def trained_examples(self) -> int:
-        """Examples that the workers have trained since the job began."""
+        """Examples that this trainer's workers have trained since the job began."""
         return int(self._examples.sum())
 
     def read(self, start: int = 0, stop: int | None = None, stride: int = 1) -> torch.Tensor:
-        """Elements of it on the CPU, float32, to be read at once: on the CPU a view. Any thread may call."""
+        """Return elements as float32 on the CPU, a view here: to be read at once. Any thread may call."""
         return self.flat[start:stop:stride]
 
     def snapshot(self, part: Slice) -> torch.Tensor:
-        """A copy of a slice as it is now, in memory of its own."""
+        """Return a copy of a slice as it is now, in memory of its own."""
         return self.flat[part.start : part.stop].clone()
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
-        """`w[part] += scale * delta` in place."""
+        """Compute `w[part] += scale * delta` in place."""
         self.flat[part.start : part.stop].add_(delta, alpha=scale)
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
-        """`w[part] <- (1 - rate) w[part] + rate * target` in place."""
+        """Compute `w[part] <- (1 - rate) w[part] + rate * target` in place."""
         self.flat[part.start : part.stop].lerp_(target, rate)
 
 
 class ReplicaMemory(ABC):
-    """Places for tensors and counters, one after the other. One thread at a time may call."""
+    """Memory for tensors and counters, given out in order. One thread at a time may call."""
 
     @abstractmethod
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A float32 tensor of the same shape in this memory, with these values; with those that it has there,
-        where another process has placed it before."""
+        """Return a float32 tensor of the same shape in this memory, with these values.
+
+        If another process has placed it before, it has the values that are there.
+        """
 
     @abstractmethod
     def counters(self, count: int) -> Int64Array:
-        """int64 [count], zero at first; an element that one thread writes may be read by any thread."""
+        """Return int64 [count], initially zero; any thread may read an element that one thread writes."""
 
 
 class PrivateMemory(ReplicaMemory):
-    """Of this process only."""
+    """Memory of this process only."""
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor itself, on whatever device it is."""
+        """Return the tensor itself, on any device."""
         return tensor
 
     def counters(self, count: int) -> Int64Array:
@@ -89,13 +88,13 @@ class PrivateMemory(ReplicaMemory):
 
 
 class SharedMemory(ReplicaMemory):
-    """A file without a name, mapped by a trainer and its worker processes. It is gone with the last of them,
-    however they end.
+    """An unnamed file, mapped by a trainer and its worker processes.
 
-    Both sides place the same things in the same order, and so get the same memory.
+    The file is gone with the last of these processes, however they end. Both sides place the same tensors and
+    counters in the same order, and so get the same memory.
 
     Attributes:
-        descriptor: of the file; a worker process inherits it.
+        descriptor: the file's descriptor; a worker process inherits it.
     """
 
     def __init__(self, descriptor: int, *, fresh: bool) -> None:
@@ -105,7 +104,7 @@ class SharedMemory(ReplicaMemory):
 
     @classmethod
     def create(cls) -> SharedMemory:
-        """Of a trainer: new memory."""
+        """Create new memory, in the trainer."""
         if sys.platform == "linux":
             return cls(os.memfd_create("shadowsync-replica"), fresh=True)
         with tempfile.TemporaryFile() as file:
@@ -113,12 +112,14 @@ class SharedMemory(ReplicaMemory):
 
     @classmethod
     def attach(cls, descriptor: int) -> SharedMemory:
-        """Of a worker process: the memory behind a descriptor that it inherited."""
+        """Attach to the memory of an inherited descriptor, in a worker process."""
         return cls(descriptor, fresh=False)
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `ReplicaMemory.place`; of a tensor on the CPU. Raises ValueError if the trainer has not placed
-        as much."""
+        """See `ReplicaMemory.place`; the tensor is on the CPU.
+
+        Raises ValueError if the trainer has placed less.
+        """
         block = self._take(4 * tensor.numel())
         placed = torch.frombuffer(block, dtype=torch.float32, count=tensor.numel()).view(tensor.shape)
         if self._fresh:
@@ -126,15 +127,15 @@ class SharedMemory(ReplicaMemory):
         return placed
 
     def counters(self, count: int) -> Int64Array:
-        """See `ReplicaMemory.counters`; raises ValueError if the trainer has not placed as much."""
+        """See `ReplicaMemory.counters`; raises ValueError if the trainer has placed less."""
         return np.frombuffer(self._take(8 * count), dtype=np.int64, count=count)
 
     def scratch(self, elements: int) -> torch.Tensor:
-        """float32 [elements], which takes no memory until it is written."""
+        """Return float32 [elements], which takes no memory until written."""
         return torch.frombuffer(self._take(4 * elements), dtype=torch.float32, count=elements)
 
     def close(self) -> None:
-        """Closes the descriptor; what was given out stays mapped."""
+        """Close the descriptor; memory that was given out stays mapped."""
         os.close(self.descriptor)
 
     def _take(self, needed_bytes: int) -> mmap.mmap:

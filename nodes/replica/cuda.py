@@ -1,8 +1,8 @@
-"""A trainer on a GPU: every worker has a stream to compute and one to copy, and the host runs ahead.
+"""A trainer's replica and its workers on a GPU.
 
-What is used of CUDA: streams, events and pinned memory, by torch; a test has its own instead.
-
-The replica of a trainer on a GPU: the shadow thread's copies and changes on a stream of their own.
+Every worker has a stream to compute and one to copy; the shadow thread's copies and changes have a stream of
+their own. The host runs ahead of the device. Everything used of CUDA is behind `Streams`, so that tests can
+replace it.
 """
 
 from __future__ import annotations
@@ -22,62 +22,67 @@ from .device import Computed, DeviceStream, PendingResult, Staged, StepResult
 
 
 class Event(Protocol):
-    """A point in a stream; `record` again moves it, for those that wait later."""
+    """A point in a stream; recording it again moves it, for later waits."""
 
     def record(self, stream: Any) -> None:
-        """Behind all that is enqueued on the stream so far."""
+        """Place the event behind all that is enqueued on the stream so far."""
         ...
 
     def synchronize(self) -> None:
-        """Blocks the calling thread until the device has passed it."""
+        """Block the calling thread until the device has passed the event."""
         ...
 
 
 class Streams(Protocol):
-    """One device's streams. Any thread may call; a stream is enqueued on by one thread at a time, but for
-    single operations, which may interleave."""
+    """The streams, events and pinned memory of one device.
+
+    Any thread may call. One thread at a time enqueues on a stream, except for single operations, which may
+    interleave.
+    """
 
     @property
     def torch_device(self) -> torch.device:
-        """As torch names it."""
+        """The device as torch names it."""
         ...
 
     def stream(self) -> Any:
-        """A new stream, behind all that was enqueued on the device so far."""
+        """Return a new stream, behind all that was enqueued on the device so far."""
         ...
 
     def event(self) -> Event:
-        """A new event; to wait for one that was never recorded is nothing."""
+        """Return a new event; a wait for one that was never recorded does nothing."""
         ...
 
     def on(self, stream: Any) -> AbstractContextManager[object]:
-        """What torch does inside, on this thread, it enqueues on the stream."""
+        """Return a context in which torch enqueues this thread's work on the stream."""
         ...
 
     def behind(self, stream: Any, event: Event) -> None:
-        """What is enqueued on the stream from now on waits, on the device, for the event's last record."""
+        """Make later work on the stream wait, on the device, for the event's last record."""
         ...
 
     def pinned(self, elements: int) -> torch.Tensor:
-        """Host memory that the device copies from and to by itself, float32 [elements]."""
+        """Return pinned host memory, float32 [elements], for asynchronous copies."""
         ...
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueues a copy between pinned memory and the device; returns at once."""
+        """Enqueue a copy between pinned memory and the device; returns at once."""
         ...
 
     def used_on(self, stream: Any, tensor: torch.Tensor) -> None:
-        """The memory of a tensor that another stream made is not given out again before what is enqueued on
-        this stream by the time the tensor is dropped."""
+        """Keep the memory of another stream's tensor until this stream has used it.
+
+        The memory is not reused before all that this stream has enqueued when the tensor is dropped.
+        """
         ...
 
 
 class CudaStreams:
-    """Those of `torch.cuda`, for the device with this index.
+    """The streams of `torch.cuda`, for the device with this index.
 
-    Pinned memory comes from torch's caching allocator, which gives a dropped tensor's memory out again only
-    when the copies from and to it are done. Events block their waiter instead of spinning: the cores belong
-    to the node's other threads.
+    Pinned memory comes from torch's caching allocator, which reuses a dropped tensor's memory only when the
+    copies from and to it are done. A wait for an event blocks instead of spinning: the node's other threads
+    need the cores.
     """
 
     def __init__(self, index: int) -> None:
@@ -103,7 +108,7 @@ class CudaStreams:
 
     def pinned(self, elements: int) -> torch.Tensor:
         """See `Streams.pinned`."""
-        # Else it would open the first GPU too, for a job on the second.
+        # Otherwise torch would open the first GPU too, for a job on the second.
         with torch.cuda.device(self.torch_device):
             return torch.empty(elements, dtype=torch.float32, pin_memory=True)
 
@@ -120,10 +125,10 @@ class CudaStreams:
 class DeviceReplica(FlatReplica):
     """A flat float32 buffer [numel] on a device; implements `Replica` of `sync_algos`, with CPU tensors.
 
-    What the shadow thread enqueues comes after the steps that the workers had enqueued by then, and before
-    those that they enqueue afterwards; all of this waits on the device. The host waits for a snapshot, on the
-    thread that wants it, and for nothing else. Steps that a worker enqueues while a change is being enqueued
-    race with it element by element, as they do on the CPU.
+    The shadow thread's work runs after the steps that the workers have enqueued by then, and before the steps
+    that they enqueue afterwards; these waits are on the device. On the host, only the thread that requests a
+    snapshot waits for it. Steps that a worker enqueues while a change is being enqueued race with it element
+    by element, as on the CPU.
     """
 
     def __init__(self, flat: torch.Tensor, examples: Int64Array, streams: Streams) -> None:
@@ -132,38 +137,38 @@ class DeviceReplica(FlatReplica):
         self._stream = streams.stream()
         self._changed = streams.event()
         self._worker_events: list[Event] = []
-        # Workers at a fixed rate, the shadow thread and the control thread all come here.
-        self._one_at_a_time = threading.Lock()
+        # At a fixed rate the workers call too, besides the shadow thread and the control thread.
+        self._lock = threading.Lock()
 
     def join(self) -> Event:
-        """A worker's event, which it records behind each of its steps. Any thread may call."""
+        """Return a new worker's event, to be recorded behind each of its steps. Any thread may call."""
         event = self._streams.event()
         self._worker_events.append(event)
         return event
 
     def order(self, stream: object) -> None:
-        """What a worker enqueues on its stream from now on sees what was done to the replica until now."""
+        """Make later work on a worker's stream see all changes to the replica so far."""
         self._streams.behind(stream, self._changed)
 
     def read(self, start: int = 0, stop: int | None = None, stride: int = 1) -> torch.Tensor:
-        """A copy on the CPU, behind the workers' steps so far. Any thread may call, and waits."""
+        """Return a copy on the CPU, behind the workers' steps so far. Any thread may call; it blocks."""
         return self._fetch(self.flat[start:stop:stride])
 
     def snapshot(self, part: Slice) -> torch.Tensor:
-        """A copy of a slice in memory of its own on the CPU, behind the workers' steps so far."""
+        """Return a copy of a slice on the CPU, in memory of its own, behind the workers' steps so far."""
         return self._fetch(self.flat[part.start : part.stop])
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
-        """`w[part] += scale * delta` in place; returns when it is enqueued."""
-        with self._one_at_a_time, self._streams.on(self._stream):
+        """Enqueue `w[part] += scale * delta` in place."""
+        with self._lock, self._streams.on(self._stream):
             given = self._upload(delta)
             self._behind_workers()
             self.flat[part.start : part.stop].add_(given, alpha=scale)
             self._changed.record(self._stream)
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
-        """`w[part] <- (1 - rate) w[part] + rate * target` in place; returns when it is enqueued."""
-        with self._one_at_a_time, self._streams.on(self._stream):
+        """Enqueue `w[part] <- (1 - rate) w[part] + rate * target` in place."""
+        with self._lock, self._streams.on(self._stream):
             given = self._upload(target)
             self._behind_workers()
             self.flat[part.start : part.stop].lerp_(given, rate)
@@ -171,9 +176,9 @@ class DeviceReplica(FlatReplica):
 
     def _fetch(self, view: torch.Tensor) -> torch.Tensor:
         host, done = self._streams.pinned(view.numel()), self._streams.event()
-        with self._one_at_a_time, self._streams.on(self._stream):
+        with self._lock, self._streams.on(self._stream):
             self._behind_workers()
-            # A strided copy goes through the host in pieces; the device gathers faster.
+            # A strided copy to the host is made in pieces; gathering on the device first is faster.
             self._streams.copy(self._stream, host, view.contiguous())
             done.record(self._stream)
         done.synchronize()
@@ -192,8 +197,11 @@ class DeviceReplica(FlatReplica):
 
 
 class CudaDevice:
-    """One GPU; `Device` says what its methods do. A worker starts the next step before the results of the
-    last one have come, so the GPU has work while the host sends gradients and packs the next batch."""
+    """One GPU; see `Device`.
+
+    A worker starts the next step before it has the results of the last one, so the GPU has work while the
+    host sends gradients and packs the next batch.
+    """
 
     steps_ahead = 1
 
@@ -203,11 +211,11 @@ class CudaDevice:
 
     @property
     def torch_device(self) -> torch.device:
-        """As torch names it."""
+        """The device as torch names it."""
         return self._streams.torch_device
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the device; blocks."""
+        """Return a copy on the device; blocks."""
         return tensor.to(self._streams.torch_device)
 
     def replica(self, flat: torch.Tensor, examples: Int64Array) -> FlatReplica:
@@ -215,15 +223,15 @@ class CudaDevice:
         self._replica = DeviceReplica(flat, examples, self._streams)
         return self._replica
 
-    def lane(self) -> DeviceStream:
-        """See `Device.lane`."""
+    def open_stream(self) -> DeviceStream:
+        """See `Device.open_stream`."""
         assert self._replica is not None
         return _CudaStream(self._streams, self._replica)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Packed(Staged):
-    """A staged batch in one block of device memory; its only leaf is the part that holds all embeddings."""
+    """A staged batch in one block of device memory; its one leaf holds all embeddings."""
 
     arrived: Event
 
@@ -243,7 +251,7 @@ class _CudaStream:
         dense: Float32Array,
         embeddings: Sequence[torch.Tensor],
     ) -> Staged:
-        """One pinned block for everything, and one copy of it."""
+        """Copy the batch to the device in one pinned block."""
         arrays = [torch.from_numpy(array) for array in (labels, weights, dense) if array is not None]
         parts = [*arrays, *(embedding.detach() for embedding in embeddings)]
         sizes = [part.numel() for part in parts]
@@ -258,11 +266,11 @@ class _CudaStream:
         self._streams.used_on(self._compute, block)
         head = sizes[: len(arrays)]
         *fixed, rest = torch.split(block, [*head, sum(sizes) - sum(head)])
-        # Autograd runs the backward of each of these on the stream on which it was made: on the default one,
-        # the workers' steps would wait for each other there.
+        # Autograd runs each operation's backward on the stream of its forward. On the default stream the
+        # workers' steps would wait for each other.
         with self._streams.on(self._compute):
             leaf = rest.detach().requires_grad_()
-            # Split has one concatenation as its backward; slices would have a block of zeros each.
+            # The backward of split is one concatenation; that of slices fills a block of zeros each.
             tables = zip(torch.split(leaf, sizes[len(arrays) :]), embeddings, strict=True)
             views = [part.view(embedding.shape) for part, embedding in tables]
         return _Packed(
@@ -275,7 +283,7 @@ class _CudaStream:
         )
 
     def computing(self, staged: Staged) -> AbstractContextManager[object]:
-        """See `Lane.computing`."""
+        """See `DeviceStream.computing`."""
         return self._on_compute(cast(_Packed, staged))
 
     @contextmanager
@@ -286,8 +294,8 @@ class _CudaStream:
             yield
             self._stepped.record(self._compute)
 
-    def land(self, staged: Staged, computed: Computed) -> PendingResult:
-        """One block of results, and one copy of it into pinned memory, behind the step."""
+    def fetch(self, staged: Staged, computed: Computed) -> PendingResult:
+        """Enqueue one copy of all results into pinned memory, behind the step."""
         packed = cast(_Packed, staged)
         parts = [computed.loss.view(1), computed.norm.view(1), computed.logits]
         shapes = []
@@ -307,7 +315,7 @@ class _PinnedResult:
         self._host, self._done, self._batch, self._shapes = host, done, batch, shapes
 
     def wait(self) -> StepResult:
-        """See `Landing.wait`."""
+        """See `PendingResult.wait`."""
         self._done.synchronize()
         sizes = [shape.numel() for shape in self._shapes]
         loss, norm, logits, *parts = torch.split(self._host, [1, 1, self._batch, *sizes])

@@ -1,4 +1,4 @@
-"""Where a trainer computes: how batches get to a worker's model, and results back; the CPU's way of it."""
+"""The device of a trainer: how batches get to it, and results back; here the CPU."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .buffer import FlatReplica
 
 @dataclass(slots=True)
 class Staged:
-    """A batch on its way to the device, or there: tensors for the model, on the device.
+    """A batch on the device, or being copied there.
 
     Attributes:
         labels: float32 [B].
         weights: float32 [B], or None for a job without sample weights.
         dense: float32 [B, D].
         embeddings: for each table float32 [B, K_t], with autograd behind it.
-        leaves: where the backward pass ends on the device; none on the host, where it goes on behind the
-            embeddings.
+        leaves: the tensors where the backward pass ends on the device; empty on the CPU, where the backward
+            pass continues behind the embeddings.
     """
 
     labels: torch.Tensor
@@ -35,7 +35,7 @@ class Staged:
 
 @dataclass(slots=True)
 class Computed:
-    """What a step leaves on the device: loss and gradient norm as float32 scalars, logits float32 [B]."""
+    """Outputs of a step on the device: float32 scalars loss and norm, logits float32 [B]."""
 
     loss: torch.Tensor
     norm: torch.Tensor
@@ -47,8 +47,8 @@ class StepResult:
     """The results of a step, on the host.
 
     Attributes:
-        gradients: those of `Staged.embeddings`, float32 [B, K_t] each, where autograd could not carry them on
-            to the host by itself; else None.
+        gradients: the gradients of `Staged.embeddings`, float32 [B, K_t] each; None if autograd carried them
+            on to the host by itself.
     """
 
     loss: float
@@ -58,15 +58,15 @@ class StepResult:
 
 
 class PendingResult(Protocol):
-    """Results on their way to the host."""
+    """Results that are being copied to the host."""
 
     def wait(self) -> StepResult:
-        """Blocks until they are there; nothing else in a worker waits for the device."""
+        """Block until the results are there; a worker waits for the device only here."""
         ...
 
 
 class DeviceStream(Protocol):
-    """One worker's way to its device and back; owned by the worker's thread."""
+    """One worker's stream of work on its device; it belongs to the worker's thread."""
 
     def stage(
         self,
@@ -75,62 +75,67 @@ class DeviceStream(Protocol):
         dense: Float32Array,
         embeddings: Sequence[torch.Tensor],
     ) -> Staged:
-        """Starts to bring a batch to the device; embeddings are on the CPU, with autograd behind them."""
+        """Start to copy a batch to the device; embeddings are on the CPU, with autograd behind them."""
         ...
 
     def computing(self, staged: Staged) -> AbstractContextManager[object]:
-        """Work enqueued inside comes after the batch's arrival and after what the shadow thread did to the
-        replica; what it does to the replica later comes after this work."""
+        """Return a context for the work of a step on the staged batch.
+
+        The work runs after the batch's arrival and after the shadow thread's changes to the replica so far;
+        its later changes run after this work.
+        """
         ...
 
-    def land(self, staged: Staged, computed: Computed) -> PendingResult:
-        """Starts to bring results to the host; called within `computing`."""
+    def fetch(self, staged: Staged, computed: Computed) -> PendingResult:
+        """Start to copy results to the host; to be called within `computing`."""
         ...
 
 
 class Device(Protocol):
-    """Where the replica of a trainer lives. Any thread may call."""
+    """A device that holds a trainer's replica. Any thread may call."""
 
     @property
     def torch_device(self) -> torch.device:
-        """As torch names it."""
+        """The device as torch names it."""
         ...
 
     @property
     def steps_ahead(self) -> int:
-        """How many steps a worker starts before it waits for the results of the first."""
+        """Steps that a worker starts before it waits for the results of the first."""
         ...
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor, on the device; blocks."""
+        """Return the tensor on the device; blocks."""
         ...
 
     def replica(self, flat: torch.Tensor, examples: Int64Array) -> FlatReplica:
-        """The replica over `flat`, float32 [numel], which lies on the device; one for each trainer."""
+        """Return the replica over `flat`, float32 [numel] on the device; one per trainer."""
         ...
 
-    def lane(self) -> DeviceStream:
-        """A lane for the worker whose thread calls, after `replica`. What was put on the device before is
-        there for all that is enqueued on the lane."""
+    def open_stream(self) -> DeviceStream:
+        """Return a stream for the worker whose thread calls; to be called after `replica`.
+
+        Work on the stream sees all that was placed on the device before.
+        """
         ...
 
 
 class CpuDevice:
-    """The host itself: nothing is copied, nothing waits."""
+    """The CPU: nothing is copied, nothing waits."""
 
     torch_device = torch.device("cpu")
     steps_ahead = 0
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor itself."""
+        """Return the tensor itself."""
         return tensor
 
     def replica(self, flat: torch.Tensor, examples: Int64Array) -> FlatReplica:
         """See `Device.replica`."""
         return FlatReplica(flat, examples)
 
-    def lane(self) -> DeviceStream:
-        """See `Device.lane`."""
+    def open_stream(self) -> DeviceStream:
+        """See `Device.open_stream`."""
         return _CpuStream()
 
 
@@ -148,7 +153,7 @@ class _CpuStream:
     def computing(self, staged: Staged) -> AbstractContextManager[object]:  # noqa: ARG002
         return nullcontext()
 
-    def land(self, staged: Staged, computed: Computed) -> PendingResult:  # noqa: ARG002
+    def fetch(self, staged: Staged, computed: Computed) -> PendingResult:  # noqa: ARG002
         return _ReadyResult(computed)
 
 

@@ -1,9 +1,4 @@
-"""A trainer's replica and what its threads share.
-
-How many examples all trainers have trained, as one trainer knows it between two heartbeats.
-
-In which precision a trainer multiplies.
-"""
+"""The context that a trainer's threads and worker processes share."""
 
 from __future__ import annotations
 
@@ -26,25 +21,25 @@ from ...pipeline.types import Int64Array
 from .buffer import FlatReplica, PrivateMemory, ReplicaMemory
 from .device import CpuDevice, Device
 
-_OTHERS, _OWN, _RATIO = range(3)
+_OTHER_EXAMPLES, _OWN_EXAMPLES, _RATIO = range(3)
 _RATIO_UNIT = 1_000_000
 _LARGEST_RATIO = 1e6
 
 
 class ExampleCount:
-    """The count that learning-rate schedules go by.
+    """The estimate of all trainers' examples, for learning-rate schedules.
 
-    The coordinator tells its count with every heartbeat. In between, the others are taken to train in the
-    proportion to this trainer in which they did last, so that no clock is read. A trainer that is alone
-    counts only what its own workers trained: its schedule is exact, and repeats bit for bit.
+    The coordinator sends its count with every heartbeat. In between, the other trainers are assumed to train
+    in the last known proportion to this trainer, so that no clock is read. A single trainer counts only what
+    its own workers trained: its schedule is exact and repeats bit for bit.
 
-    `start` and `told` are for the control thread; any thread or worker process may call `now`. A mixture of
+    `start` and `update` are for the control thread; any thread or worker process may call `now`. A mixture of
     an old and a new state is off by the examples of a heartbeat.
 
     Args:
         alone: whether the job has one trainer.
-        state: int64 [3], zeros, where all of a trainer's processes see it: the others' examples, this
-            trainer's at that time, and the proportion in millionths.
+        state: int64 [3], zeros, in memory of all the trainer's processes: the others' examples, this
+            trainer's examples at that time, and the proportion in millionths.
     """
 
     SIZE = 3
@@ -54,55 +49,60 @@ class ExampleCount:
         self._state = state
 
     def start(self, examples: int) -> None:
-        """The job begins with so many examples that the run which it goes on with has trained."""
-        self._state[_OTHERS] = examples
+        """Start with the examples that a resumed run has trained."""
+        self._state[_OTHER_EXAMPLES] = examples
 
-    def told(self, total: int, own: int) -> None:
-        """The coordinator has `total` examples, `own` of them confirmed to this trainer's workers."""
+    def update(self, total: int, trained: int) -> None:
+        """Take over the coordinator's `total`, of which it confirmed `trained` to this trainer."""
         if self._alone:
             return
-        others = max(total - own, int(self._state[_OTHERS]))
-        gained = own - int(self._state[_OWN])
+        others = max(total - trained, int(self._state[_OTHER_EXAMPLES]))
+        gained = trained - int(self._state[_OWN_EXAMPLES])
         if gained > 0:
-            ratio = min(_LARGEST_RATIO, (others - int(self._state[_OTHERS])) / gained)
+            ratio = min(_LARGEST_RATIO, (others - int(self._state[_OTHER_EXAMPLES])) / gained)
             self._state[_RATIO] = round(ratio * _RATIO_UNIT)
-            self._state[_OWN] = own
-        self._state[_OTHERS] = others
+            self._state[_OWN_EXAMPLES] = trained
+        self._state[_OTHER_EXAMPLES] = others
 
-    def now(self, own: int) -> int:
-        """All trainers' examples, when this trainer's workers have trained `own`."""
-        ahead = int(self._state[_RATIO]) * max(0, own - int(self._state[_OWN])) // _RATIO_UNIT
-        return own + int(self._state[_OTHERS]) + ahead
+    def now(self, trained: int) -> int:
+        """Return all trainers' examples when this trainer's workers have trained `trained`."""
+        ahead = int(self._state[_RATIO]) * max(0, trained - int(self._state[_OWN_EXAMPLES])) // _RATIO_UNIT
+        return trained + int(self._state[_OTHER_EXAMPLES]) + ahead
 
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
-# As `torch.cpu.get_capabilities` calls them: products of bfloat16 as instructions, not by way of float32.
+# Names of `torch.cpu.get_capabilities` for native bfloat16 products, without a detour by float32.
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 def find_precision(setting: Literal["auto", "float32", "bfloat16"], device: torch.device) -> Precision:
-    """What `trainer.precision` means on this device: "auto" is bfloat16 where the device multiplies it by
-    instructions of its own, and float32 elsewhere, where bfloat16 would only be slower."""
+    """Return the precision that `trainer.precision` means on this device.
+
+    "auto" is bfloat16 if the device has native bfloat16 products. Elsewhere it is float32, as bfloat16 would
+    only be slower.
+    """
     if setting != "auto":
         return setting
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
-    # Older versions of torch do not tell.
+    # Older versions of torch do not have the function.
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return "bfloat16" if any(capabilities.get(name) for name in _CPU_BFLOAT16) else "float32"
 
 
 @dataclass(frozen=True)
 class TrainerContext:
-    """What all threads of one trainer share, and with `trainer.worker_kind = "process"` all its processes.
+    """The state that all threads of one trainer share.
+
+    With `trainer.worker_kind = "process"` its worker processes share it too.
 
     Attributes:
-        precision: in which a training step multiplies.
-        template: a module that workers copy; never run.
+        precision: the precision of the products of a training step.
+        template: a module that workers copy; it never runs.
         iterations: steps done by each worker, int64 [workers], written by that worker only.
         examples: examples trained by each worker, int64 [workers], written by that worker only.
-        count: those of all trainers, for the schedule of the rates.
+        count: examples trained by all trainers, for learning-rate schedules.
     """
 
     job: Job
@@ -119,12 +119,12 @@ class TrainerContext:
 
     @classmethod
     def build(cls, job: Job, plan: TablePlan, memory: ReplicaMemory | None = None) -> TrainerContext:
-        """Everything from the job; raises JobFileError for a model that cannot be made, or a device that is
-        not there.
+        """Build the context from the job.
 
-        `plan` is the coordinator's: which embedding node has which rows.
-        Replica, optimizer state and counters lie in `memory`. In a worker process they have the values that
-        the trainer and its other workers have given them since.
+        `plan` is the coordinator's: which embedding node has which rows. Replica, optimizer state and
+        counters are placed in `memory`. In a worker process they have the values that the trainer and its
+        other workers have written since. Raises JobFileError for a model that cannot be built, or for a
+        missing device.
         """
         memory = memory or PrivateMemory()
         device = find_device(job.trainer.device)
@@ -149,14 +149,14 @@ class TrainerContext:
         )
 
     def total_iterations(self) -> int:
-        """Steps of all workers so far."""
+        """Return the steps of all workers so far."""
         return int(self.iterations.sum())
 
 
 def find_device(name: str) -> Device:
-    """The device that `trainer.device` names; "auto" is the first GPU, and the CPU where there is none.
+    """Return the device that `trainer.device` names; "auto" is the first GPU, else the CPU.
 
-    Raises JobFileError for one that this machine does not have, naming those that it has.
+    Raises JobFileError for a device that this machine does not have; the error names those that it has.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not gpus):

@@ -1,6 +1,7 @@
-"""A trainer thread's link to the sync nodes: exchanges, reads and seeds, in chunks, all slices at once.
+"""The client of the sync nodes: exchanges, reads and seeds of the center.
 
-A trainer thread's socket to one sync node: requests in chunks, sent again until answered.
+A thread has one `CenterClient`, with one `CenterConnection` per sync node. Requests are sent in chunks, and
+again until answered; all slices are under way at once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory import split_evenly
 from ..runtime.members import Traffic
 
-# Few, so that a chunk is taken by the socket not long before it leaves.
+# Few, so that a chunk enters the socket not long before it is sent.
 QUEUED_CHUNKS = 8
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Pending:
-    """A request on its way: which chunks are not answered, and where answers go."""
+    """An unanswered request: its missing chunks, and where answers are written."""
 
     missing: set[int]
     target: Float32Array | None
@@ -50,11 +51,11 @@ class _Pending:
 
 @dataclass
 class CenterConnection:
-    """The socket to one sync node; all of it belongs to one asyncio loop.
+    """A connection to one sync node; all of it belongs to one asyncio loop.
 
     Attributes:
-        part: the slice that the node has.
-        chunk: elements of a chunk.
+        part: the slice that the node holds.
+        chunk: the most elements of a chunk.
         down: the codec of answers to exchanges.
     """
 
@@ -79,7 +80,7 @@ class CenterConnection:
     def connect(
         cls, context: zmq.asyncio.Context, identity: str, member: MemberInfo, **more: Any
     ) -> CenterConnection:
-        """A line with a new DEALER to the node; `more` are the other attributes."""
+        """Connect a new DEALER to the node; `more` are the other attributes."""
         socket = context.socket(zmq.DEALER)
         prepare(socket)
         socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
@@ -90,15 +91,14 @@ class CenterConnection:
     async def request(
         self, number: int, chunk: Callable[[int, int], Message], target: Float32Array | None
     ) -> None:
-        """Sends the messages that `chunk(start, stop)` makes and awaits an answer to each, its values in
-        `target` (float32, the slice's length).
+        """Send the messages that `chunk(start, stop)` makes, and await an answer to each.
 
-        The clock starts anew with every chunk that leaves for the node, a few of them ahead, and with every
-        answer: a large slice on a slow link is no lost node. After half the timeout what is not answered is
-        sent again.
+        The answers' values are written to `target`, float32 of the slice's length. The timeout restarts with
+        every chunk that the socket accepts and with every answer, so that a large slice on a slow link does
+        not count as a lost node. After half the timeout, unanswered chunks are sent again.
 
         Raises:
-            PeerLost: the node is gone, refused it, or nothing moved for the timeout.
+            PeerLost: the node is gone, refused the request, or nothing moved for the timeout.
         """
         if self.lost:
             raise PeerLost(f"{self.member.name} is gone")
@@ -118,7 +118,7 @@ class CenterConnection:
                 elif resent_at is None and self._policy.due(pending.progressed_at, loop.time()):
                     resent_at = loop.time()
                     if sender.done():
-                        # What was applied is recognised by the node, and answered again.
+                        # The node recognises what it has applied, and repeats the answer.
                         sender = asyncio.ensure_future(self._send_chunks(chunk, pending, first=False))
         finally:
             del self._pending[number]
@@ -126,9 +126,11 @@ class CenterConnection:
             await asyncio.gather(sender, return_exceptions=True)
 
     async def _ended(self, pending: _Pending, sender: asyncio.Future[None], *, resent: bool) -> bool:
-        """Waits for the end of a request, or until nothing came of it for as long as it should; whether it
-        ended. Raises what ended it, or what kept the chunks from being sent."""
-        # What was sent again has the rest of the timeout.
+        """Wait until a request ends or its repeat is due; return whether it ended.
+
+        Raises the request's error, or the error that kept its chunks from being sent.
+        """
+        # A repeated request has the rest of the timeout.
         policy = RetransmitPolicy(self.timeout_seconds) if resent else self._policy
         left = policy.left_seconds(pending.progressed_at, asyncio.get_running_loop().time())
         watched: set[asyncio.Future[None]] = {pending.done} | (set() if sender.done() else {sender})
@@ -140,14 +142,14 @@ class CenterConnection:
             sender.result()
         return False
 
-    def lose(self) -> None:
-        """The node is gone: what waits for it ends with PeerLost, as will later requests."""
+    def mark_lost(self) -> None:
+        """Mark the node as lost: pending and later requests end with PeerLost."""
         self.lost = True
         for pending in self._pending.values():
             self._fail(pending, "is gone")
 
     async def receive(self) -> None:
-        """Takes answers for ever."""
+        """Receive answers until cancelled."""
         while True:
             parts = await self.socket.recv_multipart(copy=False)
             buffers = [part.buffer for part in parts]
@@ -157,7 +159,7 @@ class CenterConnection:
             try:
                 message = decode(buffers)
             except ProtocolError as error:
-                self._refuse(f"sent what is no message: {error}")
+                self._refuse(f"sent an invalid message: {error}")
                 continue
             if isinstance(message, CenterValues):
                 self._accept(message, size)
@@ -196,12 +198,12 @@ class CenterConnection:
             at = message.start - self.part.start
             stop = min(at + self.chunk, len(pending.target))
             if message.elements != stop - at:
-                self._refuse(f"answered {message.elements} elements of {stop - at}")
+                self._refuse(f"answered with {message.elements} elements; {stop - at} are expected")
                 return
             try:
                 values = decode_chunk(self.down, message.payload, message.elements, coded=message.coded)
             except CodecError as error:
-                self._refuse(f"answered what cannot be read: {error}")
+                self._refuse(f"answered with values that cannot be decoded: {error}")
                 return
             pending.target[at:stop] = values
         pending.missing.discard(message.start)
@@ -218,14 +220,14 @@ class CenterConnection:
 
 
 class CenterClient:
-    """The center as one thread's asyncio loop sees it; implements `Center` of `sync_algos.base`.
+    """The center, for one thread's asyncio loop; implements `Center` of `sync_algos.base`.
 
-    Made on that loop. Every request is sent again at half its timeout, and given up with PeerLost at the
-    timeout, or at once when the node refuses it or the coordinator says that the node is gone.
+    It is made on that loop. A request is sent again after half its timeout. It ends with PeerLost at the
+    timeout, or at once if the node refuses it or the coordinator reports the node as lost.
 
-    Exchanges travel by `codecs`. With a lossy one up, both ends keep the last values of each slice as the
-    reference; an exchange that fails leaves none, and the next one travels as float32. Reads and seeds are
-    float32.
+    Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as
+    the reference. A failed exchange leaves no reference, and the next one is sent as float32. Reads and seeds
+    are float32.
     """
 
     def __init__(
@@ -244,7 +246,7 @@ class CenterClient:
         self._answered_slices = 0
         self.traffic = Traffic()
         async_context = zmq.asyncio.Context(context)
-        self._lines = [
+        self._connections = [
             CenterConnection.connect(
                 async_context,
                 identity,
@@ -257,55 +259,63 @@ class CenterClient:
             )
             for member, part in zip(members, split_evenly(numel, len(members)), strict=False)
         ]
-        self._references = {line.part: Reference(codecs.up, len(line.part)) for line in self._lines}
+        self._references = {
+            connection.part: Reference(codecs.up, len(connection.part)) for connection in self._connections
+        }
         # One answer of each slice.
-        self._answers = BufferPool(sum(bytes_of(len(line.part)) for line in self._lines))
-        self._tasks = [asyncio.get_running_loop().create_task(line.receive()) for line in self._lines]
+        self._answers = BufferPool(sum(bytes_of(len(connection.part)) for connection in self._connections))
+        self._tasks = [
+            asyncio.get_running_loop().create_task(connection.receive()) for connection in self._connections
+        ]
 
     @property
     def slices(self) -> tuple[Slice, ...]:
-        """The slices, in order; together they are the whole flat buffer."""
-        return tuple(line.part for line in self._lines)
+        """The slices of the flat buffer in order; together they cover it."""
+        return tuple(connection.part for connection in self._connections)
 
     @property
     def sent_bytes(self) -> int:
-        """All that went into the sockets; any thread may read it."""
+        """Bytes sent so far; any thread may read it."""
         return self.traffic.sent
 
     @property
     def received_bytes(self) -> int:
-        """All that came out of the sockets; any thread may read it."""
+        """Bytes received so far; any thread may read it."""
         return self.traffic.received
 
     @property
     def refused_messages(self) -> int:
-        """What came and could not be used, refusals of sync nodes among it."""
-        return sum(line.refused_messages for line in self._lines)
+        """Received messages that could not be used, including refusals of sync nodes."""
+        return sum(connection.refused_messages for connection in self._connections)
 
     @property
     def reference_bytes(self) -> int:
-        """Memory of the references; any thread may read it."""
+        """Memory of the references in bytes; any thread may read it."""
         return sum(reference.memory_bytes for reference in self._references.values())
 
     def metrics(self) -> dict[str, int]:
-        """Counts of this link, to be summed over a trainer's links; any thread may read them."""
-        own = {
+        """Return this client's counts, to be summed over a trainer's threads; any thread may call."""
+        counts = {
             "reference_bytes": self.reference_bytes,
             "answered_slices": self._answered_slices,
             "refused_messages": self.refused_messages,
         }
-        ends = {f"to/{line.member.name}": line.sent_bytes for line in self._lines}
-        ends |= {f"from/{line.member.name}": line.received_bytes for line in self._lines}
-        return self.traffic.metrics("center") | own | ends
+        ends = {f"to/{connection.member.name}": connection.sent_bytes for connection in self._connections}
+        ends |= {
+            f"from/{connection.member.name}": connection.received_bytes for connection in self._connections
+        }
+        return self.traffic.metrics("center") | counts | ends
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """See `Center.exchange`. `values` must not be changed until this returns or raises; one exchange of
-        a slice at a time."""
-        line, reference = self._line(part), self._references[part]
+        """See `Center.exchange`.
+
+        `values` must not change until this returns or raises. A slice has one exchange at a time.
+        """
+        connection, reference = self._connection(part), self._references[part]
         if values.dtype != torch.float32 or values.shape != (len(part),) or not values.is_contiguous():
             raise ValueError(
                 f"{values.dtype} of shape {tuple(values.shape)} given; "
-                f"contiguous float32 [{len(part)}] is sent"
+                f"contiguous float32 [{len(part)}] is expected"
             )
         array = values.numpy()
         answer = self._answers.take(len(part))
@@ -313,7 +323,7 @@ class CenterClient:
         ready: dict[int, CenterExchange] = {}
 
         def chunk(start: int, stop: int) -> CenterExchange:
-            # Encoding moves the reference, so a chunk that is sent again must be the one that was encoded.
+            # Encoding changes the reference, so a repeat must send the chunk as it was encoded.
             if start not in ready:
                 at = start - part.start
                 version, encoded = reference.encode(at, array[at : at + stop - start])
@@ -321,53 +331,55 @@ class CenterClient:
             return ready[start]
 
         reference.begin()
-        await line.request(number, chunk, answer)
+        await connection.request(number, chunk, answer)
         reference.complete(number)
         self._answered_slices += 1
         return torch.from_numpy(answer)
 
     async def read(self, part: Slice) -> torch.Tensor:
-        """The center's slice as it is now, float32 [len(part)]; raises PeerLost."""
+        """Return the center's slice as it is now, float32 [len(part)]; raises PeerLost."""
         answer = np.empty(len(part), dtype=np.float32)
         number = self._number()
-        await self._line(part).request(number, lambda a, b: CenterRead(number, a, b), answer)
+        await self._connection(part).request(number, lambda a, b: CenterRead(number, a, b), answer)
         return torch.from_numpy(answer)
 
     async def read_all(self) -> torch.Tensor:
-        """The whole center, float32 [numel]; raises PeerLost if any slice cannot be read."""
-        return torch.cat(list(await asyncio.gather(*(self.read(line.part) for line in self._lines))))
+        """Return the whole center, float32 [numel]; raises PeerLost if a slice cannot be read."""
+        return torch.cat(
+            list(await asyncio.gather(*(self.read(connection.part) for connection in self._connections)))
+        )
 
     async def seed(self, flat: torch.Tensor) -> None:
-        """Gives every sync node its slice and first value; raises PeerLost."""
-        # Frames leave without a copy, perhaps after this returned: a repeat may still be queued then.
+        """Send every sync node its slice's bounds and first value; raises PeerLost."""
+        # Frames are sent without a copy, and a repeat may still be queued when this returns.
         array = flat.numpy().copy()
 
-        async def one(line: CenterConnection) -> None:
-            number, part = self._number(), line.part
+        async def one(connection: CenterConnection) -> None:
+            number, part = self._number(), connection.part
 
             def chunk(start: int, stop: int) -> CenterSeed:
                 return CenterSeed(number, part.start, part.stop, start, array[start:stop])
 
-            await line.request(number, chunk, None)
+            await connection.request(number, chunk, None)
 
-        await asyncio.gather(*(one(line) for line in self._lines))
+        await asyncio.gather(*(one(connection) for connection in self._connections))
 
-    def lose(self, token: str) -> None:
-        """The node with this token is gone: what waits for it ends with PeerLost, as will later requests."""
-        for line in self._lines:
-            if line.member.token == token:
-                line.lose()
+    def mark_lost(self, token: str) -> None:
+        """Mark the node with this token as lost: pending and later requests end with PeerLost."""
+        for connection in self._connections:
+            if connection.member.token == token:
+                connection.mark_lost()
 
     async def close(self) -> None:
-        """Ends the receiving tasks and closes the sockets."""
+        """End the receiving tasks and close the sockets."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for line in self._lines:
-            line.socket.close()
+        for connection in self._connections:
+            connection.socket.close()
 
-    def _line(self, part: Slice) -> CenterConnection:
-        return next(line for line in self._lines if line.part == part)
+    def _connection(self, part: Slice) -> CenterConnection:
+        return next(connection for connection in self._connections if connection.part == part)
 
     def _number(self) -> int:
         number, self._next_request = self._next_request, self._next_request + 1

@@ -1,9 +1,8 @@
-"""Synchronization in the foreground: rounds after every k iterations, for which workers wait.
+"""Fixed-rate synchronization: rounds after every k iterations, for which workers wait.
 
-This is what ShadowSync is compared with (the paper's FR-EASGD-k, FR-MA-k, FR-BMUF-k). Both modes use the same
-algorithm, link and wire; only who waits is different.
-
-Rounds at a fixed rate with worker processes: what stands for the other side in each of the two.
+ShadowSync is compared with it (the paper's FR-EASGD-k, FR-MA-k, FR-BMUF-k). Both modes use the same
+algorithms, clients and messages; only who waits is different. With worker processes, `RemoteGate` and
+`RemoteRoundLog` stand for the trainer in the worker process, `RemoteRounds` for the worker in the trainer.
 """
 
 from __future__ import annotations
@@ -22,84 +21,84 @@ from .rounds import RoundCounter, RoundGate
 
 
 class RoundLog(Protocol):
-    """Where a worker's own rounds are counted; see `RoundCounter`."""
+    """A log of a worker's own rounds; see `RoundCounter`."""
 
     def completed(self, started_iterations: int, seconds: float, cpu_seconds: float) -> None:
-        """A round is complete; it carried the replica as it was at `started_iterations`."""
+        """Count a complete round, which synchronized the replica as of `started_iterations`."""
         ...
 
     def incomplete(self) -> None:
-        """A round ended without all of its slices."""
+        """Count a round that ended without all of its slices."""
         ...
 
 
 class WorkerRounds:
-    """A worker's rounds as its trainer sees them, wherever they are run. Any thread may call."""
+    """A worker's rounds from its trainer's side, wherever they run. Any thread may call."""
 
-    def lose(self, token: str) -> None:
-        """A sync node is gone."""
+    def mark_lost(self, token: str) -> None:
+        """Mark a sync node as lost."""
 
     @property
     def bytes(self) -> tuple[int, int]:
-        """Bytes that this worker itself sent and received so far."""
+        """Bytes that this worker's own client sent and received so far."""
         return 0, 0
 
     def link_metrics(self) -> dict[str, int]:
-        """See `CenterClient.metrics`, of this worker's own link."""
+        """See `CenterClient.metrics`, of this worker's own client."""
         return {}
 
 
 class FixedRate(WorkerRounds, ABC):
-    """What one worker does about rounds. Called by the worker's thread."""
+    """One worker's part in fixed-rate rounds. Called by the worker's thread."""
 
     def before_step(self) -> None:
-        """A batch is about to be trained."""
+        """Prepare for training a batch."""
 
     @abstractmethod
     def after_iteration(self) -> None:
-        """A batch was trained: waits for a round if it is time for one."""
+        """Count a trained batch, and wait for a round if one is due."""
 
     def nothing_to_train(self) -> None:
-        """No batch has come yet."""
+        """Note that the worker has no batch."""
 
     def close(self) -> None:
-        """Closes what it holds."""
+        """Close the sockets, if any."""
 
 
 class GatedRounds(FixedRate):
-    """All workers of the trainer wait at a gate while the shadow thread runs the round (all-reduce)."""
+    """Rounds that the shadow thread runs while all workers wait at a gate (all-reduce)."""
 
     def __init__(self, index: int, gate: RoundGate) -> None:
         self._index = index
         self._gate = gate
 
     def before_step(self) -> None:
-        """Waits for the end of a round that is under way."""
+        """Wait for the end of the current round."""
         self._gate.work(self._index)
 
     def after_iteration(self) -> None:
-        """Every k-th time, waits at the gate."""
+        """Wait at the gate, every k-th time."""
         self._gate.iterated(self._index)
 
     def nothing_to_train(self) -> None:
-        """Rounds of the others need not wait for this worker, once this has lasted."""
+        """Note that the worker has no batch; if this lasts, rounds do not wait for it."""
         self._gate.starve(self._index)
 
     def arrive(self) -> None:
-        """Waits at the gate now, for a worker that counts its iterations itself."""
+        """Wait at the gate now, for a worker that counts its iterations itself."""
         self._gate.arrive(self._index)
 
 
-class OwnRounds(FixedRate):
-    """The worker's own rounds with the center, on a loop and links of its own.
+class CenterRounds(FixedRate):
+    """The worker's own rounds with the center, on a loop and a client of its own.
 
-    Made by any thread, used and closed by the worker's only, but for `lose`.
+    Any thread may make it and call `mark_lost`; only the worker's thread may use and close it.
     """
 
-    def __init__(self, index: int, shared: TrainerContext, settings: LinkConfig, rounds: RoundLog) -> None:
+    def __init__(self, index: int, shared: TrainerContext, link_config: LinkConfig, rounds: RoundLog) -> None:
         self._index = index
         self._shared = shared
-        self._settings = settings
+        self._link_config = link_config
         self._rounds = rounds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._center: CenterClient | None = None
@@ -115,21 +114,21 @@ class OwnRounds(FixedRate):
         return self._center.metrics() if self._center is not None else {}
 
     def after_iteration(self) -> None:
-        """Runs a round if it is time for one, and waits for its end."""
+        """Run a round if one is due, and wait for its end."""
         if self._shared.iterations[self._index] % self._shared.job.sync.every:
             return
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         self._loop.run_until_complete(self._round())
 
-    def lose(self, token: str) -> None:
-        """A sync node is gone; any thread may call it."""
+    def mark_lost(self, token: str) -> None:
+        """Mark a sync node as lost; any thread may call."""
         self._lost.add(token)
         if self._loop is not None and self._center is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._center.lose, token)
+            self._loop.call_soon_threadsafe(self._center.mark_lost, token)
 
     def close(self) -> None:
-        """Closes the sockets; on the worker's thread."""
+        """Close the sockets, on the worker's thread."""
         if self._loop is not None:
             if self._center is not None:
                 self._loop.run_until_complete(self._center.close())
@@ -137,130 +136,133 @@ class OwnRounds(FixedRate):
 
     async def _round(self) -> None:
         if self._center is None:
-            self._center = self._settings.open_center(self._shared, f"fixed-{self._index}")
+            self._center = self._link_config.open_center(self._shared, f"fixed-{self._index}")
             assert self._center is not None
             for token in self._lost:
-                self._center.lose(token)
+                self._center.mark_lost(token)
         started, cpu = time.monotonic(), time.thread_time()
         iterations = self._shared.total_iterations()
-        links = ZmqPeers(self._settings.index, self._center, None)
-        if await self._settings.algorithm.round(self._shared.replica, links):
+        links = ZmqPeers(self._link_config.index, self._center, None)
+        if await self._link_config.algorithm.round(self._shared.replica, links):
             self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
         else:
             self._rounds.incomplete()
 
 
-Tell = Callable[[str, dict[str, Any]], None]
+Notify = Callable[[str, dict[str, Any]], None]
 
 
 class RemoteGate(FixedRate):
-    """In a worker process: the gate of the trainer, for algorithms with peers. Called by the worker's thread,
-    but for what says otherwise.
+    """The trainer's gate as seen in a worker process, for algorithms with peers.
 
-    The worker keeps its own count and its own place, so that only a change of place is told, and only
-    waiting takes an answer.
+    Called by the worker's thread unless a method says otherwise. The worker keeps its own count and status,
+    so it notifies the trainer only of changes, and only waiting needs a reply.
     """
 
-    def __init__(self, every: int, tell: Tell) -> None:
+    def __init__(self, every: int, notify: Notify) -> None:
         self._every = every
-        self._tell = tell
+        self._notify = notify
         self._iterations = 0
         self._working = False
         self._passes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._opened = False
 
     def before_step(self) -> None:
-        """Waits for the end of a round that is under way, if it may have begun without this worker."""
+        """Wait for the end of the current round, if it may have begun without this worker."""
         if not self._working:
-            self._tell("work", {})
+            self._notify("work", {})
             self._wait()
             self._working = True
 
     def after_iteration(self) -> None:
-        """Every k-th time, waits at the gate."""
+        """Wait at the gate, every k-th time."""
         self._iterations += 1
         if self._iterations % self._every == 0:
-            self._tell("arrive", {})
+            self._notify("arrive", {})
             self._wait()
 
     def nothing_to_train(self) -> None:
-        """Rounds of the others need not wait for this worker, once this has lasted."""
+        """Note that the worker has no batch; if this lasts, rounds do not wait for it."""
         if self._working:
             self._working = False
-            self._tell("starve", {})
+            self._notify("starve", {})
 
-    def let_pass(self) -> None:
-        """The trainer has answered; any thread may call it."""
+    def release(self) -> None:
+        """Release the waiting worker, as the trainer replied; any thread may call."""
         self._passes.put(None)
 
     def open(self) -> None:
-        """For good: nobody answers any more. Any thread may call it."""
+        """Open the gate for good, as no replies will come; any thread may call."""
         self._opened = True
         self._passes.put(None)
 
     def _wait(self) -> None:
-        # Opened after this look, the gate has a pass for whoever waits.
+        # If it is opened after this check, `open` has put a pass for the waiting worker.
         if not self._opened:
             self._passes.get()
 
 
 class RemoteRoundLog:
-    """In a worker process: counts the worker's own rounds with the center, at the trainer. Called by the
-    worker's thread."""
+    """A log, in a worker process, that reports the worker's own rounds to the trainer.
 
-    def __init__(self, shared: TrainerContext, tell: Tell) -> None:
+    Called by the worker's thread.
+    """
+
+    def __init__(self, shared: TrainerContext, notify: Notify) -> None:
         self._shared = shared
-        self._tell = tell
+        self._notify = notify
 
     def completed(self, started_iterations: int, seconds: float, cpu_seconds: float) -> None:
         """See `RoundCounter.completed`."""
         figures = [started_iterations, seconds, cpu_seconds, self._shared.total_iterations()]
-        self._tell("round", {"figures": figures})
+        self._notify("round", {"figures": figures})
 
     def incomplete(self) -> None:
         """See `RoundCounter.incomplete`."""
-        self._tell("round", {"figures": None})
+        self._notify("round", {"figures": None})
 
 
 class RemoteRounds(WorkerRounds):
-    """In the trainer: the rounds that a worker process runs with the center. Any thread may call, but for
-    what says otherwise."""
+    """The rounds that a worker process runs with the center, as seen in the trainer.
+
+    Any thread may call unless a method says otherwise.
+    """
 
     def __init__(self, rounds: RoundCounter) -> None:
         self._rounds = rounds
         self._lost: list[str] = []
-        self._tell: Tell | None = None
+        self._notify: Notify | None = None
         self._bytes = (0, 0)
         self._links: dict[str, int] = {}
 
     @property
     def bytes(self) -> tuple[int, int]:
-        """As of the last pulse."""
+        """Bytes sent and received as of the last update."""
         return self._bytes
 
     def link_metrics(self) -> dict[str, int]:
-        """As of the last pulse."""
+        """See `CenterClient.metrics`; as of the last update."""
         return self._links
 
-    def bind(self, tell: Tell) -> None:
-        """How to tell the worker process; by the control thread, as `lose`."""
-        self._tell = tell
+    def bind(self, notify: Notify) -> None:
+        """Set how to notify the worker process; on the control thread, as `mark_lost`."""
+        self._notify = notify
         for token in self._lost:
-            tell("lose_sync", {"token": token})
+            notify("lose_sync", {"token": token})
 
-    def lose(self, token: str) -> None:
-        """A sync node is gone; by the control thread."""
+    def mark_lost(self, token: str) -> None:
+        """Mark a sync node as lost, on the control thread."""
         self._lost.append(token)
-        if self._tell is not None:
-            self._tell("lose_sync", {"token": token})
+        if self._notify is not None:
+            self._notify("lose_sync", {"token": token})
 
-    def pulse(self, body: dict[str, Any]) -> None:
-        """What the worker process last counted."""
+    def update(self, body: dict[str, Any]) -> None:
+        """Take over the counts that the worker process last sent."""
         self._bytes = (int(body["bytes"][0]), int(body["bytes"][1]))
         self._links = body["links"]
 
     def round(self, body: dict[str, Any]) -> None:
-        """A round of the worker process ended; see `RemoteRoundLog`."""
+        """Count a round of the worker process that ended; see `RemoteRoundLog`."""
         if body["figures"] is None:
             self._rounds.incomplete()
         else:

@@ -1,4 +1,4 @@
-"""What one thread's loop holds open: to the sync nodes, and to the other trainers."""
+"""The connections of one thread's loop: to the sync nodes and the other trainers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import zmq
 from ...pipeline.wire.control_orders import GroupView, MemberInfo
 from ...sync_algos.base import Algorithm, Group
 from ...sync_algos.grouping import Grouping, everyone
-from ..allreduce.link import AllReduceTransport
 from ..allreduce.sockets import PeerListener
+from ..allreduce.transport import AllReduceTransport
 from ..replica.replica import TrainerContext
 from ..runtime.members import summed
 from .center_client import CenterClient
 
 
 class ZmqPeers:
-    """A trainer's peers over ZeroMQ; implements `Peers` of `sync_algos`. All of it belongs to one loop."""
+    """A trainer's peers over ZeroMQ; implements `Peers` of `sync_algos`. It belongs to one loop."""
 
     def __init__(self, index: int, center: CenterClient | None, peers: AllReduceTransport | None) -> None:
         self._index = index
@@ -35,7 +35,7 @@ class ZmqPeers:
 
     @property
     def index(self) -> int:
-        """This trainer's place among all trainers."""
+        """This trainer's index among all trainers."""
         return self._index
 
     async def meet(self, grouping: Grouping = everyone) -> Group:
@@ -46,36 +46,36 @@ class ZmqPeers:
 
     @property
     def sent_bytes(self) -> int:
-        """Over all links; any thread may read it."""
+        """Bytes sent over all connections; any thread may read it."""
         return sum(link.sent_bytes for link in (self._center, self.peers) if link is not None)
 
     @property
     def received_bytes(self) -> int:
-        """Over all links; any thread may read it."""
+        """Bytes received over all connections; any thread may read it."""
         return sum(link.received_bytes for link in (self._center, self.peers) if link is not None)
 
     def metrics(self) -> dict[str, int]:
-        """What codecs saved and need, see `CenterClient.metrics`; any thread may read it."""
+        """Return the counts of all connections; see `CenterClient.metrics`. Any thread may call."""
         return summed(link.metrics() for link in (self._center, self.peers) if link is not None)
 
-    def lose(self, token: str) -> None:
-        """A sync node is gone."""
+    def mark_lost(self, token: str) -> None:
+        """Mark a sync node as lost."""
         if self._center is not None:
-            self._center.lose(token)
+            self._center.mark_lost(token)
 
     async def close(self) -> None:
-        """Closes all of them."""
+        """Close all connections."""
         await asyncio.gather(*(link.close() for link in (self._center, self.peers) if link is not None))
 
 
 @dataclass(frozen=True)
 class PeerCallbacks:
-    """What the link to the other trainers tells the node; called on the link's thread.
+    """Callbacks of the transport to the other trainers, called on its thread.
 
     Attributes:
-        late: (generation, index) of a trainer that does not keep up.
-        excluded: this trainer is not in the group and wants to be.
-        wanted: another trainer waits for a round that this one has not met for.
+        late: called with (generation, index) of a trainer that is late.
+        excluded: called when this trainer wants to meet but is not in the group.
+        wanted: called when another trainer waits for a round that this one has not begun.
     """
 
     late: Callable[[int, int], None]
@@ -85,7 +85,7 @@ class PeerCallbacks:
 
 @dataclass(frozen=True)
 class LinkConfig:
-    """What a thread needs to open its own links."""
+    """The configuration with which a thread opens its own connections."""
 
     context: zmq.Context[zmq.Socket[bytes]]
     algorithm: Algorithm
@@ -95,7 +95,7 @@ class LinkConfig:
     token: str
 
     def open_center(self, shared: TrainerContext, thread: str) -> CenterClient | None:
-        """A link to the sync nodes for the running loop of the calling thread; None if none is needed."""
+        """Open a client of the sync nodes on the calling thread's running loop; None if not needed."""
         if not self.algorithm.needs_center:
             return None
         sync = shared.job.sync
@@ -115,10 +115,12 @@ class LinkConfig:
         thread: str,
         socket: PeerListener | None,
         view: GroupView,
-        calls: PeerCallbacks,
+        callbacks: PeerCallbacks,
     ) -> ZmqPeers:
-        """All that the algorithm needs, for the running loop of the calling thread, which takes over
-        `socket`; only one thread of a trainer may have the peers."""
+        """Open all that the algorithm needs, on the calling thread's running loop.
+
+        The thread takes over `socket`; only one thread of a trainer may have the peers.
+        """
         center = self.open_center(shared, thread)
         if socket is None:
             return ZmqPeers(self.index, center, None)
@@ -136,9 +138,9 @@ class LinkConfig:
             eager=job.sync.mode == "fixed",
             algorithm=self.algorithm,
             codecs=job.codecs.peers(),
-            on_late=calls.late,
-            on_excluded=calls.excluded,
-            on_wanted=calls.wanted,
+            on_late=callbacks.late,
+            on_excluded=callbacks.excluded,
+            on_wanted=callbacks.wanted,
         )
         peers.regroup(view.generation, view.members)
         return ZmqPeers(self.index, center, peers)

@@ -1,7 +1,4 @@
-"""Counting rounds and the sync gap of one trainer.
-
-Where the workers of a trainer wait for a round that all trainers run together, at a fixed rate.
-"""
+"""Rounds of one trainer: their counts, the sync gap, and the fixed-rate barrier."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from typing import Any
 
 
 class RoundCounter:
-    """Rounds, gaps and seconds of one trainer. Any of its threads may call.
+    """Counts of rounds, gaps and seconds of one trainer. Any of its threads may call.
 
     The sync gap is the number of iterations of the whole trainer between two completed rounds.
 
     Args:
-        iterations: gives the trainer's iterations so far, over all its workers.
+        iterations: returns the trainer's iterations so far, over all its workers.
     """
 
     def __init__(self, iterations: Callable[[], int]) -> None:
@@ -31,36 +28,39 @@ class RoundCounter:
         self._seconds = 0.0
         self._cpu_seconds = 0.0
         self._synced_iterations = 0
-        self._at_last_round = 0
+        self._iterations_at_last_round = 0
 
     def completed(
         self, started_iterations: int, seconds: float, cpu_seconds: float, ended_iterations: int | None = None
     ) -> None:
-        """A round is complete; it carried the replica as it was at `started_iterations`. `ended_iterations`
-        is when it was, if that is not now."""
+        """Count a complete round, which synchronized the replica as of `started_iterations`.
+
+        `ended_iterations` are the iterations at its end, if that is not now.
+        """
         with self._lock:
-            # Of two workers' rounds the later one may be told first.
+            # Of two workers' rounds the later one may be reported first.
             now = max(
-                self._iterations() if ended_iterations is None else ended_iterations, self._at_last_round
+                self._iterations() if ended_iterations is None else ended_iterations,
+                self._iterations_at_last_round,
             )
-            gap = now - self._at_last_round
+            gap = now - self._iterations_at_last_round
             self._rounds += 1
             self._gap_sum += gap
             self._gap_max = max(self._gap_max, gap)
             self._seconds += seconds
             self._cpu_seconds += cpu_seconds
-            self._at_last_round = now
+            self._iterations_at_last_round = now
             self._synced_iterations = max(self._synced_iterations, started_iterations)
 
     def incomplete(self) -> None:
-        """A round ended without all of its slices."""
+        """Count a round that ended without all of its slices."""
         with self._lock:
             self._incomplete += 1
 
     def metrics(self) -> dict[str, Any]:
-        """The counts so far. The open gap, since the last round, counts toward the maximum."""
+        """Return the counts so far; the gap since the last round counts toward the maximum."""
         with self._lock:
-            open_gap = self._iterations() - self._at_last_round
+            open_gap = self._iterations() - self._iterations_at_last_round
             return {
                 "rounds": self._rounds,
                 "incomplete_rounds": self._incomplete,
@@ -76,21 +76,22 @@ class RoundCounter:
 STARVED_SECONDS = 0.2
 
 
-class _Place(Enum):
+class _WorkerStatus(Enum):
     WORKING = "working"
     AT_GATE = "at the gate"
     STARVED = "starved"
 
 
 class RoundGate:
-    """A barrier of workers and the shadow thread. Any thread may call; workers call for themselves.
+    """A barrier of the workers and the shadow thread, for fixed-rate rounds with peers.
 
-    A round is due when no worker is at work and either one has come to the gate, or another trainer waits
-    for this one. A worker without input for STARVED_SECONDS does not hold rounds up: at the end of the input
-    the trainers that have none left still take part, so that nobody waits for them in vain.
+    Any thread may call; a worker calls for itself. A round is due when no worker is working and either a
+    worker is at the gate or another trainer waits for this one. A worker without input for STARVED_SECONDS
+    does not delay rounds: at the end of the input, trainers that have none left still take part, so that the
+    others do not wait for them in vain.
 
     Args:
-        workers: how many there are.
+        workers: the number of workers.
         every: iterations of a worker between two rounds, k.
         arrived: called, on the worker's thread, when a round may have become due.
     """
@@ -99,78 +100,82 @@ class RoundGate:
         self._every = every
         self._arrived = arrived
         self._changed = threading.Condition()
-        self._places = [_Place.STARVED] * workers
+        self._statuses = [_WorkerStatus.STARVED] * workers
         self._starved_since = [0.0] * workers
         self._iterations = [0] * workers
         self._in_round = False
         self._open = False
 
     def work(self, index: int) -> None:
-        """Waits for the end of a round that is under way, then counts as working."""
+        """Wait for the end of the current round, then mark the worker as working."""
         with self._changed:
             while self._in_round and not self._open:
                 self._changed.wait()
-            self._places[index] = _Place.WORKING
+            self._statuses[index] = _WorkerStatus.WORKING
 
     def iterated(self, index: int) -> None:
-        """After an iteration; every k-th one waits here until a round has ended, or the gate is opened."""
+        """Count an iteration; after every k-th, wait until a round has ended or the gate is opened."""
         self._iterations[index] += 1
         if self._iterations[index] % self._every == 0:
             self.arrive(index)
 
     def arrive(self, index: int) -> None:
-        """Waits until a round has ended, or the gate is opened."""
+        """Wait until a round has ended or the gate is opened."""
         with self._changed:
             if self._open:
                 return
-            self._places[index] = _Place.AT_GATE
+            self._statuses[index] = _WorkerStatus.AT_GATE
         self._arrived()
         with self._changed:
-            while self._places[index] is _Place.AT_GATE and not self._open:
+            while self._statuses[index] is _WorkerStatus.AT_GATE and not self._open:
                 self._changed.wait()
-            self._places[index] = _Place.WORKING
+            self._statuses[index] = _WorkerStatus.WORKING
 
     def starve(self, index: int) -> None:
-        """The worker has nothing to train, and says so again and again."""
+        """Mark the worker as without input; it may call this repeatedly."""
         with self._changed:
-            if self._places[index] is _Place.WORKING:
-                self._places[index] = _Place.STARVED
+            if self._statuses[index] is _WorkerStatus.WORKING:
+                self._statuses[index] = _WorkerStatus.STARVED
                 self._starved_since[index] = time.monotonic()
 
     def enter(self, *, wanted: bool) -> bool:
-        """Begins a round if one is due; `wanted` says whether another trainer waits for this one."""
+        """Begin a round if one is due; `wanted` says whether another trainer waits for this one."""
         with self._changed:
             now = time.monotonic()
-            if self._open or self._in_round or not all(self._waits(i, now) for i in range(len(self._places))):
+            if (
+                self._open
+                or self._in_round
+                or not all(self._is_waiting(i, now) for i in range(len(self._statuses)))
+            ):
                 return False
-            if not wanted and _Place.AT_GATE not in self._places:
+            if not wanted and _WorkerStatus.AT_GATE not in self._statuses:
                 return False
             self._in_round = True
             return True
 
     def leave(self) -> None:
-        """The round has ended, complete or not: who waits for it goes on."""
+        """End the round, complete or not, and release the waiting workers."""
         with self._changed:
             self._in_round = False
-            for index, place in enumerate(self._places):
-                if place is _Place.AT_GATE:
-                    self._places[index] = _Place.WORKING
+            for index, status in enumerate(self._statuses):
+                if status is _WorkerStatus.AT_GATE:
+                    self._statuses[index] = _WorkerStatus.WORKING
             self._changed.notify_all()
 
     def open(self) -> None:
-        """For good: nobody waits any more."""
+        """Open the gate for good; no worker waits any more."""
         with self._changed:
             self._open = True
             self._changed.notify_all()
 
     @property
-    def someone_waits(self) -> bool:
+    def has_waiting_worker(self) -> bool:
         """Whether a worker is at the gate."""
         with self._changed:
-            return _Place.AT_GATE in self._places
+            return _WorkerStatus.AT_GATE in self._statuses
 
-    def _waits(self, index: int, now: float) -> bool:
-        place = self._places[index]
-        if place is _Place.STARVED:
+    def _is_waiting(self, index: int, now: float) -> bool:
+        status = self._statuses[index]
+        if status is _WorkerStatus.STARVED:
             return now - self._starved_since[index] >= STARVED_SECONDS
-        return place is _Place.AT_GATE
+        return status is _WorkerStatus.AT_GATE

@@ -1,4 +1,4 @@
-"""A trainer's synchronization as its control thread sees it: the shadow thread, the fixed rate, the group."""
+"""A trainer's synchronization, controlled from its control thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..allreduce.sockets import PeerListener
 from ..replica.replica import TrainerContext
 from ..runtime.members import summed
 from ..runtime.role import NodeContext
-from .fixed_rate import GatedRounds, OwnRounds, RemoteRounds, WorkerRounds
+from .fixed_rate import CenterRounds, GatedRounds, RemoteRounds, WorkerRounds
 from .links import LinkConfig, PeerCallbacks, ZmqPeers
 from .rounds import RoundCounter, RoundGate
 from .thread import Shadow
@@ -48,12 +48,14 @@ class FinalModel:
 
 
 class Synchronizer:
-    """Made when the trainer meets the others. All methods are the control thread's, which never blocks.
+    """The shadow thread, the fixed-rate rounds and the group of one trainer.
+
+    It is made when the trainer meets the others. All methods belong to the control thread, and never block.
 
     Args:
-        socket: where the other trainers reach this one; None for an algorithm without peers. The shadow
-            thread takes it over.
-        state: the algorithm's, of a run that goes on.
+        socket: the listener for the other trainers; None for an algorithm without peers. The shadow thread
+            takes it over.
+        state: the algorithm's state, for a run that is resumed.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Synchronizer:
         self._model: torch.Tensor | None = None
         self.rounds = RoundCounter(shared.total_iterations)
         self.fixed: Sequence[WorkerRounds] = []
-        self._settings = LinkConfig(
+        self._link_config = LinkConfig(
             node.zmq_context,
             algorithm,
             sorted((m for m in members if m.role == "sync"), key=lambda m: m.index),
@@ -87,45 +89,47 @@ class Synchronizer:
         if state is not None and algorithm.state_names:
             algorithm.load_state(state)
         if shared.job.sync.mode == "fixed":
-            self._at_fixed_rate()
-        calls = PeerCallbacks(self._tell_late, self._tell_excluded, self._on_wanted)
+            self._set_up_fixed_rate()
+        callbacks = PeerCallbacks(self._report_late, self._report_excluded, self._on_wanted)
 
         def open_links() -> ZmqPeers:
-            return self._settings.open(shared, "shadow", socket, view, calls)
+            return self._link_config.open(shared, "shadow", socket, view, callbacks)
 
         self._shadow = Shadow(shared, algorithm, open_links, self.rounds, self._gate, node.fail)
 
     def start(self) -> None:
-        """Starts the shadow thread; no round begins yet."""
+        """Start the shadow thread; no round begins yet."""
         self._shadow.start()
 
     async def seed(self, model: torch.Tensor | None) -> None:
-        """Gives the center its first value: `model`, float32 [numel], or else that of this replica. Raises
-        PeerLost."""
+        """Send the center its first value: `model`, float32 [numel], or else this replica.
+
+        Raises PeerLost.
+        """
         if self._algorithm.needs_center:
             first = self._shared.replica.snapshot(self._shared.replica.whole) if model is None else model
             await self._shadow.call(lambda links: links.center.seed(first))
 
     def begin(self) -> None:
-        """Training begins, and rounds with it."""
+        """Begin rounds, as training begins."""
         self._shadow.begin()
 
     def pause(self) -> None:
-        """Training ends: no further round begins, and no worker waits for one."""
+        """End rounds, as training ends: none begins, and no worker waits for one."""
         self._shadow.pause()
 
-    async def quiet(self) -> None:
-        """Returns when no round is under way."""
-        await self._shadow.call(lambda _: self._shadow.quiet())
+    async def wait_idle(self) -> None:
+        """Return when no round is under way."""
+        await self._shadow.call(lambda _: self._shadow.wait_idle())
 
-    def lose(self, token: str) -> None:
-        """A sync node is gone."""
-        self._shadow.post(lambda links: links.lose(token))
+    def mark_lost(self, token: str) -> None:
+        """Mark a sync node as lost."""
+        self._shadow.call_soon(lambda links: links.mark_lost(token))
         for fixed in self.fixed:
-            fixed.lose(token)
+            fixed.mark_lost(token)
 
     async def regroup(self, view: GroupView) -> None:
-        """Another generation of trainers; ends the rounds of the last one."""
+        """Set another generation of trainers; this ends the rounds of the last one."""
 
         async def on_loop(links: ZmqPeers) -> None:
             if links.peers is not None:
@@ -134,21 +138,27 @@ class Synchronizer:
         await self._shadow.call(on_loop)
 
     async def finalize(self, *, closing_round: bool) -> FinalModel:
-        """After training: the closing round, if asked for, and the model that comes out if every trainer
-        has it."""
+        """Run the closing round, if requested, and make the final model if every trainer has it.
+
+        To be called after training.
+        """
         complete = await self._shadow.call(lambda _: self._shadow.round()) if closing_round else False
         self._model = None
         origin = self._algorithm.model
         if origin is ModelOrigin.MEAN:
             self._model = await self._mean_of_replicas()
         # A center still moves while the others finish; it is read when it is asked for.
+        # A center still changes while the others finalize; it is read when it is requested.
         model = await self.model() if origin in (ModelOrigin.MEAN, ModelOrigin.GLOBAL) else None
         digest = await asyncio.to_thread(digest_of, model) if model is not None else ""
         return FinalModel(complete, model is not None, digest, self._algorithm.state().completed_rounds)
 
     async def model(self) -> torch.Tensor | None:
-        """The model that comes out, float32 [numel]; None if it is each replica's own, or cannot be had. A
-        mean is that of the last `finalize`."""
+        """Return the final model, float32 [numel].
+
+        None if each replica is a model of its own, or if it cannot be had. A mean is that of the last
+        `finalize`.
+        """
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
@@ -160,7 +170,7 @@ class Synchronizer:
         return self._model
 
     async def between_rounds(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the shadow thread, where no step of a round is half done, and gives its result."""
+        """Run `work` on the shadow thread, between two steps of a round, and return its result."""
 
         async def on_loop(links: ZmqPeers) -> T:  # noqa: ARG001
             return work()
@@ -168,7 +178,7 @@ class Synchronizer:
         return await self._shadow.call(on_loop)
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far, over all threads."""
+        """Return the counts so far, over all threads."""
         ends = [self._shadow.bytes(), *(fixed.bytes for fixed in self.fixed)]
         links = summed([self._shadow.link_metrics(), *(fixed.link_metrics() for fixed in self.fixed)])
         return self.rounds.metrics() | {
@@ -178,54 +188,54 @@ class Synchronizer:
         }
 
     def stop(self) -> None:
-        """Tells the shadow thread to end, and lets workers go that wait for a round."""
+        """Tell the shadow thread to end, and release workers that wait for a round."""
         if self._gate is not None:
             self._gate.open()
         self._shadow.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits for the shadow thread's end; from a thread of its own."""
+        """Wait for the shadow thread's end; not to be called on the control thread."""
         return self._shadow.join(timeout_seconds)
 
-    def _at_fixed_rate(self) -> None:
+    def _set_up_fixed_rate(self) -> None:
         workers = self._shared.job.trainer.workers
         if self._algorithm.needs_peers:
-            gate = self._gate = RoundGate(workers, self._shared.job.sync.every, lambda: self._shadow.poke())
+            gate = self._gate = RoundGate(workers, self._shared.job.sync.every, lambda: self._shadow.wake())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
         elif self._algorithm.needs_center and self._shared.job.trainer.worker_kind == "process":
             self.fixed = [RemoteRounds(self.rounds) for _ in range(workers)]
         elif self._algorithm.needs_center:
             self.fixed = [
-                OwnRounds(index, self._shared, self._settings, self.rounds) for index in range(workers)
+                CenterRounds(index, self._shared, self._link_config, self.rounds) for index in range(workers)
             ]
 
     async def _mean_of_replicas(self) -> torch.Tensor | None:
         replica = self._shared.replica
 
         async def mean(links: ZmqPeers) -> torch.Tensor:
-            async with self._shadow.one_round:
+            async with self._shadow.round_lock:
                 group = await links.meet()
                 return await group.mean(replica.snapshot(replica.whole))
 
         try:
             return await self._shadow.call(mean)
         except PeerLost as error:
-            log.warning("the replicas' mean cannot be had: %s", error)
+            log.warning("the mean of the replicas cannot be computed: %s", error)
             return None
 
-    def _tell_late(self, generation: int, index: int) -> None:
-        self._tell(ReportSlowPeer(generation, index))
+    def _report_late(self, generation: int, index: int) -> None:
+        self._report(ReportSlowPeer(generation, index))
 
-    def _tell_excluded(self) -> None:
-        self._tell(RejoinGroup())
+    def _report_excluded(self) -> None:
+        self._report(RejoinGroup())
 
     def _on_wanted(self) -> None:
         # In shadow mode the others wait for this trainer's duty cycle.
         if self._gate is not None:
-            self._shadow.poke()
+            self._shadow.wake()
 
-    def _tell(self, request: Request[Done]) -> None:
-        """Asks the coordinator, from any thread."""
+    def _report(self, request: Request[Done]) -> None:
+        """Send a report to the coordinator; any thread may call."""
 
         def on_control() -> None:
             asking = self._node.coordinator.call(request, timeout_seconds=REPORT_SECONDS)
@@ -235,4 +245,4 @@ class Synchronizer:
 
 
 def _warn(error: BaseException) -> None:
-    log.warning("the coordinator did not take a report: %s", error)
+    log.warning("the coordinator did not accept a report: %s", error)

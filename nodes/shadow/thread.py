@@ -17,27 +17,27 @@ from ..runtime.tracing import TRACER
 from .links import ZmqPeers
 from .rounds import RoundCounter, RoundGate
 
-# Where rounds cannot be had, because a node is gone or this trainer is out of the group.
+# Between attempts, when a node is lost or this trainer is not in the group.
 RETRY_SECONDS = 0.05
 
 T = TypeVar("T")
 
 
 class Shadow(Service):
-    """One thread with its own asyncio loop and its own sockets to the sync nodes or the other trainers.
+    """The shadow thread: its own asyncio loop, and its own sockets to sync nodes or trainers.
 
-    In shadow mode it starts a round as often as its duty cycle allows: after a round that cost
-    `t = max(CPU seconds of this thread, bytes / link rate)` the next one starts `max(t / duty, the answer's
-    time)` after it began, and training never waits for it. With a `gate` it runs the rounds at a fixed rate
-    that all workers wait for. Without either it only does what it is asked: the closing round, reading the
+    In shadow mode it starts rounds as often as its duty cycle allows, and training never waits for it. A
+    round costs `t = max(CPU seconds of this thread, bytes / link rate)`, and the next round starts
+    `max(t / duty, seconds of the round)` after it began. With a `gate` it runs the fixed-rate rounds that all
+    workers wait for. Without either it runs only what is requested: the closing round, or a read of the
     center.
 
     Attributes:
         one_round: held, on this thread's loop, while a round is under way.
 
     Args:
-        open_links: makes the links, on this thread's loop.
-        gate: where workers wait, for algorithms with peers at a fixed rate.
+        open_links: opens the connections, on this thread's loop.
+        gate: the workers' barrier, for fixed-rate algorithms with peers.
     """
 
     def __init__(
@@ -58,47 +58,47 @@ class Shadow(Service):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: concurrent.futures.Future[ZmqPeers] = concurrent.futures.Future()
         self._running = False
-        self._wake: asyncio.Event | None = None
-        self.one_round = asyncio.Lock()
+        self._wake_event: asyncio.Event | None = None
+        self.round_lock = asyncio.Lock()
 
     def body(self) -> None:
-        """Runs the loop until told to stop."""
+        """Run the loop until stopped."""
         torch.set_num_threads(1)
         asyncio.run(self._main())
 
     def stop(self) -> None:
-        """Ends the thread, also in the middle of a round."""
+        """End the thread, also in the middle of a round."""
         super().stop()
-        self.poke()
+        self.wake()
 
     def begin(self) -> None:
-        """From now on rounds follow each other, in shadow mode or with a gate."""
+        """Begin rounds, in shadow mode or with a gate."""
         self._running = self._shared.job.sync.mode == "shadow" or self._gate is not None
-        self.poke()
+        self.wake()
 
     def pause(self) -> None:
-        """No further round is started. One with a center goes on to its end, one with other trainers ends."""
+        """Start no further round; a current one with a center completes, one with trainers ends."""
         self._running = False
         if self._gate is not None:
             self._gate.open()
-        self.post(lambda links: links.peers.cancel() if links.peers is not None else None)
-        self.poke()
+        self.call_soon(lambda links: links.peers.cancel() if links.peers is not None else None)
+        self.wake()
 
     async def call(self, work: Callable[[ZmqPeers], Coroutine[Any, Any, T]]) -> T:
-        """Runs a coroutine on this thread's loop, from the control thread's."""
+        """Run a coroutine on this thread's loop, from the control thread's loop."""
         links = await asyncio.wrap_future(self._opened)
         assert self._loop is not None
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(links), self._loop))
 
-    def post(self, work: Callable[[ZmqPeers], None]) -> None:
-        """Runs a function on this thread's loop, if it has one yet; any thread may call it."""
+    def call_soon(self, work: Callable[[ZmqPeers], None]) -> None:
+        """Run a function on this thread's loop, if it runs; any thread may call."""
         if self._loop is not None and self._opened.done() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work, self._opened.result())
 
-    def poke(self) -> None:
-        """Something changed: looks whether a round is due; any thread may call it."""
-        if self._loop is not None and self._wake is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake.set)
+    def wake(self) -> None:
+        """Wake the thread to check whether a round is due; any thread may call."""
+        if self._loop is not None and self._wake_event is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake_event.set)
 
     def bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far; any thread may read them."""
@@ -106,12 +106,12 @@ class Shadow(Service):
         return (links.sent_bytes, links.received_bytes) if links is not None else (0, 0)
 
     def link_metrics(self) -> dict[str, int]:
-        """See `Links.metrics`; any thread may read it."""
+        """See `ZmqPeers.metrics`; any thread may call."""
         return self._opened.result().metrics() if self._opened.done() else {}
 
     async def round(self) -> bool:
-        """One round now, on this thread's loop."""
-        async with self.one_round:
+        """Run one round now, on this thread's loop; return whether it was complete."""
+        async with self.round_lock:
             links = self._opened.result()
             started, cpu = time.monotonic(), time.thread_time()
             iterations = self._shared.total_iterations()
@@ -124,14 +124,14 @@ class Shadow(Service):
                 self._rounds.incomplete()
             return complete
 
-    async def quiet(self) -> None:
-        """Returns when no round is under way."""
-        async with self.one_round:
+    async def wait_idle(self) -> None:
+        """Return when no round is under way."""
+        async with self.round_lock:
             return
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
+        self._wake_event = asyncio.Event()
         links = self._open_links()
         self._opened.set_result(links)
         try:
@@ -148,11 +148,11 @@ class Shadow(Service):
             await links.close()
 
     async def _at_gate(self, gate: RoundGate, links: ZmqPeers) -> None:
-        """Waits until a round is due, runs it, and lets the workers go on."""
+        """Wait until a round is due, run it, and release the workers."""
         wanted = links.peers is not None and links.peers.wanted
         if not gate.enter(wanted=wanted):
-            # Whether a worker has starved is a matter of time, and nobody tells.
-            await self._wait(RETRY_SECONDS if wanted or gate.someone_waits else None)
+            # A worker becomes starved by time alone, without a notification.
+            await self._wait(RETRY_SECONDS if wanted or gate.has_waiting_worker else None)
             return
         try:
             await self._until_stopped(self.round())
@@ -160,7 +160,7 @@ class Shadow(Service):
             gate.leave()
 
     async def _timed_round(self, links: ZmqPeers) -> float:
-        """One round; gives how long to wait after it."""
+        """Run one round; return the seconds to wait after it."""
         sync = self._shared.job.sync
         started, cpu, moved = time.monotonic(), time.thread_time(), links.sent_bytes + links.received_bytes
         complete = await self.round()
@@ -173,12 +173,12 @@ class Shadow(Service):
         return pause if complete else max(pause, RETRY_SECONDS)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The coroutine's result; None if the thread was told to stop, which cancels it."""
-        assert self._wake is not None
+        """Return the coroutine's result; None if the thread was stopped, which cancels it."""
+        assert self._wake_event is not None
         task = asyncio.ensure_future(work)
         while not task.done():
-            self._wake.clear()
-            waiter = asyncio.ensure_future(self._wake.wait())
+            self._wake_event.clear()
+            waiter = asyncio.ensure_future(self._wake_event.wait())
             await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
             waiter.cancel()
             if self.stopping and not task.done():
@@ -187,11 +187,11 @@ class Shadow(Service):
         return None if task.cancelled() else task.result()
 
     async def _wait(self, seconds: float | None) -> None:
-        assert self._wake is not None
+        assert self._wake_event is not None
         if seconds is not None and seconds <= 0:
             return
         try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            await asyncio.wait_for(self._wake_event.wait(), seconds)
         except TimeoutError:
             return
-        self._wake.clear()
+        self._wake_event.clear()

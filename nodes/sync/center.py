@@ -1,12 +1,8 @@
-"""A sync node's slice of the center as a state machine without I/O.
+"""A sync node's slice of the center: a state machine without I/O.
 
-Rules "No silent loss" and "Whole or not at all" (docs/architecture.md).
-
-Chunks of an exchange come in, in any order and perhaps more than once; when a slice is whole, the
-algorithm's rule is applied to it at once, and the answer is remembered until the same trainer thread
-begins its next exchange, so that a repeated chunk is answered again and never applied again.
-
-One trainer thread as a sync node sees it: the exchange under way, and the answer to the last one.
+Chunks of an exchange arrive in any order, perhaps more than once. When the slice is complete, the algorithm's
+rule is applied at once. The answer is saved until the same trainer thread begins its next exchange, so that a
+repeated chunk is answered again and never applied twice.
 """
 
 from __future__ import annotations
@@ -22,18 +18,26 @@ from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues
 
+Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+# A part of this length and the rule's temporary tensors fit into a core's cache.
+RULE_ELEMENTS = 1 << 15
+
+_PLAIN = Float32()
+
 
 class ExchangeSession:
-    """Chunks come in, in any order and perhaps more than once, until the slice is whole; no I/O.
+    """One trainer thread's session: its current exchange and the answer to its last one.
 
-    Chunks are placed in a buffer of the slice's length, and the answer then takes their place in it. With a
-    lossy codec up, the reference is where they are placed. With a lossy codec down, a residual is kept that
-    belongs to this client alone.
+    Chunks are copied into a buffer of the slice's length, which the answer then overwrites. With a lossy
+    codec up, they are copied into the reference instead. With a lossy codec down, the session has a residual
+    of its own.
 
     Args:
-        start: the place of the slice's first element in the model.
+        start: the position of the slice's first element in the model.
         elements: the slice's length.
-        buffers: where the buffer comes from.
+        codecs: the codecs of the job's exchanges.
+        buffers: the pool that the buffer comes from.
     """
 
     def __init__(self, start: int, elements: int, codecs: LinkCodecs, buffers: BufferPool) -> None:
@@ -51,73 +55,67 @@ class ExchangeSession:
 
     @property
     def answered(self) -> bool:
-        """Whether the last exchange was applied, and its answer is remembered."""
+        """Whether the last exchange was applied, and its answer is saved."""
         return bool(self._answers)
 
     @property
-    def whole(self) -> bool:
-        """Whether all elements of the exchange under way have come."""
+    def is_complete(self) -> bool:
+        """Whether all elements of the current exchange have arrived."""
         return self._missing == 0
 
     @property
     def reference_bytes(self) -> int:
-        """Bytes that the codecs need: the reference up, the residual down."""
+        """Memory of the codecs in bytes: the reference up and the residual down."""
         return self._reference.memory_bytes + self._feedback.memory_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all that is kept for this client."""
-        own = self._buffer.nbytes if self._buffer is not None else 0
+        """Memory of this session, in bytes."""
+        slice_bytes = self._buffer.nbytes if self._buffer is not None else 0
         coded = sum(one.payload.nbytes for one in self._answers.values() if one.coded and self._down_lossy)
-        return self.reference_bytes + own + coded
+        return self.reference_bytes + slice_bytes + coded
 
     def begin(self, request: int) -> None:
-        """A new exchange, in the place of the last one."""
+        """Begin a new exchange, which replaces the last one."""
         self.request = request
         self._arrived = {}
         self._missing = self._elements
         self._answers = {}
         self._reference.begin()
-        # ZeroMQ may still read it: not this client's to write before the pool says so.
+        # ZeroMQ may still read the old buffer; the pool gives it out again when it is free.
         self._buffer = None
 
     def buffer(self) -> Float32Array:
-        """The buffer of this client."""
+        """Return this session's buffer, taken from the pool on first use."""
         if self._buffer is None:
             self._buffer = self._buffers.take(self._elements)
         return self._buffer
 
     def repeat(self, message: CenterExchange) -> CenterValues:
-        """The remembered answer to a chunk; raises ValueError if that was no chunk of the exchange."""
-        self._place_of(message)
+        """Return the saved answer to a chunk; raises ValueError if the exchange had no such chunk."""
+        self._offset_of(message)
         answer = self._answers.get(message.start)
         if answer is None or answer.elements != message.elements:
-            raise ValueError(
-                f"{message.elements} elements from {message.start} were no chunk of the exchange"
-            )
+            raise ValueError(f"the exchange had no chunk of {message.elements} elements from {message.start}")
         return answer
 
     def place(self, message: CenterExchange) -> None:
-        """Takes a chunk that has not come yet; raises ValueError for one that cannot be taken."""
-        at = self._place_of(message)
-        start, stop = message.start, message.start + message.elements
-        if self._arrived.get(start) == message.elements:
+        """Accept a chunk; a repeat changes nothing. Raises ValueError for an invalid one."""
+        at = self._offset_of(message)
+        if _has_arrived(self._arrived, message.start, message.elements):
             return
-        if any(other < stop and start < other + size for other, size in self._arrived.items()):
-            raise ValueError(f"{message.elements} elements from {start} overlap what came before")
         values = self._reference.decode(at, message.reference, message.payload, message.elements)
         target = self._reference.values if self._reference.kept else self.buffer()
         target[at : at + message.elements] = values
-        self._arrived[start] = message.elements
+        self._arrived[message.start] = message.elements
         self._missing -= message.elements
 
     def values(self) -> Float32Array:
-        """The whole slice as it came, not copied."""
+        """Return the received slice, not copied."""
         return self._reference.values if self._reference.kept else self.buffer()
 
     def answer(self, delta: Float32Array) -> list[CenterValues]:
-        """The exchange was applied and this, in the client's buffer, is its answer: the messages, which are
-        remembered."""
+        """Save and return the messages of an applied exchange's answer, `delta`, in the session's buffer."""
         for start, size in sorted(self._arrived.items()):
             at = start - self._start
             encoded = self._feedback.encode(at, delta[at : at + size])
@@ -127,11 +125,11 @@ class ExchangeSession:
         return list(self._answers.values())
 
     def release(self) -> None:
-        """Lets go of the buffer, if the answer does not need it any more."""
+        """Release the buffer if the answer does not need it any more."""
         if self._down_lossy:
             self._buffer = None
 
-    def _place_of(self, message: CenterExchange) -> int:
+    def _offset_of(self, message: CenterExchange) -> int:
         at = message.start - self._start
         if at < 0 or message.elements <= 0 or at + message.elements > self._elements:
             raise ValueError(
@@ -141,23 +139,15 @@ class ExchangeSession:
         return at
 
 
-Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-# A part of this length and the rule's own tensors fit into a core's cache.
-RULE_ELEMENTS = 1 << 15
-
-_PLAIN = Float32()
-
-
 class CenterState:
-    """One slice of the center; owned by the sync node's service.
+    """One slice of the center; it belongs to the sync node's service thread.
 
     Args:
         rule: the algorithm's `center_rule`.
-        codecs: those of the job's link to the center.
+        codecs: the codecs of the job's exchanges.
 
     Attributes:
-        reference_bytes: what lossy codecs need, over all clients; any thread may read it.
+        reference_bytes: memory of lossy codecs over all sessions; any thread may read it.
     """
 
     def __init__(self, rule: Rule, codecs: LinkCodecs | None = None) -> None:
@@ -168,8 +158,8 @@ class CenterState:
         self.values: torch.Tensor | None = None
         self._seeded: dict[int, int] = {}
         self._seed: Float32Array | None = None
-        self._clients: dict[bytes, ExchangeSession] = {}
-        self._gone: set[bytes] = set()
+        self._sessions: dict[bytes, ExchangeSession] = {}
+        self._dead_trainers: set[bytes] = set()
         self._buffers = BufferPool(0)
         self.applied_slices = 0
         self.repeated_chunks = 0
@@ -183,19 +173,23 @@ class CenterState:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the slice, of what is staged, and of what is remembered."""
-        own = self.values.numel() * 4 if self.values is not None else 0
-        return own + self._buffers.idle_bytes + sum(client.memory_bytes for client in self._clients.values())
+        """Memory in bytes: the slice, received chunks and saved answers."""
+        slice_bytes = self.values.numel() * 4 if self.values is not None else 0
+        return (
+            slice_bytes
+            + self._buffers.idle_bytes
+            + sum(session.memory_bytes for session in self._sessions.values())
+        )
 
     def seed(self, message: CenterSeed) -> CenterValues:
-        """A chunk of the first value; repeats and chunks after the last change nothing."""
+        """Accept a chunk of the first value; repeats and later chunks change nothing."""
         if self.values is None:
             if self._seed is None:
                 if not 0 <= message.slice_start < message.slice_stop:
-                    raise ValueError(f"a slice from {message.slice_start} to {message.slice_stop}")
+                    raise ValueError(f"invalid slice from {message.slice_start} to {message.slice_stop}")
                 self._seed = _empty(message.slice_stop - message.slice_start)
                 self.start, self.stop = message.slice_start, message.slice_stop
-                # One goes from client to client; another is still leaving then.
+                # One is in use by a session while another is still being sent.
                 self._buffers = BufferPool(bytes_of(len(self._seed), arrays=2))
             elif (message.slice_start, message.slice_stop) != (self.start, self.stop):
                 raise ValueError(f"another slice than {self.start} to {self.stop}")
@@ -205,37 +199,37 @@ class CenterState:
                 self._seeded = {}
         return CenterValues(message.request, message.start, 0, False, np.empty(0, dtype=np.uint8))
 
-    def exchange(self, client: bytes, message: CenterExchange) -> list[CenterValues]:
-        """A chunk of a replica; gives the chunks to answer now, if any."""
+    def exchange(self, identity: bytes, message: CenterExchange) -> list[CenterValues]:
+        """Accept a chunk of a replica; return the chunks to answer now, if any."""
         center = self._require_center()
-        current = self._clients.get(client)
-        if client.rpartition(b"/")[0] in self._gone:
+        session = self._sessions.get(identity)
+        if identity.rpartition(b"/")[0] in self._dead_trainers:
             raise ValueError("this trainer was declared dead")
-        if current is None:
-            current = self._clients[client] = ExchangeSession(
+        if session is None:
+            session = self._sessions[identity] = ExchangeSession(
                 self.start, center.numel(), self._codecs, self._buffers
             )
-            self.reference_bytes += current.reference_bytes
-        if message.request < current.request:
+            self.reference_bytes += session.reference_bytes
+        if message.request < session.request:
             return []
-        if message.request > current.request:
-            if current.request and not current.answered:
+        if message.request > session.request:
+            if session.request and not session.answered:
                 self.abandoned_exchanges += 1
-            current.begin(message.request)
-        if current.answered:
+            session.begin(message.request)
+        if session.answered:
             self.repeated_chunks += 1
-            return [current.repeat(message)]
-        current.place(message)
-        if not current.whole:
+            return [session.repeat(message)]
+        session.place(message)
+        if not session.is_complete:
             return []
-        answer = current.buffer()
-        self._apply(center, current.values(), answer)
-        answers = current.answer(answer)
-        current.release()
+        answer = session.buffer()
+        self._apply(center, session.values(), answer)
+        answers = session.answer(answer)
+        session.release()
         return answers
 
     def read(self, message: CenterRead) -> CenterValues:
-        """The center's values as they are now, a copy."""
+        """Return a copy of the center's values as they are now."""
         center = self._require_center().numpy()
         if not self.start <= message.start < message.stop <= self.stop:
             raise ValueError(
@@ -244,18 +238,23 @@ class CenterState:
         values = center[message.start - self.start : message.stop - self.start].copy()
         return CenterValues(message.request, message.start, len(values), False, _PLAIN.encode(values))
 
-    def copied(self) -> Float32Array | None:
-        """A copy of the slice as it is now; None before its first value."""
+    def copy_values(self) -> Float32Array | None:
+        """Return a copy of the slice as it is now; None before its first value."""
         return None if self.values is None else self.values.numpy().copy()
 
     def forget(self, token: str) -> int:
-        """Forgets a dead trainer's threads, and takes nothing from it any more, should it not know; gives how
-        many slices were applied for it without its knowing, at most: those whose answer nothing followed."""
-        self._gone.add(token.encode())
+        """End a dead trainer's sessions, and refuse its later messages.
+
+        Returns the most slices that were applied without the trainer's knowledge: those whose answer was
+        not followed by another request.
+        """
+        self._dead_trainers.add(token.encode())
         prefix = f"{token}/".encode()
-        mine = [self._clients.pop(client) for client in list(self._clients) if client.startswith(prefix)]
-        self.reference_bytes -= sum(client.reference_bytes for client in mine)
-        return sum(client.answered for client in mine)
+        ended = [
+            self._sessions.pop(identity) for identity in list(self._sessions) if identity.startswith(prefix)
+        ]
+        self.reference_bytes -= sum(session.reference_bytes for session in ended)
+        return sum(session.answered for session in ended)
 
     def _require_center(self) -> torch.Tensor:
         if self.values is None:
@@ -263,10 +262,10 @@ class CenterState:
         return self.values
 
     def _apply(self, center: torch.Tensor, values: Float32Array, answer: Float32Array) -> None:
-        """The rule over the whole slice, its answer in `answer`, which may be `values` itself.
+        """Apply the rule to the whole slice; its answer goes to `answer`, which may be `values` itself.
 
-        Part by part: what is between the rule's steps stays in the cache, and nothing of the slice's length
-        is allocated, which would cost a page fault every 4 KiB.
+        This is done part by part: the rule's temporary tensors stay in the cache, and nothing of the slice's
+        length is allocated, which would cost a page fault every 4 KiB.
         """
         given, taken = torch.from_numpy(values), torch.from_numpy(answer)
         for at in range(0, len(values), RULE_ELEMENTS):
@@ -274,21 +273,27 @@ class CenterState:
             taken[part] = self._rule(center[part], given[part])
         self.applied_slices += 1
 
-    def _place(self, target: Float32Array, arrived: dict[int, int], start: int, values: Float32Array) -> int:
-        """Copies a chunk that has not arrived yet; gives how many elements are new."""
+    def _place(self, target: Float32Array, arrived: dict[int, int], start: int, values: Float32Array) -> None:
+        """Copy a chunk of the first value that has not arrived yet."""
         at = start - self.start
         if at < 0 or len(values) == 0 or at + len(values) > len(target):
             raise ValueError(
                 f"{len(values)} elements from {start} are not of the slice {self.start} to {self.stop}"
             )
-        if arrived.get(start) == len(values):
-            return 0
-        stop = start + len(values)
-        if any(other < stop and start < other + size for other, size in arrived.items()):
-            raise ValueError(f"{len(values)} elements from {start} overlap what came before")
+        if _has_arrived(arrived, start, len(values)):
+            return
         target[at : at + len(values)] = values
         arrived[start] = len(values)
-        return len(values)
+
+
+def _has_arrived(arrived: dict[int, int], start: int, elements: int) -> bool:
+    """Whether exactly this chunk has arrived; raises ValueError if it overlaps another."""
+    if arrived.get(start) == elements:
+        return True
+    stop = start + elements
+    if any(other < stop and start < other + size for other, size in arrived.items()):
+        raise ValueError(f"{elements} elements from {start} overlap an earlier chunk")
+    return False
 
 
 def _empty(elements: int) -> Float32Array:

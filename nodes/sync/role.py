@@ -1,7 +1,4 @@
-"""The sync role: one slice of the center, for algorithms that have one.
-
-The sync node's service: the only coroutine that touches its slice of the center.
-"""
+"""The sync role: a node that holds one slice of the center."""
 
 from __future__ import annotations
 
@@ -35,10 +32,10 @@ from .center import CenterState
 
 
 class CenterService(ListeningLoop, LoopThread):
-    """Answers exchanges, reads and seeds, on a loop and a thread of its own.
+    """The service that answers exchanges, reads and seeds, on a loop and a thread of its own.
 
-    An exchange that becomes whole is applied at once, and one takes the node about 1 ms of CPU a MB of the
-    slice: on the node's control loop its heartbeats would wait for that.
+    Only this thread touches the slice. A complete exchange is applied at once, which takes about 1 ms of CPU
+    per MB of the slice; on the node's control loop its heartbeats would wait for that.
     """
 
     def __init__(
@@ -49,7 +46,7 @@ class CenterService(ListeningLoop, LoopThread):
         self.state = state
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far; any thread may read them."""
+        """Return the counts so far; any thread may call."""
         return super().metrics() | {
             "applied_slices": self.state.applied_slices,
             "repeated_chunks": self.state.repeated_chunks,
@@ -58,16 +55,16 @@ class CenterService(ListeningLoop, LoopThread):
         }
 
     def body(self) -> None:
-        """See `LoopThread.body`; this thread is one for torch too."""
+        """See `LoopThread.body`; torch computes on this thread alone."""
         torch.set_num_threads(1)
         super().body()
 
     async def main(self) -> None:
-        """Serves."""
+        """Serve until stopped."""
         await self.serve()
 
     def handle(self, identity: bytes, message: Message) -> None:
-        """See `CenterState`."""
+        """Answer a message from the center's state; raises ValueError for an invalid one."""
         if isinstance(message, CenterExchange):
             for answer in self.state.exchange(identity, message):
                 self.listener.send(identity, answer)
@@ -76,11 +73,11 @@ class CenterService(ListeningLoop, LoopThread):
         elif isinstance(message, CenterSeed):
             self.listener.send(identity, self.state.seed(message))
         else:
-            raise ValueError(f"a sync node takes no {message.KIND}")
+            raise ValueError(f"a sync node does not accept a {message.KIND}")
 
 
 class SyncRole(ServingRole[CenterService]):
-    """The control side of a sync node; its service owns the slice."""
+    """The control thread's part of a sync node; its service owns the slice."""
 
     name: ClassVar[str] = "sync"
 
@@ -92,7 +89,7 @@ class SyncRole(ServingRole[CenterService]):
         self._orphaned_slices = 0
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
-        """Starts the service; the slice gets its size and first value from trainer 0."""
+        """Start the service; trainer 0 sends the slice's size and first value."""
         self._index = node.index
         state = CenterState(self._algorithm.center_rule, self._job.codecs.center())
         self._service = CenterService(self.bound, state, node.fail)
@@ -100,7 +97,7 @@ class SyncRole(ServingRole[CenterService]):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """ConnectPeers, Begin, NodeLost, Drain, WriteCheckpoint."""
+        """Answer ConnectPeers, Begin, NodeLost, Drain and WriteCheckpoint."""
         service = self.service
         if isinstance(request, Drain):
             return DrainReply(self.metrics(), {})
@@ -114,14 +111,14 @@ class SyncRole(ServingRole[CenterService]):
         return Done()
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far."""
+        """Return the counts so far."""
         return super().metrics() | {"orphaned_slices": self._orphaned_slices}
 
     def _forget(self, service: CenterService, token: str) -> None:
         self._orphaned_slices += service.state.forget(token)
 
     async def _checkpoint(self, service: CenterService, directory: Path) -> WriteCheckpointReply:
-        values = await service.run(service.state.copied)
+        values = await service.run(service.state.copy_values)
         if values is None:
             return WriteCheckpointReply(())
         name = f"sync-{self._index}"

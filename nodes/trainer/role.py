@@ -149,7 +149,7 @@ class TrainerRole(Role):
     def progress(self, examples: int) -> None:
         """See `Role.progress`; the schedule of the learning rates goes by it."""
         if self._outbox is not None:
-            self._shared.count.told(examples, self._outbox.confirmed_examples)
+            self._shared.count.update(examples, self._outbox.confirmed_examples)
 
     async def trace_processes(self, seconds: float) -> list[ProcessTrace]:
         """See `Role.trace_processes`: those of the workers."""
@@ -203,7 +203,7 @@ class TrainerRole(Role):
 
     async def _node_lost(self, lost: NodeLost) -> Done:
         if lost.role == "sync" and self._sync is not None:
-            self._sync.lose(lost.token)
+            self._sync.mark_lost(lost.token)
         if lost.role == "embedding":
             for worker in self._workers:
                 worker.lose_shard(lost.name)
@@ -229,7 +229,7 @@ class TrainerRole(Role):
         if self._sync is not None:
             # What is saved should be no mixture, but an interrupt waits for no slow round.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sync.quiet(), 1.0 if request.hurry else None)
+                await asyncio.wait_for(self._sync.wait_idle(), 1.0 if request.hurry else None)
         sums = held.progressive.to_array().tobytes()
         return DrainReply(self.metrics(), {}, in_flight=held.in_flight, progressive=sums)
 

@@ -32,7 +32,7 @@ from ..replica.replica import TrainerContext
 from ..runtime.node import describe, process_metrics
 from ..runtime.process import log_to_folder, log_to_stderr, tune_malloc
 from ..runtime.tracing import TRACER, thread_figures
-from ..shadow.fixed_rate import FixedRate, OwnRounds, RemoteGate, RemoteRoundLog
+from ..shadow.fixed_rate import CenterRounds, FixedRate, RemoteGate, RemoteRoundLog
 from ..shadow.links import LinkConfig
 from .batches import BatchAck
 from .handle import Held
@@ -118,10 +118,10 @@ class WorkerProcessMain:
             "confirm": lambda: worker.confirm(body["reader"], body["sequence"]),
             "hold": lambda: worker.hold(body["sequences"], self._on_held),
             "lose_shard": lambda: worker.lose_shard(body["name"]),
-            "lose_sync": lambda: rounds.lose(body["token"]) if rounds is not None else None,
+            "lose_sync": lambda: rounds.mark_lost(body["token"]) if rounds is not None else None,
             "evaluate": lambda: worker.evaluate(body["pass"], self._weights(replica=body["replica"])),
             "collect": lambda: worker.collect(body["pass"], self._on_sums),
-            "pass": lambda: rounds.let_pass() if isinstance(rounds, RemoteGate) else None,
+            "pass": lambda: rounds.release() if isinstance(rounds, RemoteGate) else None,
             "trace": lambda: self._trace(body["seconds"]),
         }
         handlers[verb]()
@@ -155,7 +155,7 @@ class WorkerProcessMain:
         syncs = sorted((m for m in members if m.role == "sync"), key=lambda m: m.index)
         trainers = sorted((m for m in members if m.role == "trainer"), key=lambda m: m.index)
         links = LinkConfig(self._context, algorithm, syncs, trainers, order.trainer_index, order.token)
-        return OwnRounds(order.index, self._shared, links, RemoteRoundLog(self._shared, self._tell))
+        return CenterRounds(order.index, self._shared, links, RemoteRoundLog(self._shared, self._tell))
 
     def _weights(self, *, replica: bool) -> torch.Tensor:
         return self._shared.replica.flat if replica else self._scored
@@ -216,7 +216,7 @@ class WorkerProcessMain:
     def _pulse(self) -> None:
         self._pulsed_at = time.monotonic()
         metrics = self._worker.metrics() if self._worker is not None else {}
-        own = self._rounds if isinstance(self._rounds, OwnRounds) else None
+        own = self._rounds if isinstance(self._rounds, CenterRounds) else None
         body = {
             "metrics": metrics,
             "process": process_metrics(),

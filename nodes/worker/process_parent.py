@@ -288,7 +288,7 @@ class ProcessWorker:
         self._metrics, self.process_metrics = body["metrics"], body["process"]
         self.threads = body["threads"]
         if isinstance(self._rounds, RemoteRounds):
-            self._rounds.pulse(body)
+            self._rounds.update(body)
 
     def _on_round(self, body: dict[str, Any]) -> None:
         assert isinstance(self._rounds, RemoteRounds)

@@ -73,7 +73,7 @@ class Stepper:
         self._optimizer = shared.optimizer.for_worker(self._gradient)
         self._scorer: nn.Module = copy.deepcopy(shared.template).to(device)
         self._scorer.eval()
-        self._lane = shared.device.lane()
+        self._lane = shared.device.open_stream()
         self.clipped_steps = 0
 
     def stage(
@@ -105,7 +105,7 @@ class Stepper:
             limit = self._settings.clip_norm
             norm = self._no_norm if limit is None else clip_(self._gradient, limit)
             self._optimizer.step(scale, bad)
-            step.landing = self._lane.land(staged, Computed(told, norm, logits.detach()))
+            step.landing = self._lane.fetch(staged, Computed(told, norm, logits.detach()))
 
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
         """Waits for the step's results. Adds the logits, which are those before its update, to `progressive`
@@ -154,7 +154,7 @@ class Stepper:
             staged = self._stage(delivery, vectors)
             with self._lane.computing(staged):
                 logits = self._scorer(staged.dense, staged.embeddings)
-                landing = self._lane.land(staged, Computed(self._no_norm, self._no_norm, logits))
+                landing = self._lane.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
         sums.add(landing.wait().logits, delivery.labels, _weights(delivery))
 
     def _stage(self, delivery: Delivery, vectors: Vectors) -> Staged:

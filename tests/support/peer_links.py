@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import zmq
-from shadowsync.nodes.allreduce.link import AllReduceTransport
 from shadowsync.nodes.allreduce.sockets import PeerListener
+from shadowsync.nodes.allreduce.transport import AllReduceTransport
 from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Peers, Replica
@@ -155,8 +155,8 @@ class Stall:
         self.link = link
         self.struck = False
         self._left = after
-        self._take = link._take
-        link._take = self._count  # type: ignore[method-assign]
+        self._take = link._accept
+        link._accept = self._count  # type: ignore[method-assign]
 
     def _count(self, identity: bytes, message: Message) -> None:
         self._take(identity, message)

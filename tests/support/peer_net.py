@@ -79,7 +79,7 @@ class Trainer:
     def act(self, now: float) -> None:
         """Handles what happened, and begins the next round while it wants more."""
         while True:
-            events = self.state.standing.events
+            events = self.state.context.events
             while events:
                 self._hear(events.popleft(), now)
             if self.asked or len(self.results) >= self.wants:
@@ -94,10 +94,10 @@ class Trainer:
                 self.numel, self.index, len(self.given) if self.changes is None else self.changes
             )
             self.given.append(values)
-            self.state.start(event.id, values, self.weight, now, exchange=self.exchange)
+            self.state.start(event.round_id, values, self.weight, now, exchange=self.exchange)
         elif isinstance(event, Result):
-            assert event.id not in self.results, "a round completed twice"
-            self.results[event.id] = event.values.copy()
+            assert event.round_id not in self.results, "a round completed twice"
+            self.results[event.round_id] = event.values.copy()
             self.asked = False
         elif isinstance(event, Ended):
             self.ended.append(event)
@@ -190,7 +190,7 @@ class Net:
         choices: list[tuple[str, int, int]] = []
         for trainer in self.trainers:
             if trainer.runs:
-                choices += [("send", trainer.index, to) for to in trainer.state.standing.mail.waiting()]
+                choices += [("send", trainer.index, to) for to in trainer.state.context.send_queue.waiting()]
         choices += [("hear", 0, index) for index in self._words if self.trainers[index].runs]
         for (sender, to), line in self._lines.items():
             if line and self.trainers[to].runs:
@@ -212,7 +212,7 @@ class Net:
         self.trainers[index].state.regroup(generation, members, self.now)
 
     def _send(self, sender: int, to: int) -> None:
-        message = self.trainers[sender].state.standing.mail.take(to)
+        message = self.trainers[sender].state.context.send_queue.take(to)
         if message is None:
             return
         self.sent.append((sender, to, message))

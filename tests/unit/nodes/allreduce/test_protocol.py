@@ -161,33 +161,33 @@ def test_the_values_of_one_round_are_kept_of_a_peer_that_is_early() -> None:
     late_one = net.trainers[2].state
     net.run(lambda: False, most_seconds=TIMEOUT_SECONDS / 2)
     assert late_one.wanted
-    assert late_one.standing.early.memory_bytes == 2 * 4 * NUMEL // 3
+    assert late_one.context.reorder_buffer.memory_bytes == 2 * 4 * NUMEL // 3
     net.want(1, [2])
     assert done(net, 2)
-    assert late_one.standing.early.memory_bytes == 0
+    assert late_one.context.reorder_buffer.memory_bytes == 0
 
 
 def test_early_chunks_are_bounded() -> None:
-    early = ReorderBuffer(100)
+    reorder_buffer = ReorderBuffer(100)
 
     def chunk(number: int, position: int, size: int = 40) -> PeerChunk:
         return PeerChunk(1, number, position, size // 4, 1.0, 0, np.zeros(size, dtype=np.uint8))
 
-    early.keep(0, chunk(1, 0))
-    early.keep(0, chunk(1, 1))
-    early.keep(0, chunk(1, 1))
-    assert early.memory_bytes == 80
+    reorder_buffer.add(0, chunk(1, 0))
+    reorder_buffer.add(0, chunk(1, 1))
+    reorder_buffer.add(0, chunk(1, 1))
+    assert reorder_buffer.memory_bytes == 80
     with pytest.raises(ValueError, match="more than 100 bytes"):
-        early.keep(0, chunk(1, 2))
-    early.keep(1, chunk(7, 0))
-    early.keep(0, chunk(2, 0))
-    with pytest.raises(ValueError, match="after one of"):
-        early.keep(0, chunk(1, 0))
-    assert early.memory_bytes == 80
-    assert early.take(0, RoundId(1, 1)) == []
-    assert len(early.take(0, RoundId(1, 2))) == 1
-    early.forget_before(2)
-    assert early.memory_bytes == 0
+        reorder_buffer.add(0, chunk(1, 2))
+    reorder_buffer.add(1, chunk(7, 0))
+    reorder_buffer.add(0, chunk(2, 0))
+    with pytest.raises(ValueError, match="came after one of"):
+        reorder_buffer.add(0, chunk(1, 0))
+    assert reorder_buffer.memory_bytes == 80
+    assert reorder_buffer.take(0, RoundId(1, 1)) == []
+    assert len(reorder_buffer.take(0, RoundId(1, 2))) == 1
+    reorder_buffer.forget_before(2)
+    assert reorder_buffer.memory_bytes == 0
 
 
 def test_what_is_of_a_generation_that_is_not_known_yet_waits_for_it() -> None:
@@ -214,21 +214,21 @@ NO_POSITIONS = np.zeros(0, dtype=np.int32)
     [
         (PeerChunk(1, 0, 99, 4, 1.0, 0, payload(4)), "position 99"),
         (PeerChunk(1, 0, -1, 4, 1.0, 0, payload(4)), "position -1"),
-        (PeerChunk(1, 0, 3, 4, 1.0, 0, payload(4)), "position 3 is not reduced here"),
-        (PeerChunk(1, 0, 0, 5, 1.0, 0, payload(5)), "5 elements at a position of 4"),
+        (PeerChunk(1, 0, 3, 4, 1.0, 0, payload(4)), "does not reduce position 3"),
+        (PeerChunk(1, 0, 0, 5, 1.0, 0, payload(5)), "5 elements at position 0; 4 are expected"),
         (PeerChunk(1, 0, 0, 4, -1.0, 0, payload(4)), "weight"),
         (PeerChunk(1, 0, 0, 4, float("nan"), 0, payload(4)), "weight"),
         (PeerChunk(1, 0, 0, 4, 1.0, 0, payload(3)), "12 bytes came for 4 elements"),
         (PeerChunk(1, 0, 0, 4, 1.0, 9, payload(4)), "9"),
-        (PeerResult(1, 0, 0, 4, 0, payload(4)), "which another reduces"),
+        (PeerResult(1, 0, 0, 4, 0, payload(4)), "which another trainer reduces"),
         (PeerResult(1, 0, 99, 4, 0, payload(4)), "no position 99"),
-        (PeerResult(1, 0, 3, 3, 0, payload(3)), "3 elements at a position of 4"),
+        (PeerResult(1, 0, 3, 3, 0, payload(3)), "3 elements at position 3; 4 are expected"),
         (PeerAsk(1, 0, NO_POSITIONS, np.zeros(2049, dtype=np.int32)), "2049 results"),
         (PeerWait(1, 0, np.zeros(3, dtype=np.int32)), "blocked by 3"),
         (PeerReady(-1, 0, 0), "generation -1"),
         (PeerReady(2**40, 0, 0), "generation"),
         (PeerReady(1, -1, 0), "round -1"),
-        (Lookup(1, NO_POSITIONS), "takes no lookup"),
+        (Lookup(1, NO_POSITIONS), "does not accept a lookup"),
     ],
     ids=lambda given: given.KIND if isinstance(given, Message) else str(given),
 )
@@ -265,7 +265,7 @@ def test_who_promised_not_to_complete_a_round_does_not() -> None:
     one, other = net.trainers
     net.lose = lambda sender, to, message: isinstance(message, PeerResult) and sender == 1  # noqa: ARG005
     assert net.run(lambda: len(other.results) == 1)
-    round = one.state.standing.round
+    round = one.state.context.current_round
     assert round is not None
     work = round.work
     assert work is not None
@@ -293,7 +293,7 @@ def test_a_member_that_may_have_completed_alone_is_counted() -> None:
     net.trainers[2].stalled = True
     net.regroup([0, 1])
     assert net.run(lambda: all(net.trainers[at].ended for at in (0, 1)))
-    assert [net.trainers[at].state.standing.undecided_rounds for at in (0, 1)] == [1, 1]
+    assert [net.trainers[at].state.context.undecided_rounds for at in (0, 1)] == [1, 1]
 
 
 def test_one_that_is_stalled_before_it_reduced_cannot_have_completed() -> None:
@@ -307,7 +307,7 @@ def test_one_that_is_stalled_before_it_reduced_cannot_have_completed() -> None:
     reported = net.now
     assert net.run(lambda: all(net.trainers[at].ended for at in (0, 1)))
     assert net.now <= reported + TIMEOUT_SECONDS / 4
-    assert [net.trainers[at].state.standing.undecided_rounds for at in (0, 1)] == [0, 0]
+    assert [net.trainers[at].state.context.undecided_rounds for at in (0, 1)] == [0, 0]
 
 
 def test_results_are_kept_until_nobody_lacks_them() -> None:
@@ -315,8 +315,8 @@ def test_results_are_kept_until_nobody_lacks_them() -> None:
     net.regroup([0, 1])
     net.want(1)
     assert done(net, 1)
-    memories = [trainer.state.standing.memory for trainer in net.trainers]
-    assert [memory.memory_bytes for memory in memories] == [4 * NUMEL] * 2
+    memories = [trainer.state.context.history for trainer in net.trainers]
+    assert [history.memory_bytes for history in memories] == [4 * NUMEL] * 2
     net.trainers[1].state.receive(0, PeerAsk(1, 0, NO_POSITIONS, np.arange(9, dtype=np.int32)), net.now)
     net.sent.clear()
     net.run(lambda: False, most_seconds=1.0)
@@ -324,7 +324,7 @@ def test_results_are_kept_until_nobody_lacks_them() -> None:
     assert sorted(message.position for message in again) == list(range(6))
     net.want(1, [0])
     net.run(lambda: False, most_seconds=1.0)
-    assert [memory.memory_bytes for memory in memories] == [4 * NUMEL, 0]
+    assert [history.memory_bytes for history in memories] == [4 * NUMEL, 0]
 
 
 def test_a_grouping_that_leaves_one_out_is_refused() -> None:
@@ -350,7 +350,7 @@ def stop_in_mid_round(seed: int, steps: int) -> list[bool]:
         net.step()
     assert net.run(lambda: not any(trainer.asked for trainer in net.trainers)), "it hangs"
     assert net.now - told < TIMEOUT_SECONDS / 2, "nobody is missing, so nothing is waited for"
-    assert not any(trainer.state.standing.undecided_rounds for trainer in net.trainers)
+    assert not any(trainer.state.context.undecided_rounds for trainer in net.trainers)
     return [bool(trainer.results) for trainer in net.trainers]
 
 

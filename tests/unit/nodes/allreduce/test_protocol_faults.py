@@ -52,7 +52,7 @@ class Scenario:
         for trainer in self.survivors:
             if FAULTY_ROUND in trainer.results:
                 done.append(True)
-            elif any(ended.id == FAULTY_ROUND for ended in trainer.ended):
+            elif any(ended.round_id == FAULTY_ROUND for ended in trainer.ended):
                 done.append(False)
         return done
 
@@ -88,7 +88,7 @@ class Scenario:
     def check_the_others(self) -> None:
         """What the faulty one has, it may have alone only if that is counted."""
         alone = FAULTY_ROUND in self.faulty.results and not self.outcomes()[0]
-        undecided = [trainer.state.standing.undecided_rounds for trainer in self.survivors]
+        undecided = [trainer.state.context.undecided_rounds for trainer in self.survivors]
         assert not alone or max(undecided) > 0
 
 

@@ -13,7 +13,7 @@ def _count(*, alone: bool = False) -> ExampleCount:
 
 def test_a_trainer_that_is_alone_counts_by_itself() -> None:
     count = _count(alone=True)
-    count.told(999, 0)
+    count.update(999, 0)
     assert [count.now(own) for own in (0, 128, 256)] == [0, 128, 256]
 
 
@@ -25,20 +25,20 @@ def test_a_run_that_is_resumed_goes_on_counting() -> None:
 
 def test_between_heartbeats_the_others_go_on_as_they_did() -> None:
     count = _count()
-    count.told(3000, 1000)
+    count.update(3000, 1000)
     assert count.now(1000) == 3000
     # Two others, as fast as this one.
     assert count.now(1100) == 1100 + 2000 + 200
-    count.told(6000, 2000)
+    count.update(6000, 2000)
     assert count.now(2500) == 2500 + 4000 + 1000
 
 
 def test_a_trainer_that_stops_leaves_the_count_to_those_that_train() -> None:
     count = _count()
-    count.told(2000, 1000)
-    count.told(3000, 2000)
+    count.update(2000, 1000)
+    count.update(3000, 2000)
     assert count.now(2100) == 2100 + 1000, "the other has stopped"
-    count.told(9000, 2000)
+    count.update(9000, 2000)
     assert count.now(2000) == 9000, "this one has stopped"
 
 
@@ -51,7 +51,7 @@ def test_the_count_is_near_the_truth(trainers: int) -> None:
         own = 128 * step
         truth = own * trainers
         if step % 20 == 0:
-            count.told(truth, own)
+            count.update(truth, own)
         elif step > 20:
             errors.append(abs(count.now(own) - truth) / truth)
             blind.append(abs(own - truth) / truth)
@@ -61,6 +61,6 @@ def test_the_count_is_near_the_truth(trainers: int) -> None:
 
 def test_it_never_goes_back() -> None:
     count = _count()
-    count.told(5000, 1000)
-    count.told(4000, 1500)
+    count.update(5000, 1000)
+    count.update(4000, 1500)
     assert count.now(1500) >= 5000

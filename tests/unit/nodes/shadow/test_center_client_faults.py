@@ -112,9 +112,9 @@ def test_a_node_that_is_gone_ends_what_waits_for_it_at_once(context: Context) ->
             asyncio.ensure_future(link.read(link.slices[0])),
         ]
         await fakes[0].until_heard(6)
-        link.lose("another token")
+        link.mark_lost("another token")
         assert not any(future.done() for future in waiting)
-        link.lose(fakes[0].member.token)
+        link.mark_lost(fakes[0].member.token)
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(ended, PeerLost)
             assert str(ended) == "sync-0 is gone"
@@ -169,7 +169,7 @@ def test_an_answer_of_another_length_is_refused_and_asked_for_again(
 
     with caplog.at_level(logging.ERROR):
         with_link(context, work, timeout_seconds=2.0)
-    assert f"sync-0 answered {CHUNK + change} elements of {CHUNK}" in caplog.text
+    assert f"sync-0 answered with {CHUNK + change} elements; {CHUNK} are expected" in caplog.text
 
 
 def test_an_answer_that_comes_twice_or_unasked_changes_nothing(context: Context) -> None:
@@ -207,7 +207,7 @@ def test_what_cannot_be_understood_is_counted_with_its_sender(
     with caplog.at_level(logging.ERROR):
         with_link(context, work)
     for words in (
-        "sync-0 sent what is no message: ",
+        "sync-0 sent an invalid message: ",
         "sync-0 answered: no room",
         "sync-0 answered: a pushed",
     ):
@@ -233,7 +233,7 @@ def test_a_repeat_has_the_same_values(context: Context) -> None:
 def test_what_cannot_be_sent_is_no_loss_of_the_peer(context: Context) -> None:
     async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         with pytest.raises(
-            ValueError, match=r"float64 of shape \(20,\) given; contiguous float32 \[20\] is sent"
+            ValueError, match=r"float64 of shape \(20,\) given; contiguous float32 \[20\] is expected"
         ):
             await link.exchange(link.slices[0], torch.ones(NUMEL, dtype=torch.float64))
         assert fakes[0].heard == []

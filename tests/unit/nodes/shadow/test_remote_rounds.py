@@ -50,7 +50,7 @@ class Line:
                 self._rounds.nothing_to_train()
                 continue
             self._rounds.before_step() if verb == "work" else self._rounds.arrive()
-            self.distant.let_pass()
+            self.distant.release()
 
 
 def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
@@ -60,7 +60,7 @@ def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
         line.step().join(10.0)
     assert not gate.enter(wanted=False)
     third = line.step()
-    wait_until(lambda: gate.someone_waits, "the worker is at the gate", 10.0)
+    wait_until(lambda: gate.has_waiting_worker, "the worker is at the gate", 10.0)
     assert third.is_alive()
     assert gate.enter(wanted=False)
     assert third.is_alive()
@@ -147,8 +147,8 @@ def test_a_lost_sync_node_is_told_whether_the_process_is_there_or_not(early: boo
     rounds = RemoteRounds(RoundCounter(lambda: 0))
     told: list[tuple[str, dict[str, Any]]] = []
     if early:
-        rounds.lose("token")
+        rounds.mark_lost("token")
     rounds.bind(lambda verb, body: told.append((verb, body)))
     if not early:
-        rounds.lose("token")
+        rounds.mark_lost("token")
     assert told == [("lose_sync", {"token": "token"})]

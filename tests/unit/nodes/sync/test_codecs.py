@@ -252,7 +252,7 @@ def test_a_node_that_forgot_refuses_at_once_and_the_next_exchange_starts_anew(co
         await link.exchange(part, vector(1))
         assert fake.state.reference_bytes == 2 * 4 * NUMEL
         # As a node would that was started anew with the center's values.
-        fake.state._clients.clear()
+        fake.state._sessions.clear()
         center = await link.read_all()
         with pytest.raises(PeerLost, match="refers to exchange 2, but exchange 0 is held"):
             await link.exchange(part, vector(2))

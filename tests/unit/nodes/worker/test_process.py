@@ -72,6 +72,6 @@ def test_a_process_hears_of_the_others_before_it_hears_of_their_death(lines: lis
     worker = make_worker(0)
     rounds = RemoteRounds(RoundCounter(lambda: 0))
     # A sync node died between this trainer's getting ready and the meeting.
-    rounds.lose("token")
+    rounds.mark_lost("token")
     worker.meet([], lambda _: None, rounds)
     assert lines[0].posts == ["meet", "lose_sync"]

@@ -148,7 +148,7 @@ class _Differentiable(TorchFunctionMode):
 def test_all_of_a_workers_backward_is_on_its_own_stream() -> None:
     """Else autograd chains the backward of all workers on the default stream."""
     shared, streams = _on_fake_device(build_shared(_job()))
-    lanes = [shared.device.lane() for _ in range(2)]
+    lanes = [shared.device.open_stream() for _ in range(2)]
     labels, dense = np.zeros(BATCH, np.float32), np.zeros((BATCH, DENSE), np.float32)
     embeddings = [torch.zeros(BATCH, DIM, requires_grad=True) for _ in range(TABLES)]
     streams_of_lanes = []
@@ -257,12 +257,12 @@ def test_the_rate_follows_the_examples_of_all_trainers() -> None:
     schedule = {"kind": "linear", "decay_examples": 100 * BATCH}
     shared = build_shared(_job(schedule=schedule, count=2, optimizer="sgd"))
     stepper = Stepper(shared)
-    shared.count.told(50 * BATCH, 0)
+    shared.count.update(50 * BATCH, 0)
     step = _staged(shared, stepper, 1)
     stepper.launch(step)
     assert step.rows_scale == pytest.approx(1 - 51 / 100)
     frozen = build_shared(_job(schedule=schedule | {"tables": False}, count=2))
-    frozen.count.told(100 * BATCH, 0)
+    frozen.count.update(100 * BATCH, 0)
     before = frozen.replica.flat.clone()
     other = Stepper(frozen)
     step = _staged(frozen, other, 1)

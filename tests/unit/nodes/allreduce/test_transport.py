@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.allreduce.context import KEPT_RESULTS
-from shadowsync.nodes.allreduce.link import AllReduceTransport
+from shadowsync.nodes.allreduce.context import MOST_SAVED_RESULTS
+from shadowsync.nodes.allreduce.transport import AllReduceTransport
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.messages import Failure, Lookup
@@ -131,14 +131,14 @@ def test_rounds_are_in_the_same_memory_again_and_again(context: Context) -> None
 
             def at_rest() -> bool:
                 in_use = (pool.allocations - pool.idle_bytes // bytes_of(50_000) for pool in pools)
-                return max(in_use) <= KEPT_RESULTS
+                return max(in_use) <= MOST_SAVED_RESULTS
 
             for _ in range(30):
                 assert all(torch.equal(result, exact(values)) for result in await means(links, values))
                 # ZeroMQ lets go of what has left on a thread of its own.
                 await asyncio.to_thread(wait_until, at_rest, "only what may be asked for is in use")
             # What a late peer may ask for, and the result that is made.
-            assert all(0 < pool.allocations <= KEPT_RESULTS + 1 for pool in pools)
+            assert all(0 < pool.allocations <= MOST_SAVED_RESULTS + 1 for pool in pools)
 
     run(work())
 

@@ -1,8 +1,8 @@
-"""A trainer's link to the other trainers over ZeroMQ, on the asyncio loop of its shadow thread.
+"""The transport of the all-reduce protocol over ZeroMQ, on the shadow thread's loop.
 
-The protocol is in `allreduce_state`; this carries its messages and wakes who waits. A trainer receives on one
-ROUTER and sends on a DEALER to each other one. Chunks leave without a copy, from memory that nobody writes:
-the values of `mean` and its result, which the caller leaves alone.
+It carries the messages of `protocol.AllReduceState` and completes the futures of its callers. A trainer
+receives on one ROUTER, and sends on one DEALER per peer. Chunks are sent without a copy, from memory that
+nobody writes: the values of `mean` and its result, which the caller must not change.
 """
 
 from __future__ import annotations
@@ -38,41 +38,44 @@ log = logging.getLogger(__name__)
 class AllReduceGroup:
     """The trainers of one round over ZeroMQ; implements `Group` of `sync_algos`."""
 
-    link: AllReduceTransport
-    id: RoundId
+    transport: AllReduceTransport
+    round_id: RoundId
     members: tuple[int, ...]
 
     @property
     def round_number(self) -> int:
-        """How many rounds this set of trainers met for before."""
-        return self.id.number
+        """The number of rounds that this set of trainers met for before."""
+        return self.round_id.number
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
-        """See `Group.mean`. A call that is cancelled still gives its values to the others, so they must
-        not change until the next `meet` returns."""
-        return await self.link.reduce(self, values, weight, exchange=False)
+        """See `Group.mean`.
+
+        A cancelled call still sends its values to the others, so they must not change until the next
+        `meet` returns.
+        """
+        return await self.transport.reduce(self, values, weight, exchange=False)
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """See `Group.exchange`; what holds for a cancelled `mean` holds here."""
+        """See `Group.exchange`; a cancelled call is as that of `mean`."""
         if len(self.members) > 2:
-            raise ValueError(f"exchange in a group of {len(self.members)}; it is for two")
-        return await self.link.reduce(self, values, 1.0, exchange=len(self.members) == 2)
+            raise ValueError(f"exchange in a group of {len(self.members)} trainers; it takes a group of two")
+        return await self.transport.reduce(self, values, 1.0, exchange=len(self.members) == 2)
 
 
 class AllReduceTransport:
-    """The other trainers as one thread's asyncio loop sees them; `meet` is that of `Peers`.
+    """The other trainers, for one thread's asyncio loop; `meet` implements that of `Peers`.
 
-    Made on that loop, which everything here belongs to.
+    It is made on that loop, and all methods belong to it unless they say otherwise.
 
     Args:
-        socket: what the others send to; closed by `close`.
+        socket: the socket that the others send to; `close` closes it.
         members: all trainers, by index.
-        index: this one; `token` its node's.
+        index: this trainer; `token` is its node's.
         numel, seed, chunk_bytes, timeout_seconds, eager, codecs, algorithm: see `AllReduceState`.
-        on_late: (generation, index): that trainer is late. The coordinator must answer with a `regroup`,
-            since no round is begun in this generation any more.
-        on_excluded: this trainer wants to meet and is not of the group; once a `meet`.
-        on_wanted: `wanted` has become true.
+        on_late: called with (generation, index) of a late trainer. The coordinator must answer with a
+            `regroup`, since no further round begins in this generation.
+        on_excluded: called once per `meet` if this trainer is not in the group.
+        on_wanted: called when `wanted` becomes true.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class AllReduceTransport:
         self._on_late, self._on_excluded, self._on_wanted = on_late, on_excluded, on_wanted
         others = [member for member in members if member.index != index]
         self._peers = {(member.token + IDENTITY_SUFFIX).encode(): member.index for member in others}
-        self._lines = {member.index: PeerSender(context, member, token) for member in others}
+        self._senders = {member.index: PeerSender(context, member, token) for member in others}
         self._meeting: asyncio.Future[Met] | None = None
         self._reducing: tuple[RoundId, asyncio.Future[torch.Tensor]] | None = None
         self._was_wanted = False
@@ -118,7 +121,7 @@ class AllReduceTransport:
         self._receiving = self._sending = self._closed = False
         self._tick_seconds = min(timeout_seconds / TICKS_PER_TIMEOUT, LONGEST_TICK_SECONDS)
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
-        sockets = [self._listener.socket, *(line.socket for line in self._lines.values())]
+        sockets = [self._listener.socket, *(sender.socket for sender in self._senders.values())]
         self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in sockets]
         for descriptor in self._descriptors:
             self._loop.add_reader(descriptor, self._on_activity)
@@ -126,13 +129,13 @@ class AllReduceTransport:
 
     @property
     def wanted(self) -> bool:
-        """Whether a peer is ready for a round that this trainer has not met for yet."""
+        """Whether a peer is ready for a round that this trainer has not begun."""
         return self._state.wanted
 
     @property
     def sent_bytes(self) -> int:
         """Bytes of the messages sent so far; any thread may read it."""
-        return self._listener.sent_bytes + sum(line.traffic.sent for line in self._lines.values())
+        return self._listener.sent_bytes + sum(sender.traffic.sent for sender in self._senders.values())
 
     @property
     def received_bytes(self) -> int:
@@ -141,78 +144,81 @@ class AllReduceTransport:
 
     @property
     def refused_messages(self) -> int:
-        """What was not understood, here or by the others."""
-        lines = sum(line.refused_messages for line in self._lines.values())
+        """Messages refused here or by the others."""
+        lines = sum(sender.refused_messages for sender in self._senders.values())
         return self._refused + self._listener.refused_messages + lines
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the protocol holds: see `AllReduceState.memory_bytes`."""
+        """Memory of the protocol in bytes; see `AllReduceState.memory_bytes`."""
         return self._state.memory_bytes
 
     def metrics(self) -> dict[str, int]:
-        """Counts of what this link itself sent, to be summed over trainers; any thread may read them."""
-        ways = summed(line.traffic.metrics("peers") for line in self._lines.values())
-        standing = self._state.standing
-        own = {
-            "reference_bytes": standing.coding.memory_bytes,
-            "undecided_rounds": standing.undecided_rounds,
+        """Return counts of what this trainer sent, to be summed over trainers; any thread may call."""
+        ways = summed(sender.traffic.metrics("peers") for sender in self._senders.values())
+        context = self._state.context
+        counts = {
+            "reference_bytes": context.coding.memory_bytes,
+            "undecided_rounds": context.undecided_rounds,
             "refused_messages": self.refused_messages,
         }
-        ends = {f"to/{line.member.name}": line.traffic.sent for line in self._lines.values()}
-        return ways | own | ends
+        ends = {f"to/{sender.member.name}": sender.traffic.sent for sender in self._senders.values()}
+        return ways | counts | ends
 
     @property
     def undecided_rounds(self) -> int:
-        """Rounds that ended here while a member that is gone may have completed them."""
-        return self._state.standing.undecided_rounds
+        """Rounds that ended here although a lost member may have completed them."""
+        return self._state.context.undecided_rounds
 
     async def meet(self, grouping: Grouping = everyone) -> AllReduceGroup:
-        """See `Peers.meet`. Raises PeerLost also where this trainer is not of the group, or no new group
-        was formed after a lost peer, within the timeout."""
+        """See `Peers.meet`.
+
+        Raises PeerLost also if, within the timeout, this trainer is not in the group or no new group was
+        formed after a lost peer.
+        """
         if self._closed:
-            raise PeerLost("the link is closed")
+            raise PeerLost("the connection to the other trainers is closed")
         if self._reducing is not None and not self._reducing[1].done():
-            # A call that was cancelled; its values are still under way.
+            # A cancelled call's values are still being sent.
             await asyncio.wait({self._reducing[1]})
         self._meeting = self._loop.create_future()
         self._state.want(grouping, self._loop.time())
-        self._after()
+        self._deliver_events()
         met = await self._meeting
-        return AllReduceGroup(self, met.id, met.group)
+        return AllReduceGroup(self, met.round_id, met.group)
 
     async def reduce(
         self, group: AllReduceGroup, values: torch.Tensor, weight: float, *, exchange: bool
     ) -> torch.Tensor:
-        """What `mean` and `exchange` of a group do."""
+        """Run `mean` or `exchange` of a group."""
         if values.dtype != torch.float32 or values.dim() != 1 or values.numel() > self._numel:
             raise ValueError(
-                f"{values.dtype} of shape {tuple(values.shape)}; float32 [<= {self._numel}] it is"
+                f"{values.dtype} of shape {tuple(values.shape)} given; float32 [<= {self._numel}] is expected"
             )
         if not 0 <= weight < float("inf"):
-            raise ValueError(f"the weight {weight}; it must be finite, and not negative")
+            raise ValueError(f"the weight {weight} given; it must be finite and not negative")
         done: asyncio.Future[torch.Tensor] = self._loop.create_future()
-        # A call that is cancelled does not look at it.
+        # A cancelled caller never retrieves the exception.
         done.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self._reducing = group.id, done
+        self._reducing = group.round_id, done
         array = values.detach().contiguous().numpy()
-        self._state.start(group.id, array, weight, self._loop.time(), exchange=exchange)
-        self._after()
+        self._state.start(group.round_id, array, weight, self._loop.time(), exchange=exchange)
+        self._deliver_events()
         return await asyncio.shield(done)
 
     def regroup(self, generation: int, members: Sequence[int]) -> None:
-        """Who takes part from now on, as the coordinator says."""
+        """Set the members from the coordinator's decision."""
         if not self._closed:
-            self._guarded(lambda: self._state.regroup(generation, members, self._loop.time()))
+            self._run_guarded(lambda: self._state.regroup(generation, members, self._loop.time()))
 
     def cancel(self) -> None:
-        """This trainer takes part in nothing more of this generation; what waits ends with PeerLost."""
+        """Leave this generation; pending calls end with PeerLost."""
         if not self._closed:
             self._state.cancel(self._loop.time())
-            self._after()
+            self._deliver_events()
 
     async def close(self) -> None:
-        """Ends what waits with PeerLost, and closes the sockets; a second time does nothing."""
+        """End pending calls with PeerLost and close the sockets; a second call does nothing."""
         if self._closed:
             return
         self.cancel()
@@ -220,17 +226,19 @@ class AllReduceTransport:
         self._timer.cancel()
         for descriptor in self._descriptors:
             self._loop.remove_reader(descriptor)
-        for line in self._lines.values():
-            line.close()
+        for sender in self._senders.values():
+            sender.close()
         self._listener.close()
 
     # ZeroMQ's descriptors only say that something changed, once; so what is there is taken until nothing is.
     # By hand: docs/architecture.md says what a message costs with `zmq.asyncio`.
+    # ZeroMQ's descriptors are edge-triggered, so messages are received until none is left. They are driven by
+    # hand: docs/architecture.md says what a message costs with `zmq.asyncio`, as in `CenterConnection`.
 
     def _on_activity(self) -> None:
-        for line in self._lines.values():
-            line.hear()
-        # Their next turn has come already where one is scheduled.
+        for sender in self._senders.values():
+            sender.log_refusals()
+        # A scheduled turn will run anyway.
         if not self._receiving:
             self._receive()
         if not self._sending:
@@ -244,43 +252,43 @@ class AllReduceTransport:
             received = self._listener.receive()
             if received is None:
                 return
-            self._take(*received)
-            self._after()
-        # The rest after the others' turn.
+            self._accept(*received)
+            self._deliver_events()
+        # The rest later: the loop's other tasks get their turn.
         if not self._receiving:
             self._receiving = True
             self._loop.call_soon(self._receive)
 
-    def _take(self, identity: bytes, message: Message) -> None:
+    def _accept(self, identity: bytes, message: Message) -> None:
         peer = self._peers.get(identity)
         try:
             if peer is None:
-                raise ValueError("not one of the trainers")
+                raise ValueError("the sender is not one of the trainers")
             self._state.receive(peer, message, self._loop.time())
         except ValueError as error:
             self._refused += 1
             log.error("refused a %s from %r: %s", message.KIND, identity, error)
             self._listener.send(identity, Failure(request=0, what=str(error)))
         except Exception as error:
-            # The algorithm's own, or a bug: whoever waits must hear of it.
-            log.exception("a %s from trainer %s", message.KIND, peer)
+            # An error of the algorithm, or a bug: the waiting caller must get it.
+            log.exception("a %s from trainer %s could not be handled", message.KIND, peer)
             self._fail(error)
 
     def _send(self) -> None:
         self._sending = False
         if self._closed:
             return
-        mail = self._state.standing.mail
+        send_queue = self._state.context.send_queue
         more = False
-        for peer in mail.waiting():
-            line = self._lines[peer]
+        for peer in send_queue.waiting():
+            sender = self._senders[peer]
             for _ in range(SENT_AT_ONCE):
-                if not line.has_room:
+                if not sender.has_room:
                     break
-                message = mail.take(peer)
+                message = send_queue.take(peer)
                 if message is None:
                     break
-                line.send(message)
+                sender.send(message)
             else:
                 more = True
         if more and not self._sending:
@@ -289,23 +297,23 @@ class AllReduceTransport:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
-        self._guarded(lambda: self._state.tick(self._loop.time()))
+        self._run_guarded(lambda: self._state.tick(self._loop.time()))
         self._on_activity()
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _run_guarded(self, step: Callable[[], None]) -> None:
         try:
             step()
         except Exception as error:
-            # A grouping's own, or a bug: whoever waits must hear of it.
-            log.exception("the group's protocol failed")
+            # An error of the grouping, or a bug: the waiting caller must get it.
+            log.exception("the all-reduce protocol failed")
             self._fail(error)
-        self._after()
+        self._deliver_events()
 
-    def _after(self) -> None:
-        events = self._state.standing.events
+    def _deliver_events(self) -> None:
+        events = self._state.context.events
         while events:
-            self._tell(events.popleft())
-        if not self._sending and self._state.standing.mail.waiting():
+            self._dispatch(events.popleft())
+        if not self._sending and self._state.context.send_queue.waiting():
             self._sending = True
             self._loop.call_soon(self._send)
         wanted = self._state.wanted
@@ -313,7 +321,7 @@ class AllReduceTransport:
             self._on_wanted()
         self._was_wanted = wanted
 
-    def _tell(self, event: Event) -> None:
+    def _dispatch(self, event: Event) -> None:
         if isinstance(event, Late):
             self._on_late(event.generation, event.index)
         elif isinstance(event, Excluded):
@@ -322,14 +330,14 @@ class AllReduceTransport:
             if self._meeting is not None and not self._meeting.done():
                 self._meeting.set_result(event)
         elif isinstance(event, Result):
-            if self._reducing is not None and self._reducing[0] == event.id:
+            if self._reducing is not None and self._reducing[0] == event.round_id:
                 self._reducing[1].set_result(torch.from_numpy(event.values))
                 self._reducing = None
         else:
-            self._lose(event)
+            self._end_waiting(event)
 
-    def _lose(self, event: Ended) -> None:
-        if self._reducing is not None and self._reducing[0] == event.id:
+    def _end_waiting(self, event: Ended) -> None:
+        if self._reducing is not None and self._reducing[0] == event.round_id:
             self._reducing[1].set_exception(PeerLost(event.why))
             self._reducing = None
         elif self._meeting is not None and not self._meeting.done():

@@ -33,7 +33,7 @@ def check_rounds(net: Net, rounds: int) -> None:
             exact = exact_mean([t.given[number] for t in group], [t.weight for t in group])
             assert is_rounded(result, exact)
             for other in group:
-                assert other.results[met.id].tobytes() == result.tobytes()
+                assert other.results[met.round_id].tobytes() == result.tobytes()
     assert not any(t.ended for t in net.trainers)
 
 
