@@ -71,7 +71,7 @@ class ShardService(ListeningService):
         if self._lanes is not None:
             counts["busy_seconds"] = max(counts["busy_seconds"], self._lanes.busy_seconds)
         return counts | {
-            "shared_bytes": self._segments.bytes,
+            "shared_bytes": self._segments.shared_bytes,
             "shared_segments": len(self._segments),
             "applied_batches": len(self.applied),
             "restored_batches": self._restored,
@@ -139,7 +139,7 @@ class ShardService(ListeningService):
 
         def answer() -> None:
             if target is not None:
-                self._segments.bytes += target.nbytes
+                self._segments.shared_bytes += target.nbytes
                 self.listener.send(identity, Vectors(message.request, version, shared=True))
             elif not self._send(identity, message, Vectors(message.request, version, buffer)):
                 return

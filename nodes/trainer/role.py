@@ -26,7 +26,7 @@ from ..worker.handle import WorkerHandle
 from .acknowledgements import AckSender
 from .checkpoint import TrainerCheckpoint, TrainerSnapshot
 from .restore import Restored, restore_trainer
-from .worker_pool import WorkerPool, make_crew
+from .worker_pool import WorkerPool, make_worker_pool
 
 HOLD_SECONDS = 5.0
 
@@ -65,7 +65,7 @@ class TrainerRole(Role):
         torch.set_num_threads(1)
         # A step's activations are freed at its end; without this each step faults their pages in again.
         tune_malloc()
-        self._crew = make_crew(self._job, node)
+        self._crew = make_worker_pool(self._job, node)
         self._shared = await self._crew.prepare()
         self._keeping = TrainerCheckpoint(
             self._shared, self._algorithm, node.index, self._between_rounds, self._model
