@@ -19,7 +19,7 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ..runtime.process import tune_malloc
 from ..runtime.threads import ListeningService
-from .lanes import WriterThreads
+from .writer_threads import WriterThreads
 from .shared_memory import SharedMemoryServer
 
 # Of answers that nobody uses any more: a few large ones of each of a few workers.

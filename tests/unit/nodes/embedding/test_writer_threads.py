@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import zmq
-from shadowsync.nodes.embedding.lanes import UNDER_WAY_LIMIT, WriterThreads
+from shadowsync.nodes.embedding.writer_threads import UNDER_WAY_LIMIT, WriterThreads
 from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.runtime.threads import POLL_MILLISECONDS
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
