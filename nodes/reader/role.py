@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class ReaderRole(Role):
-    """The whole of a reader but the parsing, which is a thread's; the sender is a task of this loop."""
+    """A reader without its parsing thread; the sender is a task of this loop."""
 
     name: ClassVar[str] = "reader"
 
@@ -48,12 +48,12 @@ class ReaderRole(Role):
         self._parsed_examples = 0
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Binds the socket that workers connect to."""
+        """Bind the socket that workers connect to."""
         self._listener = Listener(context, address)
         return self._listener.endpoint
 
     async def prepare(self, node: NodeContext) -> dict[str, Any]:
-        """Starts the parser and the sender; nothing is read before `begin`."""
+        """Start the parser and the sender; nothing is read before `begin`."""
         assert self._listener is not None
         self._node = node
         self._feed = Parser(self._job, self._wake_sender, node.fail)
@@ -65,7 +65,7 @@ class ReaderRole(Role):
         return {}
 
     async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """meet, begin, gone, hold, evaluate."""
+        """Handle meet, begin, gone, hold and evaluate."""
         if verb == "meet":
             return {}
         if verb == "begin":
@@ -81,14 +81,14 @@ class ReaderRole(Role):
         raise unknown_verb(self.name, verb)
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far."""
+        """Return counts so far."""
         bad_rows = self._feed.bad_rows.count if self._feed else 0
         sent = self._sender.metrics() if self._sender else {}
         feed = self._feed.metrics() if self._feed else {}
         return sent | feed | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
 
     async def close(self) -> None:
-        """Ends the parser and the sender."""
+        """End the parser and the sender."""
         if self._feed is not None:
             self._feed.stop()
         await self._tasks.close()
@@ -106,7 +106,7 @@ class ReaderRole(Role):
             if not grant.get("span"):
                 return
             span, skip = span_from_body(grant["span"]), frozenset(map(int, grant.get("skip", ())))
-            self._feed.give(ReadSpan(TRAINING, int(grant["epoch"]), span, skip))
+            self._feed.submit(ReadSpan(TRAINING, int(grant["epoch"]), span, skip))
             await self._span_read.wait()
 
     def _on_totals(self, totals: SpanTotals) -> None:
@@ -146,7 +146,7 @@ class ReaderRole(Role):
         body = {"token": token, "batches": [[list(batch), examples] for batch, examples in lost]}
         answer = await self._node.coordinator.ask("returned", body, timeout_seconds=ASK_SECONDS)
         again = [BatchId.from_wire(batch) for batch in answer["again"]]
-        sender.state.settle(token, again)
+        sender.state.resolve_lost(token, again)
         sender.wake()
 
     async def _hold(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class ReaderRole(Role):
         sender = self._sender
         assert sender is not None
         self._feed.drop_training()
-        # A dead trainer's batches are on the books before the books are closed.
+        # A dead trainer's batches are in the ledger before it is closed.
         await asyncio.gather(*self._returning, return_exceptions=True)
         sequences = sender.state.hold()
         return self.metrics() | {"sequences": sequences}
@@ -171,7 +171,7 @@ class ReaderRole(Role):
         self._eval_parsed[number] = asyncio.Event()
         sender.state.open_pass(number, tokens)
         for span in spans:
-            self._feed.give(ReadSpan(number, 0, span))
+            self._feed.submit(ReadSpan(number, 0, span))
         if spans:
             await self._eval_parsed[number].wait()
         await sender.finished(number)
@@ -179,7 +179,7 @@ class ReaderRole(Role):
         return {"examples": examples, "bad_rows": bad_rows}
 
     def _wake_sender(self) -> None:
-        """On the parser's thread."""
+        """Wake the sender, from the parser's thread."""
         # The loop of a reader that ends is gone before its parser.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)

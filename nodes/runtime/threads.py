@@ -110,10 +110,10 @@ class ThreadBridge(Generic[T]):
         else:
             self.give(result)
 
-    def _on_loop(self, settle: Callable[[], None]) -> None:
+    def _on_loop(self, finish_taken: Callable[[], None]) -> None:
         def if_awaited() -> None:
             if not self.result.done():
-                settle()
+                finish_taken()
 
         # A loop that has ended.
         with suppress(RuntimeError):
@@ -164,7 +164,7 @@ class ListeningService(MessageHandler, Service):
                 woken_at = time.monotonic()
                 self.waker.clear()
                 while not self._commands.empty():
-                    self.settle()
+                    self.finish_taken()
                     # What was taken is then not done, and a command would see rows that are half of it.
                     if self.stopping:
                         break
@@ -173,7 +173,7 @@ class ListeningService(MessageHandler, Service):
         finally:
             self.listener.close()
 
-    def settle(self) -> None:
+    def finish_taken(self) -> None:
         """Called before a command: what was taken is to be done by then, unless the thread is `stopping`."""
 
 

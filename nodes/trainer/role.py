@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainerRole(Role):
-    """The control side of a trainer; it touches no socket of its threads and never waits for them in line."""
+    """The control side of a trainer; uses no socket of its threads and never blocks on them."""
 
     name: ClassVar[str] = "trainer"
     repeatable: ClassVar[frozenset[str]] = frozenset({"replica_chunk", "replica_sample"})
@@ -53,14 +53,17 @@ class TrainerRole(Role):
         self._outbox_task: asyncio.Task[None] | None = None
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Binds the socket that other trainers reach this one at; without peers a trainer only connects."""
+        """Bind the socket that other trainers connect to.
+
+        Returns an empty endpoint where the algorithm needs no peers: the trainer only connects.
+        """
         if not self._algorithm.needs_peers:
             return ""
         self._socket = PeerListener(context, address)
         return self._socket.endpoint
 
     async def prepare(self, node: NodeContext) -> dict[str, Any]:
-        """Builds the model and the flat replica with its first weights."""
+        """Build the model and the flat replica with its first weights, or those restored."""
         self._node = node
         torch.set_num_threads(1)
         # A step's activations are freed at its end; without this each step faults their pages in again.
@@ -87,8 +90,9 @@ class TrainerRole(Role):
         }
 
     async def handle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """meet, begin, gone, group, hold, settle, replica_chunk, replica_sample, prepare_eval, eval_result,
-        checkpoint, compose."""
+        """Handle meet, begin, gone, group, hold, settle, replica_chunk, replica_sample, prepare_eval,
+        eval_result, checkpoint and compose.
+        """
         handlers = {
             "meet": self._meet,
             "begin": self._begin,
@@ -108,7 +112,7 @@ class TrainerRole(Role):
         return await handlers[verb](body)
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far, over all workers."""
+        """Return counts so far, over all workers."""
         if self._crew is None or not self._workers:
             return {}
         total = self._crew.metrics()
@@ -119,24 +123,24 @@ class TrainerRole(Role):
         return total | (self._sync.metrics() if self._sync else {})
 
     def process_metrics(self) -> dict[str, float]:
-        """See `Role.process_metrics`: of worker processes."""
+        """Return CPU seconds and memory of worker processes."""
         return self._crew.process_metrics() if self._crew is not None else {}
 
     def process_threads(self) -> dict[str, list[float]]:
-        """See `Role.process_threads`: of worker processes."""
+        """Return what the threads of worker processes used."""
         return self._crew.process_threads() if self._crew is not None else {}
 
     def progress(self, examples: int) -> None:
-        """See `Role.progress`; the schedule of the learning rates goes by it."""
+        """Record the examples of all trainers; the learning rates' schedule follows them."""
         if self._outbox is not None:
             self._shared.count.told(examples, self._outbox.confirmed_examples)
 
     async def trace_processes(self, seconds: float) -> list[dict[str, Any]]:
-        """See `Role.trace_processes`: those of the workers."""
+        """Trace the worker processes."""
         return await self._crew.trace(seconds) if self._crew is not None else []
 
     async def close(self) -> None:
-        """Ends the threads and processes."""
+        """End the threads and processes."""
         if self._outbox_task is not None:
             self._outbox_task.cancel()
         threads: list[WorkerPool | Synchronizer] = [
