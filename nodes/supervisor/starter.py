@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ...pipeline.errors import ClusterError, JobFileError
-from ..runtime.process import FORK_SERVER, python, room
+from ..runtime.process import FORK_SERVER, command_line_room, python
 from .fork_server import MESSAGE_BYTES
 
 METHOD_VARIABLE = "SHADOWSYNC_START_METHOD"
@@ -145,7 +145,7 @@ def open_server(
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
     theirs = [pair[1] for pair in pairs]
     process = subprocess.Popen(
-        python(FORK_SERVER, *(str(end.fileno()) for end in theirs), *options, room()),
+        python(FORK_SERVER, *(str(end.fileno()) for end in theirs), *options, command_line_room()),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         env=dict(environment),

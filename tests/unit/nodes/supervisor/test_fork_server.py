@@ -135,7 +135,7 @@ def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -
         textwrap.dedent(
             """
             import asyncio
-            from shadowsync.nodes.supervisor.starter import ForkStarter, receive_answer, send_order
+            from shadowsync.nodes.supervisor.starter import ForkStarter, receive_answer, send_request
 
             async def main():
                 starter = ForkStarter()
