@@ -1,7 +1,4 @@
-"""Running one role in this process, from its settings to its exit code.
-
-How many sync nodes a job has: those of the job file if its algorithm keeps a center, else none.
-"""
+"""Running one role in this process, from its settings to its exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ ROLES = ("reader", "trainer", "embedding", "sync")
 
 
 def check_sync(job: Job) -> None:
-    """Raises JobFileError for an algorithm, options, codecs, or a number of sync nodes that cannot work."""
+    """Raise JobFileError for an algorithm, options, codecs, or number of sync nodes that cannot work."""
     from ..sync_algos.registry import AlgorithmError, make_algorithm
 
     try:
@@ -34,16 +31,16 @@ def check_sync(job: Job) -> None:
             f"sync.nodes: 0 given; {job.sync.algorithm} keeps a center and needs at least 1 sync node"
         )
     peers = job.codecs.peers()
-    for way, codec in (("up", peers.up), ("down", peers.down)):
+    for direction, codec in (("up", peers.up), ("down", peers.down)):
         if codec.lossy and algorithm.changes_groups:
             raise JobFileError(
-                f'codecs.peers_{way}: "{codec.name}" given; the groups of {job.sync.algorithm} change from '
-                f'round to round and have no common reference, so only "float32" will do'
+                f'codecs.peers_{direction}: "{codec.name}" given; the groups of {job.sync.algorithm} change '
+                f'from round to round and have no common reference, so only "float32" will do'
             )
 
 
 def make_role(name: str, job: Job) -> Role:
-    """The role's object; imports what it needs and no more. Call it in a running loop."""
+    """Make the role's object; imports only what it needs. To be called in a running loop."""
     if name == "reader":
         from .reader.role import ReaderRole
 
@@ -70,7 +67,7 @@ def make_role(name: str, job: Job) -> Role:
 def run_node(
     name: str, settings: NodeSettings, make: Callable[[str, Job], Role] = make_role
 ) -> tuple[ExitCode, str]:
-    """Runs one node other than the coordinator; gives its exit code and why, if it isn't 0."""
+    """Run one node other than the coordinator; return its exit code, and why if it isn't 0."""
     from .runtime.node import Node
 
     async def main() -> tuple[ExitCode, str]:
@@ -86,7 +83,7 @@ def run_node(
 
 
 def say(code: ExitCode, text: str, name: str) -> None:
-    """One line on standard error for an exit code that isn't 0."""
+    """Print one line on standard error for an exit code that isn't 0."""
     if text and code != ExitCode.OK:
         print(f"shadowsync {name}: {text}", file=sys.stderr, flush=True)
 
@@ -95,21 +92,25 @@ PROBE_SECONDS = 60.0
 
 
 def with_sync_nodes(job: Job, *, may_import: bool) -> Job:
-    """The job with `sync.nodes` at 0 if its algorithm keeps no center; raises JobFileError for an algorithm
-    that cannot be used.
+    """Return the job with `sync.nodes` at 0 if its algorithm keeps no center.
 
-    Every node does this when it reads a job file, and so all have the same job. What a built-in algorithm
-    needs is known; another one is imported here if `may_import` (it brings torch), else by a child process.
+    Raises JobFileError for an algorithm that cannot be used. Every node does this when it reads a job file,
+    and so all have the same job. What a built-in algorithm needs is known; another one is imported here if
+    `may_import` (it brings torch), else by a child process.
     """
     needs = NEEDS_CENTER.get(job.sync.algorithm)
     if needs is None:
-        needs = _imported(job.sync.algorithm) if may_import else _asked(job.sync.algorithm)
+        needs = (
+            _import_needs_center(job.sync.algorithm)
+            if may_import
+            else _probe_needs_center(job.sync.algorithm)
+        )
     if needs or job.sync.nodes == 0:
         return job
     return job.model_copy(update={"sync": job.sync.model_copy(update={"nodes": 0})})
 
 
-def _imported(name: str) -> bool:
+def _import_needs_center(name: str) -> bool:
     from ..sync_algos.registry import AlgorithmError, find_algorithm
 
     try:
@@ -118,7 +119,7 @@ def _imported(name: str) -> bool:
         raise JobFileError(str(error)) from error
 
 
-def _asked(name: str) -> bool:
+def _probe_needs_center(name: str) -> bool:
     command = python(PROBE, name)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS)

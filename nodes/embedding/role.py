@@ -1,7 +1,4 @@
-"""The embedding role: one shard of all the tables, with the memory of what it applied.
-
-What one embedding node puts into a checkpoint.
-"""
+"""The embedding role: one shard of all the tables, and its part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -51,10 +48,10 @@ class ShardPart:
     """Rows, optimizer state and the batches that were applied to them, all of one moment.
 
     Attributes:
-        node: whose they are.
-        placement_digest: which rows the nodes have.
+        node: index of the embedding node that holds them.
+        placement_digest: which rows each node has.
         tensors: by name, see `saved_tables`.
-        first_rows: of those that are pieces of a table, the number of their first row.
+        first_rows: number of the first row, for tensors that are pieces of a table.
     """
 
     node: int
@@ -64,8 +61,10 @@ class ShardPart:
 
     @classmethod
     def of(cls, store: ShardStore, applied: AppliedBatches) -> ShardPart:
-        """On the store's own memory: only the thread that owns it may write or copy the part, before it
-        applies anything more."""
+        """Make the part of a checkpoint on the store's own memory.
+
+        Only the thread that owns the store may write or copy it, before it applies anything more.
+        """
         tensors: dict[str, NDArray[Any] | WidenedRows] = {}
         first_rows: dict[str, int] = {}
         for piece, arrays in store.pieces():
@@ -77,22 +76,22 @@ class ShardPart:
 
     @property
     def bytes(self) -> int:
-        """Of all tensors, as they are written: float32."""
+        """Bytes of all tensors as they are written: float32."""
         return sum(values.nbytes for values in self.tensors.values())
 
     @property
     def copy_bytes(self) -> int:
-        """What a copy takes, of rows of bfloat16 half of what is written."""
+        """Bytes of a copy: for rows of bfloat16 half of what is written."""
         held = (v.bits if isinstance(v, WidenedRows) else v for v in self.tensors.values())
         return sum(values.nbytes for values in held)
 
     def copied(self) -> ShardPart:
-        """The same in memory of its own, which any thread may write."""
+        """Return a copy in memory of its own, which any thread may write to files."""
         tensors = {name: values.copy() for name, values in self.tensors.items()}
         return ShardPart(self.node, self.placement_digest, tensors, self.first_rows)
 
     def write(self, directory: Path) -> list[FileEntry]:
-        """Writes its files into a checkpoint's folder. Raises ResourceError."""
+        """Write its files into a checkpoint's folder; raises ResourceError."""
         role = f"{ROLE}-{self.node}"
         metadata = {"role": role, PLACEMENT_KEY: self.placement_digest}
         return write_tensors(directory, role, self.tensors, metadata, first_rows=self.first_rows)
@@ -103,7 +102,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Taken:
-    """What the service thread hands over for a checkpoint: files that it wrote, or a copy to write."""
+    """What the service thread returns for a checkpoint: files that it wrote, or a copy to write."""
 
     part: ShardPart | None
     files: list[FileEntry]
@@ -120,8 +119,10 @@ class EmbeddingRole(ServingRole[ShardService]):
         self._job = job
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
-        """Allocates and fills the shard, after checking that it fits into memory, and restores what the job
-        starts from."""
+        """Allocate and fill the shard, and restore what the job starts from.
+
+        Checks before that it fits into memory.
+        """
         store, applied, absent, digest = await asyncio.to_thread(self._make, node)
         codecs = self._job.codecs.embedding()
         threads = self._job.embedding.threads
@@ -142,8 +143,11 @@ class EmbeddingRole(ServingRole[ShardService]):
         )
 
     def _make(self, node: NodeContext) -> tuple[ShardStore, AppliedBatches, list[str], str]:
-        """The shard, what is known to be applied to it, the tables that have their first values although
-        the job starts from a checkpoint, and which checkpoint that is; "" without one."""
+        """Make the shard.
+
+        Returns it, the batches known to be applied to it, the tables that have first values although the job
+        starts from a checkpoint, and the digest of that checkpoint, "" without one.
+        """
         plan, index = node.plan, node.index
         store = ShardStore(
             plan,
@@ -158,7 +162,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         saved = SavedTables(folder, manifest)
         absent = store.restore(saved)
         if absent:
-            log.warning("not in the checkpoint, so with first values: %s", ", ".join(absent))
+            log.warning("tables that the checkpoint lacks keep their first values: %s", ", ".join(absent))
         if not start.resume:
             return store, AppliedBatches(), absent, manifest.digest
         if saved.placement_digest == plan.placement_digest:
@@ -168,7 +172,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         return store, AppliedBatches.from_array(ranges), absent, manifest.digest
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """ConnectPeers, Begin, NodeLost, Drain, WriteCheckpoint."""
+        """Answer ConnectPeers, Begin, NodeLost, Drain and WriteCheckpoint."""
         if isinstance(request, Drain):
             applied = tuple(batch for batch in request.batches if batch in self.service.applied)
             return DrainReply(self.metrics(), {}, applied_of=applied)
@@ -182,10 +186,12 @@ class EmbeddingRole(ServingRole[ShardService]):
         return Done()
 
     async def _checkpoint(self, directory: Path, *, running: bool) -> WriteCheckpointReply:
-        """Writes rows and the batches applied to them, of one moment. While training goes on they are copied
-        on the service thread, which pushes and lookups wait for, and written on another. Raises ResourceError
-        then if the memory for a copy is not there: nobody that trains waits for a disk
-        (rule "Training never waits")."""
+        """Write rows and the batches applied to them, of one moment.
+
+        While training goes on they are copied on the service thread, which pushes and lookups wait for, and
+        written on another: no training waits for a disk (rule "Training never waits"). Raises ResourceError
+        then if there is no memory for a copy.
+        """
         service = self.service
         # On the service thread, so that no push changes the rows meanwhile.
         taken = await service.run(lambda: self._take(service, directory, running=running))

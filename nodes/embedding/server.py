@@ -1,4 +1,4 @@
-"""The embedding node's service thread: with its lanes, if it has any, the only one to use the node's rows."""
+"""The embedding node's service thread, which owns its rows together with its writer threads."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ..runtime.process import tune_malloc
 from ..runtime.threads import ListeningService
-from .lanes import WriterThreads
 from .shared_memory import SharedMemoryServer
+from .writer_threads import WriterThreads
 
-# Of answers that nobody uses any more: a few large ones of each of a few workers.
+# Of answers that are not in use any more: a few large ones for each of a few workers.
 IDLE_ANSWER_BYTES = 256 << 20
 
 
 class ShardService(ListeningService):
     """Answers lookups and applies pushes, each row's in the order in which they come.
 
-    A push that was applied before (it has the id of its batch) is answered again and changes
-    nothing. With several threads this one keeps the socket and the books, and lanes do the rest; a command
-    finds them at rest.
+    A push that was applied before, which the id of its batch tells, is answered again and changes nothing:
+    each batch is applied exactly once. With several threads this one keeps the socket and the record of
+    applied batches, and writer threads do the rest; a command finds them idle.
 
     Args:
         applied: the batches that are known to be applied to the rows of `store`; none without it.
@@ -55,10 +55,10 @@ class ShardService(ListeningService):
         self.applied = applied or AppliedBatches()
         self._restored = len(self.applied)
         self._coding = RowCoding(codecs or LinkCodecs(), store.floats_of)
-        self._vectors_coded = codecs is not None and codecs.down.lossy
+        self._vectors_are_coded = codecs is not None and codecs.down.lossy
         self._segments = SharedMemoryServer(allowed=shares)
         self._pool = BufferPool(IDLE_ANSWER_BYTES)
-        self._lanes = WriterThreads(threads, self.waker.wake, failed) if threads > 1 else None
+        self._writers = WriterThreads(threads, self.waker.wake, failed) if threads > 1 else None
         self._pushes = 0
         self._lookups = 0
         self._looked_up_rows = 0
@@ -66,12 +66,12 @@ class ShardService(ListeningService):
         self._staleness_max = 0
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far; any thread may read them."""
+        """Return counts so far; any thread may call."""
         counts = super().metrics()
-        if self._lanes is not None:
-            counts["busy_seconds"] = max(counts["busy_seconds"], self._lanes.busy_seconds)
+        if self._writers is not None:
+            counts["busy_seconds"] = max(counts["busy_seconds"], self._writers.busy_seconds)
         return counts | {
-            "shared_bytes": self._segments.bytes,
+            "shared_bytes": self._segments.shared_bytes,
             "shared_segments": len(self._segments),
             "applied_batches": len(self.applied),
             "restored_batches": self._restored,
@@ -84,34 +84,34 @@ class ShardService(ListeningService):
         }
 
     def body(self) -> None:
-        """See `ListeningService.body`; this thread is one for torch too."""
+        """Serve until told to stop; torch uses one thread here too."""
         torch.set_num_threads(1)
         tune_malloc()
-        if self._lanes is None:
+        if self._writers is None:
             super().body()
             return
-        self._lanes.start()
+        self._writers.start()
         try:
             super().body()
         finally:
-            self._lanes.close()
+            self._writers.close()
 
     def takes_more(self) -> bool:
-        """See `ListeningService.takes_more`."""
-        return self._lanes is None or not self._lanes.full
+        """Return whether the writer threads take more work."""
+        return self._writers is None or not self._writers.full
 
-    def settle(self) -> None:
-        """See `ListeningService.settle`."""
-        if self._lanes is not None:
-            self._lanes.settle(lambda: self.stopping)
+    def finish_taken(self) -> None:
+        """Wait until the writer threads are idle."""
+        if self._writers is not None:
+            self._writers.wait_idle(lambda: self.stopping)
 
     def served(self) -> None:
-        """See `ListeningService.served`."""
-        if self._lanes is not None:
-            self._lanes.collect()
+        """Send the answers to work that is done."""
+        if self._writers is not None:
+            self._writers.collect()
 
     def handle(self, identity: bytes, message: Message) -> None:
-        """See the class."""
+        """Answer a lookup or an offer of memory, or apply a push."""
         message = self._coding.incoming(message)
         if isinstance(message, Lookup):
             self._look_up(identity, message)
@@ -122,9 +122,9 @@ class ShardService(ListeningService):
         else:
             raise ValueError(f"an embedding node takes no {message.KIND}")
 
-    def _do(self, work: ShardWork, done: Callable[[], None]) -> None:
-        if self._lanes is not None:
-            self._lanes.put(work, done)
+    def _run_work(self, work: ShardWork, done: Callable[[], None]) -> None:
+        if self._writers is not None:
+            self._writers.submit(work, done)
             return
         work.run(0, 1)
         work.finish()
@@ -132,34 +132,34 @@ class ShardService(ListeningService):
 
     def _look_up(self, identity: bytes, message: Lookup) -> None:
         floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
-        target = None if self._vectors_coded else self._segments.target(identity, message, floats)
+        target = None if self._vectors_are_coded else self._segments.target(identity, message, floats)
         buffer = self._pool.take(floats) if target is None else target
         work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)
         version = self._pushes
 
         def answer() -> None:
             if target is not None:
-                self._segments.bytes += target.nbytes
+                self._segments.shared_bytes += target.nbytes
                 self.listener.send(identity, Vectors(message.request, version, shared=True))
             elif not self._send(identity, message, Vectors(message.request, version, buffer)):
                 return
             self._lookups += 1
             self._looked_up_rows += work.rows
 
-        self._do(work, answer)
+        self._run_work(work, answer)
 
     def _send(self, identity: bytes, message: Lookup, vectors: Vectors) -> bool:
-        """The vectors over the socket, ; false if they are more than may be sent."""
+        """Send the vectors over the socket; return False if they are more than may be sent."""
         try:
             self.listener.send(identity, self._coding.outgoing(vectors))
         except ValueError as error:
-            # Lanes end later than `handle`, which would refuse it.
+            # Writer threads end later than `handle`, whose caller would refuse it.
             self.refuse(identity, message, error)
             return False
         return True
 
     def lose(self, token: str) -> None:
-        """A process is gone; to be called on this thread. What its workers shared is let go of."""
+        """Let go of the memory that workers of a lost process shared; on this thread."""
         self._segments.drop(token)
 
     def _push(self, identity: bytes, message: Push) -> None:
@@ -177,19 +177,16 @@ class ShardService(ListeningService):
             message.bag_lengths,
             message.id,
         )
-        # From here on it is applied for whoever comes later: they find the rows after the lanes have.
+        # Whoever comes later finds it applied: the writer threads do their work in order.
         self.applied.add(message.id)
         staleness = max(0, self._pushes - message.version)
         self._staleness_sum += staleness
         self._staleness_max = max(self._staleness_max, staleness)
         self._pushes += 1
-        self._do(work, lambda: self._tell(identity, answer))
+        self._run_work(work, lambda: self.listener.send(identity, answer))
 
     def _gradients(self, identity: bytes, message: Push) -> Float32Array:
         if not message.segment:
             return message.gradients
         floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
         return self._segments.gradients(identity, message, floats)
-
-    def _tell(self, identity: bytes, answer: Pushed) -> None:
-        self.listener.send(identity, answer)

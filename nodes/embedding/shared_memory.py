@@ -1,7 +1,4 @@
-"""What a worker shares with an embedding node of its machine: memory for vectors and gradients.
-
-The memory that workers of its machine share with an embedding node.
-"""
+"""Memory that workers share with an embedding node of their machine, both sides."""
 
 from __future__ import annotations
 
@@ -30,21 +27,22 @@ from ...pipeline.wire.segment import (
 PAGE_FLOATS: Final = 1024
 # Batches of one size have requests of nearly one size: what is a little larger than the first still fits.
 SPARE_SHARE: Final = 0.25
-_NOTHING: Final = np.zeros(0, np.float32)
+_NO_FLOATS: Final = np.zeros(0, np.float32)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lease:
-    """A part of a segment, for one request: its vectors until the step with them is done, or its gradients
-    until the node has answered.
+    """A part of a segment, lent to one request: for its vectors, or for its gradients.
+
+    Vectors stay until the step with them is done, gradients until the node has answered.
 
     Attributes:
         segment: its number.
         offset: where in it, in bytes.
-        values: float32 [floats], there. The lease ends with this array and all that is made from it without
-            a copy (see `lend`): no one may have to know who else still computes with it.
+        values: float32 [floats], there. The lease ends with this array and all that is made from it without a
+            copy (see `lend`): no one may have to know who else still computes with it.
     """
 
     segment: int
@@ -52,7 +50,7 @@ class Lease:
     values: Float32Array
 
     def carry(self, message: Lookup | Push) -> Lookup | Push:
-        """The message as it is sent where its answer, or its gradients, lie here."""
+        """Return the message as it is sent where its answer, or its gradients, lie here."""
         if isinstance(message, Lookup):
             return Lookup(
                 message.request,
@@ -68,7 +66,7 @@ class Lease:
             message.id,
             message.version,
             message.rows,
-            _NOTHING,
+            _NO_FLOATS,
             message.lr_scale,
             message.counts,
             message.bag_lengths,
@@ -78,18 +76,18 @@ class Lease:
         )
 
     def holds(self, values: Float32Array) -> bool:
-        """Whether these values lie here, and begin where this begins."""
-        here, there = (array.__array_interface__["data"][0] for array in (self.values, values))
-        return bool(here == there)
+        """Return whether these values begin where this lease begins."""
+        own, other = (array.__array_interface__["data"][0] for array in (self.values, values))
+        return bool(own == other)
 
 
 class SharedMemoryClient:
-    """Of one worker and one embedding node. Owned by the worker's thread.
+    """A worker's memory for one embedding node; owned by the worker's thread.
 
     A segment is offered to the node when there is something to share, and used once the node has it; until
     then, and where it cannot have it, nothing is lent and all goes over the socket. A block is lent again
-    only when its lease has ended: no open request, no tensor of a step, nothing that a
-    model keeps. The lowest that is free is lent first: few are ever touched, and those stay in the cache.
+    only when its lease has ended: no open request, no tensor of a step, nothing that a model keeps. The
+    lowest free block is lent first: few are ever touched, and those stay in the cache.
 
     A larger segment takes the place of one whose blocks are too small, and of one that has lost half of them.
 
@@ -97,7 +95,7 @@ class SharedMemoryClient:
         blocks: how many a segment has.
 
     Attributes:
-        bytes: of vectors and gradients that went through it.
+        shared_bytes: of vectors and gradients that went through it.
         refused: whether this node cannot have what it was offered.
     """
 
@@ -108,77 +106,82 @@ class SharedMemoryClient:
         self._number = 0
         self._block_floats = 0
         self._needed_floats = 0
-        # Offsets in the segment that the node has: a heap of those to lend, and those never to lend again.
-        self._idle: list[int] = []
+        # Offsets in the segment that the node has: a heap of the free ones, and those never to be lent again.
+        self._free: list[int] = []
         self._retired: set[int] = set()
         # Segment and offset of leases that ended. Whichever thread drops the last reference appends.
         self._returned: deque[tuple[int, int]] = deque()
         self._offer: Attach | None = None
         self._offered_at = 0.0
-        self.bytes = 0
-        self.refused = self._over = False
+        self.shared_bytes = 0
+        self.refused = self._closed = False
 
     def take(self, floats: int) -> Lease | None:
-        """Memory for so many floats, with undefined contents; None where there is none."""
+        """Lend memory for so many floats, with undefined contents; None where there is none."""
         self._needed_floats = max(self._needed_floats, floats)
         if floats > self._block_floats or not floats:
             return None
         self._collect()
-        if self._segment is None or not self._idle:
+        if self._segment is None or not self._free:
             return None
-        number, offset = self._number, heapq.heappop(self._idle)
+        number, offset = self._number, heapq.heappop(self._free)
         values = lend(self._segment.floats(offset, floats), lambda: self._returned.append((number, offset)))
         return Lease(number, offset, values)
 
     def has(self, lease: Lease) -> bool:
-        """Whether the node has the segment in which this lies: no other was offered since."""
-        return lease.segment == self._number and not self._over
+        """Return whether the node has the segment of this lease: no other was offered since."""
+        return lease.segment == self._number and not self._closed
 
     def retire(self, lease: Lease) -> None:
-        """Never lends this again: the node may still read or write it, nobody knows until when."""
+        """Never lend this block again: the node may use it at any time."""
         if lease.segment == self._number:
             self._retired.add(lease.offset)
 
     def offer(self, now: float, floats: int = 0) -> Attach | None:
-        """What is to be sent to the node now, if anything, before so many floats are asked for: a segment, or
-        the same one again. What was lent of another one, and is not sent yet, the node has no more then."""
+        """Return the offer to send now, if any, before a request for so many floats.
+
+        It is a new segment, or the same one again. After a new one the node no longer has the segment before
+        it, nor its leases that are not sent yet.
+        """
         self._needed_floats = max(self._needed_floats, floats)
-        if self._over or not self._needed_floats:
+        if self._closed or not self._needed_floats:
             return None
         if self._offer is None:
             large_enough = self._needed_floats <= self._block_floats
-            enough = large_enough and 2 * len(self._retired) < self._count
-            if enough or not self._make():
+            suffices = large_enough and 2 * len(self._retired) < self._count
+            if suffices or not self._make_segment():
                 return None
         elif not ATTACH.due(self._offered_at, now):
             return None
         self._offered_at = now
         return self._offer
 
-    def answered(self, message: Attached) -> None:
-        """The node's answer to what was offered."""
+    def receive_answer(self, message: Attached) -> None:
+        """Take the node's answer to what was offered."""
         if self._offer is None or message.segment != self._offer.segment:
             return
         self._offer = None
         if message.shared:
             # Ascending, so it is a heap.
-            self._idle = [HEAD_BYTES + at * self._block_floats * FLOAT_BYTES for at in range(self._count)]
-            self._drop_descriptor()
+            self._free = [
+                HEAD_BYTES + block * self._block_floats * FLOAT_BYTES for block in range(self._count)
+            ]
+            self._close_descriptor()
         else:
             self._give_up(message.why)
 
     def close(self) -> None:
-        """Lends nothing any more, and offers nothing."""
-        self._over = True
-        self._offer, self._idle = None, []
-        self._drop_descriptor()
+        """Lend and offer nothing any more."""
+        self._closed = True
+        self._offer, self._free = None, []
+        self._close_descriptor()
         self._segment = None
 
-    def _make(self) -> bool:
+    def _make_segment(self) -> bool:
         floats = int(self._needed_floats * (1 + SPARE_SHARE))
         floats = -(-floats // PAGE_FLOATS) * PAGE_FLOATS
         # What is lent keeps its segment mapped; nothing more is lent of it.
-        self._idle = []
+        self._free = []
         try:
             segment = OwnSegment(HEAD_BYTES + self._count * floats * FLOAT_BYTES)
         except OSError as error:
@@ -199,21 +202,21 @@ class SharedMemoryClient:
     def _collect(self) -> None:
         while self._returned:
             number, offset = self._returned.popleft()
-            if (number, self._over) == (self._number, False) and offset not in self._retired:
-                heapq.heappush(self._idle, offset)
+            if (number, self._closed) == (self._number, False) and offset not in self._retired:
+                heapq.heappush(self._free, offset)
 
-    def _drop_descriptor(self) -> None:
+    def _close_descriptor(self) -> None:
         if self._segment is not None:
             self._segment.close()
 
     def _give_up(self, why: str) -> None:
-        log.debug("shares no memory with %s: %s", self._node, why)
+        log.debug("no memory is shared with %s: %s", self._node, why)
         self.refused = True
         self.close()
 
 
 @dataclass(slots=True)
-class _Shared:
+class _Attachment:
     """A worker's segment, its number, and the last lookup that was answered into it."""
 
     number: int
@@ -222,31 +225,31 @@ class _Shared:
 
 
 class SharedMemoryServer:
-    """By worker, one segment each. Owned by the thread of the socket.
+    """An embedding node's segments, one for each worker; owned by the thread of the socket.
 
     Args:
         allowed: whether any is to be shared.
 
     Attributes:
-        bytes: of vectors and gradients that went through them.
+        shared_bytes: of vectors and gradients that went through them.
     """
 
     def __init__(self, *, allowed: bool) -> None:
         self._allowed = allowed
-        self._of: dict[bytes, _Shared] = {}
-        self.bytes = 0
+        self._attached: dict[bytes, _Attachment] = {}
+        self.shared_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._attached)
 
     def attach(self, identity: bytes, offer: Attach) -> Attached:
-        """Opens what a worker offers, in the place of what it offered before; a repeat changes nothing."""
+        """Open what a worker offers, in the place of its last offer; a repeat changes nothing."""
         if not self._allowed:
             return Attached(offer.segment, shared=False, why="network.shared_memory is false at the node")
-        known = self._of.get(identity)
+        known = self._attached.get(identity)
         if known is not None and (known.number, known.segment.token) == (offer.segment, offer.token):
             return Attached(offer.segment, shared=True, why="")
-        self._of.pop(identity, None)
+        self._attached.pop(identity, None)
         try:
             opened = OpenedSegment(
                 pid=offer.pid,
@@ -256,16 +259,16 @@ class SharedMemoryServer:
                 token=offer.token,
             )
         except SegmentError as error:
-            log.debug("shares no memory with %r: %s", identity, error)
+            log.debug("no memory is shared with %r: %s", identity, error)
             return Attached(offer.segment, shared=False, why=str(error))
-        self._of[identity] = _Shared(offer.segment, opened)
+        self._attached[identity] = _Attachment(offer.segment, opened)
         log.info(
             "shares %d bytes of memory with worker %s", opened.size_bytes, identity.decode("ascii", "replace")
         )
         return Attached(offer.segment, shared=True, why="")
 
     def target(self, identity: bytes, lookup: Lookup, floats: int) -> Float32Array | None:
-        """Where the vectors are to be written, float32 [floats]; None where they go over the socket.
+        """Return where the vectors are to be written, float32 [floats]; None for the socket.
 
         A lookup that comes a second time has its answer over the socket: its worker may use the place for
         something else by now.
@@ -275,33 +278,39 @@ class SharedMemoryServer:
         """
         if not lookup.segment:
             return None
-        shared = self._find(identity, lookup, floats)
-        target = shared.segment.floats(lookup.offset, floats)
-        if lookup.request <= shared.request:
+        attachment = self._find(identity, lookup, floats)
+        target = attachment.segment.floats(lookup.offset, floats)
+        if lookup.request <= attachment.request:
             return None
-        shared.request = lookup.request
+        attachment.request = lookup.request
         return target
 
     def gradients(self, identity: bytes, push: Push, floats: int) -> Float32Array:
-        """The gradients of a push that has a `segment`, float32 [floats], where they lie.
+        """Return the gradients of a push that has a `segment`, float32 [floats], where they lie.
 
         Raises:
             SegmentError: the place is none of this worker's, or has another number of floats.
         """
         values = self._find(identity, push, floats).segment.floats(push.offset, floats)
-        self.bytes += FLOAT_BYTES * floats
+        self.shared_bytes += FLOAT_BYTES * floats
         return values
 
     def drop(self, token: str) -> None:
-        """A process is gone, its workers with it."""
-        gone = f"{token}/".encode()
-        self._of = {identity: one for identity, one in self._of.items() if not identity.startswith(gone)}
+        """Let go of the segments of a process that is gone."""
+        prefix = f"{token}/".encode()
+        self._attached = {
+            identity: attachment
+            for identity, attachment in self._attached.items()
+            if not identity.startswith(prefix)
+        }
 
-    def _find(self, identity: bytes, message: Lookup | Push, floats: int) -> _Shared:
-        shared = self._of.get(identity)
-        if shared is None or shared.number != message.segment:
+    def _find(self, identity: bytes, message: Lookup | Push, floats: int) -> _Attachment:
+        attachment = self._attached.get(identity)
+        if attachment is None or attachment.number != message.segment:
             raise SegmentError(f"segment {message.segment} of shared memory is not attached")
         # More would be those of another request.
         if message.floats != floats:
-            raise SegmentError(f"{message.floats} floats of shared memory for a {message.KIND} of {floats}")
-        return shared
+            raise SegmentError(
+                f"a {message.KIND} of {floats} floats names {message.floats} floats of shared memory"
+            )
+        return attachment

@@ -21,8 +21,10 @@ WAIT_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """Work for the parser: one span, for training (`pass_number` 0) or for an evaluation pass. Batches whose
-    numbers are in `skip` are cut and not sent: the run that this one resumes has trained them."""
+    """Work for the parser: one span, for training (`pass_number` 0) or for an evaluation pass.
+
+    Batches whose numbers are in `skip` are cut and not sent: the run that this one resumes has trained them.
+    """
 
     pass_number: int
     epoch: int
@@ -32,8 +34,10 @@ class ReadSpan:
 
 @dataclass(frozen=True, slots=True)
 class SpanTotals:
-    """What a whole span held; it follows the span's last batch. `skipped_examples` of the `examples` were
-    not sent."""
+    """What a whole span held; it follows the span's last batch.
+
+    `skipped_examples` of the `examples` were not sent.
+    """
 
     work: ReadSpan
     batches: int
@@ -42,20 +46,26 @@ class SpanTotals:
     skipped_examples: int = 0
 
 
-Fed = tuple[int, Batch] | SpanTotals
+Parsed = tuple[int, Batch] | SpanTotals
 
 
 class Parser(Service):
-    """Parses spans in the order in which they are given; `out` is bounded, so it never runs far ahead.
+    """Parses spans in the order of submission; `out` is bounded, so it never runs far ahead.
 
-    `give` may be called by any thread; `out` is read by the sender thread.
+    Any thread may call `submit`; `out` is read by the sender.
+
+    Args:
+        on_output: called on this thread when `out` has something after it was empty.
+        failed: called on this thread with whatever exception ends it.
     """
 
-    def __init__(self, job: Job, fed: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, job: Job, on_output: Callable[[], None], failed: Callable[[BaseException], None]
+    ) -> None:
         super().__init__("feed", failed)
-        self.out: queue.Queue[Fed] = queue.Queue(AHEAD_BATCHES)
+        self.out: queue.Queue[Parsed] = queue.Queue(AHEAD_BATCHES)
         self._job = job
-        self._fed = fed
+        self._on_output = on_output
         self._work: queue.Queue[ReadSpan] = queue.Queue()
         self._input = JobInput(job)
         self._train_bad_rows = BadRows(job.data.max_bad_rows)
@@ -69,24 +79,23 @@ class Parser(Service):
         return self._train_bad_rows
 
     def metrics(self) -> dict[str, float]:
-        """Seconds so far of parsing, of its CPU, and of waiting until trainers have credit for what is
-        parsed; any thread may read them."""
+        """Return seconds of parsing, of its CPU, and of waiting for trainers' credit; any thread may call."""
         return {
             "parse_seconds": self.parsing.seconds,
             "parse_cpu_seconds": self.parsing.cpu_seconds,
             "wait_for_credit_seconds": self.waiting.seconds,
         }
 
-    def give(self, work: ReadSpan) -> None:
-        """Queues a span."""
+    def submit(self, work: ReadSpan) -> None:
+        """Queue a span."""
         self._work.put(work)
 
     def drop_training(self) -> None:
-        """From now on training spans are left where they are: the job stops."""
+        """Leave training spans where they are from now on: the job stops."""
         self._dropping = True
 
     def body(self) -> None:
-        """Takes spans until told to stop."""
+        """Parse spans until told to stop."""
         # A batch is memory of its own, and a chunk of a file's columns several MB.
         tune_malloc()
         while not self.stopping:
@@ -129,7 +138,7 @@ class Parser(Service):
                 return
             yield batch
 
-    def _put(self, item: Fed) -> None:
+    def _put(self, item: Parsed) -> None:
         while not self.stopping:
             try:
                 with self.waiting:
@@ -138,7 +147,7 @@ class Parser(Service):
                 if self._dropping and isinstance(item, tuple) and item[0] == 0:
                     return
                 continue
-            # With more in it the sender was woken for the first of them, and takes all that it has room for.
+            # With more in it the sender was woken for the first one, and takes all that it has room for.
             if self.out.qsize() <= 1:
-                self._fed()
+                self._on_output()
             return

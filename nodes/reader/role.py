@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class ReaderRole(Role):
-    """The whole of a reader but the parsing, which is a thread's; the sender is a task of this loop."""
+    """A reader without its parsing thread; the sender is a task of this loop."""
 
     name: ClassVar[str] = "reader"
 
@@ -57,7 +57,7 @@ class ReaderRole(Role):
         self._parsed_examples = 0
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Binds the socket that workers connect to."""
+        """Bind the socket that workers connect to."""
         self._listener = Listener(context, address)
         return self._listener.endpoint
 
@@ -74,7 +74,7 @@ class ReaderRole(Role):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """ConnectPeers, Begin, NodeLost, Drain, Evaluate."""
+        """Answer ConnectPeers, Begin, NodeLost, Drain and Evaluate."""
         if isinstance(request, Drain):
             return await self._drain()
         if isinstance(request, Evaluate):
@@ -88,14 +88,14 @@ class ReaderRole(Role):
         return Done()
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far."""
+        """Return counts so far."""
         bad_rows = self._feed.bad_rows.count if self._feed else 0
         sent = self._sender.metrics() if self._sender else {}
         feed = self._feed.metrics() if self._feed else {}
         return sent | feed | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
 
     async def close(self) -> None:
-        """Ends the parser and the sender."""
+        """End the parser and the sender."""
         if self._feed is not None:
             self._feed.stop()
         await self._tasks.close()
@@ -112,7 +112,7 @@ class ReaderRole(Role):
             reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=ASK_SECONDS)
             if (grant := reply.grant) is None:
                 return
-            self._feed.give(ReadSpan(TRAINING, grant.epoch, grant.span, frozenset(grant.skip)))
+            self._feed.submit(ReadSpan(TRAINING, grant.epoch, grant.span, frozenset(grant.skip)))
             await self._span_read.wait()
 
     def _on_totals(self, totals: SpanTotals) -> None:
@@ -147,7 +147,7 @@ class ReaderRole(Role):
         request = ReturnBatches(token, tuple(HeldBatch(batch, examples) for batch, examples in lost))
         reply = await self._node.coordinator.call(request, timeout_seconds=ASK_SECONDS)
         again = list(reply.again)
-        sender.state.settle(token, again)
+        sender.state.resolve_lost(token, again)
         sender.wake()
 
     async def _drain(self) -> DrainReply:
@@ -155,7 +155,7 @@ class ReaderRole(Role):
         sender = self._sender
         assert sender is not None
         self._feed.drop_training()
-        # A dead trainer's batches are on the books before the books are closed.
+        # A dead trainer's batches are in the ledger before it is closed.
         await asyncio.gather(*self._returning, return_exceptions=True)
         sequences = sender.state.hold()
         return DrainReply(self.metrics(), sequences)
@@ -170,7 +170,7 @@ class ReaderRole(Role):
         self._eval_parsed[number] = asyncio.Event()
         sender.state.open_pass(number, tokens)
         for span in spans:
-            self._feed.give(ReadSpan(number, 0, span))
+            self._feed.submit(ReadSpan(number, 0, span))
         if spans:
             await self._eval_parsed[number].wait()
         await sender.finished(number)
@@ -178,7 +178,7 @@ class ReaderRole(Role):
         return EvaluateReply(examples, bad_rows)
 
     def _wake_sender(self) -> None:
-        """On the parser's thread."""
+        """Wake the sender, from the parser's thread."""
         # The loop of a reader that ends is gone before its parser.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)

@@ -13,16 +13,16 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ..runtime.loops import ListeningLoop
 from .deliveries import DeliveryState
-from .parser import AHEAD_BATCHES, Fed, SpanTotals
+from .parser import AHEAD_BATCHES, Parsed, SpanTotals
 
 REFILL_BATCHES = AHEAD_BATCHES // 2
 OVERDUE_SECONDS = 0.2
 
 
 class Sender(ListeningLoop):
-    """Hands batches to the workers that have credit; a coroutine of the reader's loop, as all that it calls.
+    """Sends batches to the workers that have credit; a coroutine of the reader's loop, as all that it calls.
 
-    What changes `state` from outside calls `wake` after it.
+    Whoever changes `state` from outside calls `wake` after it.
 
     Args:
         listener: the bound socket; closed when `serve` ends.
@@ -34,7 +34,7 @@ class Sender(ListeningLoop):
     def __init__(
         self,
         listener: Listener,
-        source: queue.Queue[Fed],
+        source: queue.Queue[Parsed],
         retain_bytes: int,
         totals: Callable[[SpanTotals], None],
     ) -> None:
@@ -42,22 +42,22 @@ class Sender(ListeningLoop):
         self.state = DeliveryState(retain_bytes)
         self._source = source
         self._totals = totals
-        self._watched: dict[int, asyncio.Event] = {}
+        self._pass_waiters: dict[int, asyncio.Event] = {}
 
     async def look_for_overdue(self) -> None:
-        """Has what is overdue sent again, also where nothing comes that wakes `serve`."""
+        """Have overdue deliveries sent again, also where nothing arrives that wakes `serve`."""
         while True:
             await asyncio.sleep(OVERDUE_SECONDS)
             self.wake()
 
     async def finished(self, pass_number: int) -> None:
-        """Returns once nothing of an evaluation pass is outstanding any more."""
-        done = self._watched.setdefault(pass_number, asyncio.Event())
+        """Wait until nothing of an evaluation pass is outstanding any more."""
+        done = self._pass_waiters.setdefault(pass_number, asyncio.Event())
         self.wake()
         await done.wait()
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far; any thread may read them."""
+        """Return counts so far; any thread may call."""
         return super().metrics() | {
             "read_examples": self.state.read_examples,
             "read_batches": self.state.read_batches,
@@ -67,13 +67,13 @@ class Sender(ListeningLoop):
         }
 
     def handle(self, identity: bytes, message: Message) -> None:
-        """A worker's credit."""
+        """Record a worker's credit."""
         if not isinstance(message, Credit):
             raise ValueError(f"a reader takes no {message.KIND}")
         self.state.credit(identity, message)
 
     def served(self) -> None:
-        """Sends what there is credit for."""
+        """Send what there is credit for."""
         self._take_batches()
         now = time.monotonic()
         for identity, delivery in self.state.overdue(now):
@@ -87,18 +87,18 @@ class Sender(ListeningLoop):
 
     def _take_batches(self) -> None:
         # Many at once: each time the parser is let go on costs two switches between threads.
-        if not self.state.hungry(REFILL_BATCHES):
+        if not self.state.needs_more(REFILL_BATCHES):
             return
-        while self.state.hungry(AHEAD_BATCHES):
+        while self.state.needs_more(AHEAD_BATCHES):
             try:
-                fed = self._source.get_nowait()
+                parsed = self._source.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(fed, SpanTotals):
-                self._totals(fed)
+            if isinstance(parsed, SpanTotals):
+                self._totals(parsed)
             else:
-                self.state.offer(*fed)
+                self.state.offer(*parsed)
 
     def _finish_passes(self) -> None:
-        for number in [number for number in self._watched if not self.state.outstanding(number)]:
-            self._watched.pop(number).set()
+        for number in [number for number in self._pass_waiters if not self.state.outstanding(number)]:
+            self._pass_waiters.pop(number).set()

@@ -1,9 +1,8 @@
-"""Whether a node lives and works: it answers at a Unix socket, and its control loop does so itself.
+"""Health of a node: what it reports of itself, and the Unix socket that serves it.
 
-The environment variable SHADOWSYNC_HEALTH names the socket's path; images set it. A process that is stopped,
-or whose loop is stuck, does not answer; nothing that it has left behind can speak for it.
-
-What a node says of its health, from what it knows of itself.
+The environment variable SHADOWSYNC_HEALTH names the socket's path; images set it. The control loop itself
+answers: a process that is stopped, or whose loop is stuck, does not, and nothing that it has left behind can
+answer for it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MAX_ANSWER_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Health:
-    """What a node says of itself: whether it is well, in one line why, and figures."""
+    """What a node reports of itself: whether it is well, why in one line, and figures."""
 
     healthy: bool
     text: str
@@ -34,14 +33,17 @@ class Health:
 
 
 def health_path(*, supervised: bool) -> Path | None:
-    """Where this process answers. Of the processes of `shadowsync run` only the coordinator asks for it with
-    `supervised` false: they share an environment, and it speaks for them."""
+    """Return where this process answers; None for nowhere.
+
+    The processes of `shadowsync run` share an environment, so only the coordinator passes `supervised` false
+    and answers for all.
+    """
     path = os.environ.get(VARIABLE, "")
     return Path(path) if path and not supervised else None
 
 
 async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
-    """Answers each connection with one line of JSON until it is cancelled, then removes the socket.
+    """Answer each connection with one line of JSON until cancelled, then remove the socket.
 
     Raises:
         ClusterError: another process answers there, or the path cannot be used.
@@ -76,7 +78,10 @@ async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
 
 
 def ask_health(path: Path, timeout_seconds: float) -> Health:
-    """What the node at `path` says; not healthy if nobody says anything in time. Blocks its thread."""
+    """Request the health of the node at `path`; not healthy without an answer in time.
+
+    Blocks its thread.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(timeout_seconds)
         received = b""
@@ -111,8 +116,10 @@ def _answered(path: Path) -> bool:
 def coordinator_health(
     phase: str, trained: int, expected: Mapping[str, int], there: Mapping[str, int]
 ) -> Health:
-    """Of the coordinator. That it answers is all there is to it: that nodes are missing, or die, is the
-    job's business."""
+    """Return the coordinator's health.
+
+    It is well if it answers: that nodes are missing, or die, is the job's business.
+    """
     nodes = ", ".join(f"{there[role]} of {count} {role}" for role, count in expected.items() if count)
     figures = {"phase": phase, "trained": trained, "expected": dict(expected), "there": dict(there)}
     return Health(True, f"coordinator: {phase}, {trained:,} examples trained, {nodes}", figures)
@@ -121,7 +128,10 @@ def coordinator_health(
 def node_health(
     role: str, *, joined: bool, ready: bool, silence_seconds: float, limit_seconds: float
 ) -> Health:
-    """Of any other node: in its job, and its coordinator heard within `limit_seconds`."""
+    """Return another node's health.
+
+    It is well once joined, while the coordinator's last message is at most `limit_seconds` old.
+    """
     figures = {"joined": joined, "ready": ready, "coordinator_silent_seconds": silence_seconds}
     if not joined:
         return Health(False, f"{role}: waits for the coordinator", figures)

@@ -1,7 +1,4 @@
-"""A `Listener` served by a coroutine of an asyncio loop.
-
-Threads with an asyncio loop of their own.
-"""
+"""Asyncio loops that serve: a listener served by a coroutine, and a thread with its own loop."""
 
 from __future__ import annotations
 
@@ -23,19 +20,19 @@ from .threads import Service, ThreadBridge
 class ListeningLoop(MessageHandler):
     """Handles messages on the loop that runs `serve`; everything here belongs to its thread.
 
-    For work that never holds the loop for long; what does is a `ListeningService`.
+    For work that never holds the loop for long; for other work there is `ListeningService`.
     """
 
     _events: SocketEvents | None = None
 
     async def serve(self) -> None:
-        """Serves until it is cancelled, then closes the socket."""
+        """Serve until cancelled, then close the socket."""
         events = self._events = SocketEvents(self.listener.socket)
         try:
             while True:
                 await events.changed()
                 self._take(time.monotonic())
-                # More than is taken at once, or what came while an answer was sent: nobody tells of it.
+                # More than is taken at once, or what came while an answer was sent: no event reports it.
                 if has_message(self.listener.socket):
                     events.wake()
         finally:
@@ -43,7 +40,7 @@ class ListeningLoop(MessageHandler):
             self.listener.close()
 
     def wake(self) -> None:
-        """Something changed that `served` is to see."""
+        """Have `served` called, after a change that it is to see."""
         if self._events is not None:
             self._events.wake()
 
@@ -61,19 +58,19 @@ class LoopThread(Service):
 
     @abstractmethod
     async def main(self) -> None:
-        """What the thread does, until it is cancelled."""
+        """Do the thread's work, until cancelled."""
 
     def body(self) -> None:
-        """See `Service.body`."""
+        """Run `main` on a new loop."""
         asyncio.run(self._until_stopped())
 
     def stop(self) -> None:
-        """Ends the thread, wherever `main` waits; any thread may call it."""
+        """End the thread, wherever `main` waits; any thread may call."""
         super().stop()
         self.call(self._ended.set)
 
     def call(self, command: Callable[[], object]) -> None:
-        """Runs `command` on the loop, as soon as there is one; any thread may call it.
+        """Run `command` on the loop, as soon as there is one; any thread may call.
 
         If the loop has ended, or ends first, it is never run: whoever waits for it is to be cancelled with
         the node.
@@ -86,7 +83,7 @@ class LoopThread(Service):
         self._running_loop.add_done_callback(post)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the thread's loop, and gives what it gives; for another loop's thread."""
+        """Run `work` on the thread's loop and return its result; for another loop's thread."""
         bridge = ThreadBridge[T]()
         self.call(lambda: bridge.run(work))
         return await bridge.result

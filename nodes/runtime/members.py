@@ -1,9 +1,8 @@
-"""Which trainers synchronize with each other: a state machine without I/O, owned by the coordinator.
+"""Which trainers synchronize with each other, and what their synchronization sends.
 
-It is the one authority on that, so that a group is re-formed by generation: rounds of two generations never
-meet, whatever order the news of a death takes.
-
-Counting what goes through the sockets of one link of synchronization.
+`SyncGroup` is a state machine without I/O, owned by the coordinator. It alone decides the group, so that a
+group is re-formed by generation: rounds of two generations never meet, in whatever order nodes learn of a
+death.
 """
 
 from __future__ import annotations
@@ -17,32 +16,34 @@ from ...pipeline.wire.control_orders import GroupView
 
 
 class SyncGroup:
-    """Events in, the new view out; None where nothing changes."""
+    """The group of trainers: events in, the new view out; None where nothing changes."""
 
     def __init__(self) -> None:
         self.view = GroupView(0, ())
 
     def form(self, members: Iterable[int]) -> GroupView:
-        """A new generation of exactly these."""
+        """Form a new generation of exactly these members."""
         self.view = GroupView(self.view.generation + 1, tuple(sorted(members)))
         return self.view
 
     def lose(self, index: int) -> GroupView | None:
-        """A member died or left."""
+        """Remove a member that died or left."""
         if index not in self.view.members:
             return None
         return self.form(member for member in self.view.members if member != index)
 
     def late(self, generation: int, index: int, reported_by: int) -> GroupView | None:
-        """A member did not keep up with a round of `generation`. Reports about an older generation, and
-        those of trainers that were put out themselves, are answered by what happened since."""
+        """Remove a member that did not keep up with a round of `generation`.
+
+        Changes nothing for a report about an older generation, or by a trainer that was removed itself.
+        """
         view = self.view
         if generation != view.generation or reported_by not in view.members or reported_by == index:
             return None
         return self.lose(index)
 
     def admit(self, index: int) -> GroupView | None:
-        """A trainer that was put out is there again."""
+        """Add a trainer that was removed and is there again."""
         if index in self.view.members:
             return None
         return self.form((*self.view.members, index))
@@ -50,7 +51,7 @@ class SyncGroup:
 
 @dataclass
 class Traffic:
-    """Bytes of messages, headers included. Written by the link's thread; any thread may read them.
+    """Bytes of messages, headers included. Written by the connection's thread; any thread may read.
 
     `up` and `down` are those of rounds alone, and `*_float32` what the values among them take as float32.
     """
@@ -63,17 +64,17 @@ class Traffic:
     down_float32: int = 0
 
     def went_up(self, message_bytes: int, elements: int) -> None:
-        """Counts a message with so many elements, to the center or to the trainer that reduces."""
+        """Count a message with so many elements to the center, or to the trainer that reduces."""
         self.up += message_bytes
         self.up_float32 += 4 * elements
 
     def went_down(self, message_bytes: int, elements: int) -> None:
-        """Counts a message with so many elements, from there."""
+        """Count a message with so many elements from there."""
         self.down += message_bytes
         self.down_float32 += 4 * elements
 
     def metrics(self, link: str) -> dict[str, int]:
-        """What the report is made of, for the ways of a link as the job's `codecs` has them."""
+        """Return counts for the report, named after a link of the job's `codecs`."""
         return {
             f"{link}_up_bytes": self.up,
             f"{link}_up_float32_bytes": self.up_float32,
@@ -83,7 +84,7 @@ class Traffic:
 
 
 def summed(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sums of numbers by name."""
+    """Sum numbers by name."""
     total: Counter[str] = Counter()
     for one in metrics:
         total.update(one)

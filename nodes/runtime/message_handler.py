@@ -1,4 +1,4 @@
-"""What answers at a `Listener`, whoever drives it: handling, refusals, counts."""
+"""Handling messages of a `Listener`, whoever drives it: handling, refusals, counts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,24 @@ class MessageHandler(ABC):
 
     @abstractmethod
     def handle(self, identity: bytes, message: Message) -> None:
-        """One message; raises ValueError for what cannot be done."""
+        """Handle one message; raises ValueError for what cannot be done."""
 
     def takes_more(self) -> bool:
-        """Whether messages are to be taken; if not, whoever changes that wakes who drives this."""
+        """Return whether messages are to be taken.
+
+        If not, whoever changes that wakes the thread that drives this.
+        """
         return True
 
     def served(self) -> None:  # noqa: B027 (most handlers have nothing to do then)
-        """Called after what had come was handled, and after every other wake."""
+        """React to a wake; called after what had come was handled."""
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far; any thread may read them. `handled_seconds` were spent on the `handled_messages`;
-        in `busy_seconds`, those among them, this did not wait for messages."""
+        """Return counts so far; any thread may call.
+
+        `handled_seconds` were spent on the `handled_messages`; `busy_seconds`, which include them, are all
+        seconds but those of waiting for messages.
+        """
         return {
             "sent_bytes": self.listener.sent_bytes,
             "received_bytes": self.listener.received_bytes,
@@ -53,15 +59,15 @@ class MessageHandler(ABC):
         }
 
     def refuse(self, identity: bytes, message: Message, error: ValueError) -> None:
-        """Counts, logs and answers a message that cannot be done, where that is seen after `handle`."""
+        """Count, log and answer a message that cannot be done, where that is seen after `handle`."""
         self.listener.refused_messages += 1
-        # As text: who keeps the record would keep with the error all that was made for the message.
+        # As text: a log record that holds the error would keep alive all that was made for the message.
         what = str(error)
         log.error("refused a %s from %r: %s", message.KIND, identity, what)
         self.listener.send(identity, Failure(request=getattr(message, "request", 0), what=what))
 
     def _take(self, woken_at: float) -> None:
-        """Handles what has come, up to what a `Listener` serves at once."""
+        """Handle what has come, up to what a `Listener` serves at once."""
         self.listener.serve(self._handle_or_refuse, self.takes_more)
         self.served()
         self._busy_seconds += time.monotonic() - woken_at

@@ -1,7 +1,4 @@
-"""The life of every node but the coordinator: join, get ready, do what is asked, leave.
-
-A node's side of a performance profile: measurements and a trace.
-"""
+"""The life of every node but the coordinator: join, prepare, handle requests, leave."""
 
 from __future__ import annotations
 
@@ -124,12 +121,12 @@ log = logging.getLogger(__name__)
 
 
 def process_metrics() -> dict[str, Any]:
-    """CPU seconds and memory of this process, all threads."""
+    """Return CPU seconds and memory of this process, all threads."""
     return {"cpu_seconds": time.process_time()} | _memory_bytes()
 
 
 def _memory_bytes() -> dict[str, int]:
-    """The most so far and, where the system tells it, what is resident now."""
+    """Return the most memory so far and, where the system reports it, what is resident now."""
     if sys.platform == "linux":
         # `ru_maxrss` survives exec: a small process that a large one started would show the large one's.
         with open("/proc/self/status", encoding="ascii") as file:
@@ -141,7 +138,7 @@ def _memory_bytes() -> dict[str, int]:
 
 
 class Node:
-    """One role of a job. `run` is its whole life, on the control thread.
+    """One role of a job; `run` is its whole life, on the control thread.
 
     Args:
         process: what it takes from the process around it; by default it has that for itself.
@@ -166,7 +163,7 @@ class Node:
         self._tasks = TaskSet(self._fail)
 
     async def run(self) -> ExitCode:
-        """Joins, works until told to finish, and gives the exit code; `exit_text` says why if it isn't 0."""
+        """Join, work until told to finish, and return the exit code; `exit_text` says why if it isn't 0."""
         async_context = zmq.asyncio.Context(self._context)
         self._socket = async_context.socket(zmq.DEALER)
         prepare(self._socket)
@@ -190,7 +187,7 @@ class Node:
         return self.exit_code
 
     def fail(self, error: BaseException) -> None:
-        """Ends the node for an error of one of its threads; any thread may call it."""
+        """End the node for an error of one of its threads; any thread may call."""
         self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
@@ -393,5 +390,5 @@ class Node:
 
 
 def describe(error: BaseException) -> str:
-    """One line for an error: its own if it is one of ours, else its type and text."""
+    """Return one line for an error: its own if it is one of this package's, else its type and text."""
     return str(error) if isinstance(error, ShadowSyncError) else f"{type(error).__name__}: {error}"

@@ -1,13 +1,4 @@
-"""Noticing that the supervisor died: it holds the other end of every child's standard input.
-
-Telling glibc to keep freed memory, for processes that receive large messages all the time.
-
-A JSONL log per node: one object a line with time, level, logger, thread and text.
-
-The modules that are started as programs, by `python -m`.
-
-What `ps` and `top` show for a forked process: its own command line instead of its parent's.
-"""
+"""The process that a node runs in: parent, memory allocator, logs, command line, exit status."""
 
 from __future__ import annotations
 
@@ -33,8 +24,10 @@ ONE_THREAD = dict.fromkeys(
 
 
 def exit_when_parent_dies(loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
-    """Calls `orphaned` on the loop when standard input ends, and ends the process by force if it is still
-    there GRACE_SECONDS later: nobody would be left to do so."""
+    """Call `orphaned` on the loop when standard input ends, whose other end the supervisor holds.
+
+    Ends the process by force if it is still there GRACE_SECONDS later: nobody would be left to do so.
+    """
     descriptor = sys.stdin.fileno()
 
     def readable() -> None:
@@ -49,7 +42,7 @@ def exit_when_parent_dies(loop: asyncio.AbstractEventLoop, orphaned: Callable[[]
     loop.add_reader(descriptor, readable)
 
 
-# Of malloc.h.
+# From malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 
@@ -59,11 +52,11 @@ LARGEST_BYTES = 16 << 20
 
 @functools.cache
 def tune_malloc() -> bool:
-    """Keeps up to KEPT_BYTES of freed memory in the process, blocks of up to LARGEST_BYTES among it.
+    """Keep up to KEPT_BYTES of freed memory in the process, blocks of up to LARGEST_BYTES among it.
 
     A message is received into memory of its own. By default each of 1 MiB goes back to the kernel when it is
     freed, and the next one is given zeroed pages, one fault a page: a fifth of the time of an all-reduce.
-    Gives whether it was done; elsewhere than with glibc it is not, and nothing changes.
+    Returns whether it was done; elsewhere than with glibc nothing changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -72,10 +65,10 @@ def tune_malloc() -> bool:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per record."""
+    """One JSON object a record, on one line: time, level, logger, thread and text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
+        """Return the record as one line."""
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -89,14 +82,14 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """What is logged before the run folder is known, from warnings up, goes to standard error."""
+    """Log warnings and errors to standard error, until the run folder is known."""
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
 
 
 def log_to_folder(folder: str | Path, name: str) -> None:
-    """From now on this process logs to FOLDER/logs/NAME.jsonl; where that can't be written, to stderr."""
+    """Log to FOLDER/logs/NAME.jsonl from now on; where that can't be written, to standard error."""
     root = logging.getLogger()
     try:
         path = Path(folder) / "logs" / f"{name}.jsonl"
@@ -124,27 +117,31 @@ ENTRY_POINTS = (CLI, FORK_SERVER, JOB_CHECK, PROBE, RELAY, SCORING, WORKER)
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command that runs one of these modules in an interpreter of its own."""
+    """Return the command that runs one of the ENTRY_POINTS in a new interpreter."""
     return [sys.executable, "-m", module, *arguments]
 
 
-ROOM_BYTES = 1024
+COMMAND_LINE_BYTES = 1024
 
 
-def room() -> str:
-    """An argument for the server: the kernel shows no more bytes than a process was started with."""
-    return "-" * ROOM_BYTES
+def command_line_room() -> str:
+    """Return an argument for the fork server that leaves room for its children's command lines.
+
+    The kernel shows no more bytes than a process was started with.
+    """
+    return "-" * COMMAND_LINE_BYTES
 
 
 def show_command_line(arguments: Sequence[str]) -> None:
-    """Shows the command line of an interpreter with these arguments, cut where the room ends. Linux only.
+    """Show in `ps` the command line of an interpreter with these arguments. Linux only.
 
-    The value of `--token` is left out: it is what a node proves itself with.
+    A forked process would show its parent's. It is cut where the room ends. The value of `--token` is left
+    out: a node proves its identity with it.
     """
     words = [sys.executable]
     for word in arguments:
         words.append("..." if words[-1] == "--token" else word)
-    # It is for people to read; a node works without.
+    # It is for people to read; a node works without it.
     with contextlib.suppress(OSError):
         with open("/proc/self/stat", "rb") as file:
             # The second field is the program's name, which may have blanks and brackets.

@@ -1,4 +1,4 @@
-"""What a node takes from the process around it, so that several nodes can live in one process."""
+"""What a node takes from its process, so that several nodes can live in one process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What each role adds to a node: what it listens on, what it does when asked, what it measures.
-
-Roles that answer at one socket: binding it, handing it to the service thread, closing both.
-"""
+"""What each role adds to a node: its listener, its requests, its metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from ...pipeline.wire.sockets import Listener
 
 @dataclass
 class NodeContext:
-    """What a role is given of its node. Any thread may call `fail`, the control thread the rest."""
+    """What a role gets of its node. Any thread may call `fail`, the control thread the rest."""
 
     job: Job
     name: str
@@ -46,43 +43,45 @@ class Role(ABC):
 
     @abstractmethod
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Binds the role's socket and gives the bound endpoint; empty if it only connects."""
+        """Bind the role's socket and return the bound endpoint; empty if it only connects."""
 
     @abstractmethod
     async def prepare(self, node: NodeContext) -> NodeFacts:
-        """Makes the node ready to meet the others; gives facts for the coordinator."""
+        """Make the node ready to meet the others; return facts for the coordinator."""
 
     @abstractmethod
     async def handle(self, request: Request[Any]) -> Reply:
-        """Does what the coordinator asks; raises ProtocolError for what it does not answer."""
+        """Answer a request of the coordinator; raises ProtocolError for one of another role."""
 
     @abstractmethod
     def metrics(self) -> dict[str, Any]:
-        """What the node measured so far, for the heartbeat: plain numbers, texts and lists."""
+        """Return what the node measured so far, for the heartbeat: numbers, texts and lists."""
 
     def progress(self, examples: int) -> None:  # noqa: B027
-        """How many examples all trainers together have trained, as the coordinator knows it; told with every
-        heartbeat. Most roles need nothing of it."""
+        """Record how many examples all trainers together have trained, as the coordinator counts.
+
+        Called with every heartbeat. Most roles need nothing of it.
+        """
 
     def process_metrics(self) -> dict[str, float]:
-        """CPU seconds and memory of processes that belong to the node beside its own, to be added to that."""
+        """Return CPU seconds and memory of the node's other processes, to be added to its own."""
         return {}
 
     def process_threads(self) -> dict[str, list[float]]:
-        """What the threads of such processes used, as `thread_figures` has it of the node's own."""
+        """Return what the threads of the node's other processes used; see `thread_figures`."""
         return {}
 
     async def trace_processes(self, seconds: float) -> list[ProcessTrace]:  # noqa: ARG002
-        """What the threads of such processes do in the next `seconds`: see `Tracer.stop`."""
+        """Trace the node's other processes for `seconds`; see `Tracer.stop`."""
         return []
 
     @abstractmethod
     async def close(self) -> None:
-        """Stops threads and closes sockets; called once, also after failures."""
+        """Stop threads and close sockets; called once, also after failures."""
 
 
 def not_answered(role: str, request: Request[Any]) -> ProtocolError:
-    """The error for a request that a role does not answer."""
+    """Make the error for a request that a role does not answer."""
     return ProtocolError(f"a {role} does not answer {CONTROL_VERBS.name_of(request)!r}")
 
 
@@ -90,16 +89,16 @@ JOIN_SECONDS = 3.0
 
 
 class RunningService(Protocol):
-    """What a role needs of its service."""
+    """What a role needs of its service thread."""
 
     def metrics(self) -> dict[str, Any]:
-        """See `MessageHandler.metrics`."""
+        """Return counts so far."""
 
     def stop(self) -> None:
-        """See `Service.stop`."""
+        """Tell the thread to return."""
 
     def join(self, timeout_seconds: float) -> bool:
-        """See `Service.join`."""
+        """Wait for the thread; return whether it has returned."""
 
 
 S = TypeVar("S", bound=RunningService)
@@ -113,16 +112,16 @@ class ServingRole(Role, Generic[S]):
         self._service: S | None = None
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Binds the socket that others ask at."""
+        """Bind the socket that others connect to."""
         self._listener = Listener(context, address)
         return self._listener.endpoint
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far."""
+        """Return counts so far."""
         return self._service.metrics() if self._service else {}
 
     async def close(self) -> None:
-        """Ends the service thread, which closes the socket."""
+        """End the service thread, which closes the socket."""
         if self._service is not None:
             self._service.stop()
             await asyncio.to_thread(self._service.join, JOIN_SECONDS)

@@ -1,9 +1,4 @@
-"""What a node is started with, beside the job.
-
-Where a node serves its metrics.
-
-Which host a node tells the others (`advertise`), with "auto" resolved.
-"""
+"""What a node is started with beside the job: addresses, folders, ports."""
 
 from __future__ import annotations
 
@@ -48,14 +43,17 @@ class NodeSettings:
     supervised: bool = False
 
     def listen_at(self) -> str:
-        """The address to listen on; raises JobFileError for a transport that this machine lacks."""
+        """Return the address to listen on; raises JobFileError for a transport that this machine lacks."""
         if use_ipc(self.job.network.transport, self.bind, one_machine=self.supervised):
             return local_address(self.token)
         return listen_address(self.bind)
 
 
 def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:
-    """Host and port; None for nowhere. The host is the one that the node listens on for others."""
+    """Return where to serve metrics, host and port; None for nowhere.
+
+    The host is the one that the node listens on for others.
+    """
     port = settings.metrics_port
     if port is None:
         port = settings.job.watch.metrics_port
@@ -67,8 +65,10 @@ def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:
 
 
 def metrics_ports(job: Job) -> dict[tuple[str, int], int]:
-    """By role and index, for all nodes on one machine: the coordinator's, and those after it; zeros where
-    there are none. Raises JobFileError if they do not all fit."""
+    """Return the metrics ports of all nodes on one machine, by role and index; zeros for nowhere.
+
+    The coordinator's is the first. Raises JobFileError if they do not all fit.
+    """
     nodes = [("coordinator", 0)]
     nodes += [(role, index) for role, count in job.expected.items() for index in range(count)]
     first = job.watch.metrics_port
@@ -85,10 +85,10 @@ RETRY_SECONDS = 0.5
 
 
 async def resolve_advertised_host(settings: NodeSettings) -> str:
-    """`settings.advertise`; for "auto" this host's address towards the coordinator.
+    """Return `settings.advertise`; for "auto" this host's address towards the coordinator.
 
-    A container may start before the name of its coordinator is known, so that is asked again for
-    `run.start_timeout_seconds`. Call it on the node's loop.
+    A container may start before the name of its coordinator is known, so that is requested again for
+    `run.start_timeout_seconds`. To be called on the node's loop.
 
     Raises:
         ClusterError: the coordinator's host is not known after that.

@@ -1,11 +1,4 @@
-"""Threads that own sockets: they stop when told, and a failure of theirs fails the node.
-
-One bridge from a thread to an asyncio loop: a result that the loop awaits.
-
-A service thread that owns a `Listener` and waits for its messages in a poller.
-
-Work on a thread that has to end before anything else is done, also when nobody waits for it any more.
-"""
+"""Threads that own sockets, and results on their way from a thread to a loop."""
 
 from __future__ import annotations
 
@@ -28,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class Service(ABC):
-    """One thread with a waker. `body` runs on it and returns when `stopping` is set.
+    """One thread with a waker; `body` runs on it and returns when `stopping` is set.
 
     Args:
         name: the thread's name.
-        failed: called on the thread with whatever exception ends it.
+        failed: called on the thread with whatever exception ends it; the node fails with it.
     """
 
     def __init__(self, name: str, failed: Callable[[BaseException], None]) -> None:
@@ -47,16 +40,16 @@ class Service(ABC):
         return self._stop.is_set()
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Tells the thread to return; any thread may call it."""
+        """Tell the thread to return; any thread may call."""
         self._stop.set()
         self.waker.wake()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits for the thread; whether it has returned, or never ran. Then the waker is closed."""
+        """Wait for the thread; return whether it has returned, or never ran. Then the waker is closed."""
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
         if self._thread.is_alive():
@@ -66,7 +59,7 @@ class Service(ABC):
 
     @abstractmethod
     def body(self) -> None:
-        """What the thread does."""
+        """Do the thread's work."""
 
     def _run(self) -> None:
         try:
@@ -94,15 +87,15 @@ class ThreadBridge(Generic[T]):
         self.result: asyncio.Future[T] = self._loop.create_future()
 
     def give(self, result: T) -> None:
-        """The result is there."""
+        """Give the result."""
         self._on_loop(lambda: self.result.set_result(result))
 
     def fail(self, error: BaseException) -> None:
-        """There is none, for this reason."""
+        """Give the exception that is to be raised instead of a result."""
         self._on_loop(lambda: self.result.set_exception(error))
 
     def run(self, work: Callable[[], T]) -> None:
-        """Runs `work` here and gives its result, or its exception."""
+        """Run `work` here and give its result, or its exception."""
         try:
             result = work()
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
@@ -110,12 +103,12 @@ class ThreadBridge(Generic[T]):
         else:
             self.give(result)
 
-    def _on_loop(self, settle: Callable[[], None]) -> None:
+    def _on_loop(self, finish_taken: Callable[[], None]) -> None:
         def if_awaited() -> None:
             if not self.result.done():
-                settle()
+                finish_taken()
 
-        # A loop that has ended.
+        # The loop may have ended.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(if_awaited)
 
@@ -124,9 +117,9 @@ POLL_MILLISECONDS = 200
 
 
 class ListeningService(MessageHandler, Service):
-    """Handles messages in the order in which they come, and between them what other threads ask for.
+    """Handles messages in the order in which they come, and between them commands of other threads.
 
-    For work that holds its thread; what does not is a `ListeningLoop`.
+    For work that holds its thread; for other work there is `ListeningLoop`.
 
     Args:
         listener: the bound socket; owned by this thread from `start` on, and closed at its end.
@@ -138,7 +131,7 @@ class ListeningService(MessageHandler, Service):
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def call(self, command: Callable[[], None]) -> None:
-        """Runs `command` on this thread between two messages; any thread may call it.
+        """Run `command` on this thread between two messages; any thread may call.
 
         If the thread stops first it is never run: whoever waits for it is to be cancelled with the node.
         """
@@ -146,13 +139,13 @@ class ListeningService(MessageHandler, Service):
         self.waker.wake()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Runs `work` on this thread between two messages, and gives what it gives; for a loop's thread."""
+        """Run `work` on this thread between two messages and return its result; for a loop's thread."""
         bridge = ThreadBridge[T]()
         self.call(lambda: bridge.run(work))
         return await bridge.result
 
     def body(self) -> None:
-        """Serves until told to stop, then closes the socket."""
+        """Serve until told to stop, then close the socket."""
         poller = zmq.Poller()
         poller.register(self.listener.socket, zmq.POLLIN)
         poller.register(self.waker.fileno(), zmq.POLLIN)
@@ -164,8 +157,8 @@ class ListeningService(MessageHandler, Service):
                 woken_at = time.monotonic()
                 self.waker.clear()
                 while not self._commands.empty():
-                    self.settle()
-                    # What was taken is then not done, and a command would see rows that are half of it.
+                    self.finish_taken()
+                    # What was taken is then unfinished, and a command would see rows with only half of it.
                     if self.stopping:
                         break
                     self._commands.get()()
@@ -173,15 +166,15 @@ class ListeningService(MessageHandler, Service):
         finally:
             self.listener.close()
 
-    def settle(self) -> None:
-        """Called before a command: what was taken is to be done by then, unless the thread is `stopping`."""
+    def finish_taken(self) -> None:
+        """Finish what was taken, before a command runs, unless the thread is `stopping`."""
 
 
 P = ParamSpec("P")
 
 
 async def run_in_thread_uncancellable(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `work` gives, run on a thread; its exception is raised.
+    """Run `work` on a thread; return its result or raise its exception.
 
     A thread cannot be cancelled. Where this coroutine is, it waits for the end of the work all the same, and
     raises CancelledError then, from what the work raised: so whoever cleans up after it never runs beside it.

@@ -1,7 +1,4 @@
-"""Timing of the activities of this process's threads, and a trace of them.
-
-A thread that samples how late it wakes, to find what delays the process.
-"""
+"""Timing of this process's threads: activities, a trace of them, and what delays them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One supervised process."""
+"""One supervised process of a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from ...pipeline.errors import ExitCode
-from .starter import Started
+from .starter import StartedProcess
 
 KEPT_LINES = 40
 
@@ -14,11 +14,16 @@ KEPT_LINES = 40
 class Child:
     """A process in a session of its own, so that a terminal's Ctrl-C reaches the supervisor only.
 
-    Its standard input is a pipe that ends when the supervisor does; what it writes is kept, the last
-    KEPT_LINES of it.
+    Its standard input is a pipe that ends when the supervisor does. The last KEPT_LINES of its output are
+    kept.
+
+    Attributes:
+        ended: set once the process has ended and its output is read.
+        code: its exit code, or minus the number of the signal that killed it.
+        lines: the last lines of its output.
     """
 
-    def __init__(self, role: str, index: int, token: str, process: Started) -> None:
+    def __init__(self, role: str, index: int, token: str, process: StartedProcess) -> None:
         self.role, self.index, self.token = role, index, token
         self.pid = process.pid
         self._process = process
@@ -29,7 +34,7 @@ class Child:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What it ended with, as one of ours."""
+        """The code that it ended with, as one of this package's."""
         if self.code is None or self.code < 0:
             return ExitCode.STOPPED_BY_DEATH
         try:
@@ -38,18 +43,18 @@ class Child:
             return ExitCode.INTERNAL
 
     def signal(self, number: int) -> None:
-        """Sends a signal, if it is still there."""
+        """Send a signal, if it is still there."""
         if not self.ended.is_set():
             self._process.signal(number)
 
     def last_line(self) -> str:
-        """The last line it wrote, without the program's name in front."""
+        """Return the last line of its output, without the program's name in front."""
         last = next((line for line in reversed(self.lines) if line.strip()), "")
         prefix = f"shadowsync {self.role}: "
         return last.removeprefix(prefix)
 
     async def close(self) -> None:
-        """Reaps what is left of it."""
+        """Close its pipes, and reap it if it has ended."""
         self._process.close()
         if not self.ended.is_set():
             for task in self._tasks:

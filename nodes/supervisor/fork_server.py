@@ -1,13 +1,12 @@
 """The fork server of a job: processes that have imported what nodes need and fork themselves for each.
 
 `python -m shadowsync.nodes.supervisor.fork_server LIGHT TORCH`: two descriptors of sockets, of which the
-client has the other ends, see `starter`. The first process never imports torch and forks coordinator,
-readers and relay; it forks the one behind the second, which imports torch and forks all others. So torch is
+client has the other ends, see `starter`. The first process never imports torch and forks coordinator, readers
+and relay; it forks the one behind the second socket, which imports torch and forks all others. So torch is
 imported once a job, and its pages are shared.
 
-Both end when their socket ends. Neither has a thread, another socket, or CUDA when it forks: else it refuses.
-
-Whether this process can be forked: a child has none of its threads, and shares its sockets and its GPU.
+Both end when their socket ends. A forked child has none of its parent's threads, and shares its sockets and
+its GPU: so neither process has a thread, another socket, or CUDA when it forks; else it refuses.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from ..runtime.process import CLI, JOB_CHECK, RELAY, show_command_line
 
 
 def why_not_fork(own_sockets: Collection[int] = ()) -> str:
-    """What stands against a fork, in words; empty if nothing does. Linux only.
+    """Say what prevents a fork; return an empty string if nothing does. Linux only.
 
     Counts the threads that the kernel knows, and so also those of libraries.
 
@@ -80,8 +79,8 @@ TORCH = (
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a forked process is to become.
+class ForkRequest:
+    """What a forked process is to run.
 
     Attributes:
         arguments: of the interpreter: "-m", a module that has `main`, and its arguments; or a script and its.
@@ -97,7 +96,7 @@ class Order:
 
 
 class ForkServer:
-    """One serving process: takes orders, forks, and tells how its children ended.
+    """One serving process: takes requests, forks, and reports how its children ended.
 
     Args:
         control: a socket of whole messages (SOCK_SEQPACKET); its end ends the server.
@@ -110,11 +109,11 @@ class ForkServer:
         self._kill_at_end = kill_at_end
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
-        # By descriptor of the process: its number, and the number of the request it came from.
+        # By descriptor of the process: its pid, and the number of its request.
         self._children: dict[int, tuple[int, int]] = {}
 
-    def serve(self) -> Order | None:
-        """Serves until the other end closes; in a forked child gives what it is to become."""
+    def serve(self) -> ForkRequest | None:
+        """Serve until the other end closes; in a forked child return what it is to run."""
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor != self._control.fileno():
@@ -124,11 +123,11 @@ class ForkServer:
                 if not message:
                     self._end_children()
                     return None
-                order = self._fork(json.loads(message), streams)
-                if order is not None:
-                    return order
+                request = self._fork(json.loads(message), streams)
+                if request is not None:
+                    return request
 
-    def _fork(self, request: dict[str, Any], streams: list[int]) -> Order | None:
+    def _fork(self, request: dict[str, Any], streams: list[int]) -> ForkRequest | None:
         number = int(request["request"])
         refusal = why_not_fork({self._control.fileno()})
         try:
@@ -137,16 +136,16 @@ class ForkServer:
             refusal, pid = str(error.strerror), -1
         if pid == 0:
             self._control.detach()
-            return Order(request["arguments"], request["environment"], request["folder"], streams)
+            return ForkRequest(request["arguments"], request["environment"], request["folder"], streams)
         for stream in streams:
             os.close(stream)
         if refusal:
-            self._tell({"request": number, "refused": refusal})
+            self._reply({"request": number, "refused": refusal})
             return None
         process = os.pidfd_open(pid)
         self._children[process] = pid, number
         self._poll.register(process, select.POLLIN)
-        self._tell({"request": number, "pid": pid}, process)
+        self._reply({"request": number, "pid": pid}, process)
         return None
 
     def _reap(self, process: int) -> None:
@@ -154,31 +153,31 @@ class ForkServer:
         self._poll.unregister(process)
         os.close(process)
         _, status = os.waitpid(pid, 0)
-        self._tell({"request": number, "code": os.waitstatus_to_exitcode(status)})
+        self._reply({"request": number, "code": os.waitstatus_to_exitcode(status)})
 
-    def _tell(self, message: dict[str, Any], *descriptors: int) -> None:
+    def _reply(self, message: dict[str, Any], *descriptors: int) -> None:
         try:
             socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
         except (BrokenPipeError, ConnectionResetError):
-            # The client is gone, which the next poll tells too.
+            # The client is gone, which the next poll reports too.
             return
 
     def _end_children(self) -> None:
         for pid, _ in self._children.values():
             if self._kill_at_end:
-                # Not reaped yet, so the number is still its own.
+                # Not reaped yet, so the number is still that of the child.
                 os.kill(pid, signal.SIGKILL)
 
 
-def become(order: Order) -> NoReturn:
-    """In a forked child: is from here on what `python ARGUMENTS` would be, and ends with its exit code.
+def become(request: ForkRequest) -> NoReturn:
+    """In a forked child: run what `python ARGUMENTS` would, and end with its exit code.
 
-    It leaves out the interpreter's taking down of what was imported, half a second of CPU.
+    Leaves out the interpreter's teardown of what was imported, half a second of CPU.
     """
     code: int | str | None = 1
     try:
-        _take_place(order)
-        code = _run(order.arguments)
+        _set_up_process(request)
+        code = _run(request.arguments)
     except SystemExit as leaving:
         code = leaving.code
     except BaseException:  # noqa: BLE001 - as an interpreter does at the top
@@ -196,10 +195,10 @@ def become(order: Order) -> NoReturn:
     os._exit(code or 0)
 
 
-def _take_place(order: Order) -> None:
-    """Session, streams, environment, folder and random numbers as a new process has them."""
+def _set_up_process(request: ForkRequest) -> None:
+    """Set session, streams, environment, folder and random numbers as a new process has them."""
     os.setsid()
-    for stream, place in zip(order.streams, (0, 1, 2), strict=True):
+    for stream, place in zip(request.streams, (0, 1, 2), strict=True):
         os.dup2(stream, place)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     for name, place in (("stdout", 1), ("stderr", 2)):
@@ -215,16 +214,16 @@ def _take_place(order: Order) -> None:
         )
         setattr(sys, name, new)
     sys.stdin = open(0, encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
-    os.environ.update(order.environment)
+    os.environ.update(request.environment)
     # The interpreter read this one when the server started.
-    sys.path[:0] = [path for path in order.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if order.folder:
-        os.chdir(order.folder)
+    sys.path[:0] = [path for path in request.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if request.folder:
+        os.chdir(request.folder)
     # Each child has the server's state of these; torch's own is the same in every new process.
     random.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
-    show_command_line(order.arguments)
+    show_command_line(request.arguments)
 
 
 def _run(arguments: list[str]) -> int | None:
@@ -240,34 +239,34 @@ def _run(arguments: list[str]) -> int | None:
 
 
 def main() -> None:
-    """Imports, forks the second process, and serves."""
-    given = [word for word in sys.argv[1:] if not word.startswith("-")]
+    """Import, fork the second process, and serve."""
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
     kill_at_end = "--kill-at-end" in sys.argv
-    light, torch = (socket.socket(fileno=int(word)) for word in given)
+    light, torch = (socket.socket(fileno=int(word)) for word in words)
     # Arrow brings an allocator that it does not use by default, and that starts a thread.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     _import(COMMON)
     if refusal := why_not_fork({light.fileno(), torch.fileno()}):
         sys.exit(f"shadowsync: the fork server cannot fork: {refusal}")
-    other = os.fork()
-    if other == 0:
+    torch_pid = os.fork()
+    if torch_pid == 0:
         light.close()
         _import(TORCH)
-        order = _serve(torch, kill_at_end=kill_at_end)
+        request = _serve(torch, kill_at_end=kill_at_end)
     else:
         torch.close()
         _import(LIGHT)
-        order = _serve(light, kill_at_end=kill_at_end)
-        if order is None:
-            os.kill(other, signal.SIGKILL) if not kill_at_end else None
-            os.waitpid(other, 0)
-    if order is not None:
-        become(order)
+        request = _serve(light, kill_at_end=kill_at_end)
+        if request is None:
+            os.kill(torch_pid, signal.SIGKILL) if not kill_at_end else None
+            os.waitpid(torch_pid, 0)
+    if request is not None:
+        become(request)
 
 
-def _serve(control: socket.socket, *, kill_at_end: bool) -> Order | None:
+def _serve(control: socket.socket, *, kill_at_end: bool) -> ForkRequest | None:
     gc.collect()
-    # What is there now is never looked at by a collection again, which would write to pages and copy them.
+    # The collector skips what exists now: looking at it would write to pages, and so copy them.
     gc.freeze()
     return ForkServer(control, kill_at_end=kill_at_end).serve()
 

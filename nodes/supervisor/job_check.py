@@ -1,6 +1,7 @@
-"""The check of a job that needs torch: `python -m shadowsync.nodes.supervisor.job_check JOB.json`.
+"""The check of a job that needs torch, in a process of its own.
 
-The exit code is 0, or 2 with a last line of JSON that says what is wrong.
+`python -m shadowsync.nodes.supervisor.job_check JOB.json`: the exit code is 0, or 2 with a last line of JSON
+that says what is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .starter import Starter
 
 
 def check_job(job: Job) -> None:
-    """Raises JobFileError for an algorithm, a model or a device that cannot be had."""
+    """Check algorithm, model and device; raises JobFileError for one that cannot be used."""
     from ...pipeline.models.registry import build_model
     from ..replica.replica import find_device
 
@@ -30,7 +31,7 @@ def check_job(job: Job) -> None:
 
 
 async def have_checked(starter: Starter, job_file: Path) -> None:
-    """Has a job checked by a process of its own, so that this one needs no torch; raises what it finds."""
+    """Check a job in a process of its own, so that this one needs no torch; raises what it finds."""
     child = Child("check", 0, "", await starter.start(["-m", JOB_CHECK, str(job_file)], torch=True))
     try:
         await child.ended.wait()
@@ -49,7 +50,7 @@ async def have_checked(starter: Starter, job_file: Path) -> None:
 
 
 def main() -> int:
-    """The exit code."""
+    """Check the job; return the exit code."""
     try:
         check_job(load_resolved(sys.argv[1]))
     except JobFileError as error:

@@ -1,12 +1,11 @@
 """A relay that makes a network slow: bytes pass in order, later, and no faster than a rate.
 
-It knows nothing of messages. One direction of one listening node is one `ThrottledLink`, shared by all
+It does not parse messages. One direction of one listening node is one `ThrottledLink`, shared by all
 connections to that node, as a network card is.
 
-The relay's process: `python -m shadowsync.nodes.supervisor.relay_main SPEC`, started by the supervisor.
-
-SPEC is JSON: {"delay_seconds", "bytes_per_second", "doors": [[listen, target], ...]}. It prints the endpoints
-of its doors when all are open, and what it cost when it is told to end.
+The supervisor starts it as `python -m shadowsync.nodes.supervisor.relay SPEC`, where SPEC is JSON:
+{"delay_seconds", "bytes_per_second", "listeners": [[listen, target], ...]}. It prints the endpoints of its
+listeners when all are open, and its own costs when it is told to end.
 """
 
 from __future__ import annotations
@@ -35,7 +34,10 @@ log = logging.getLogger(__name__)
 
 
 class ThrottledLink:
-    """One direction: `due` says when a piece that enters now is out again."""
+    """One direction of a slow network card.
+
+    `bytes_per_second` None: no limit.
+    """
 
     def __init__(self, delay_seconds: float, bytes_per_second: float | None) -> None:
         self._delay = delay_seconds
@@ -44,7 +46,7 @@ class ThrottledLink:
         self.bytes = 0
 
     def due(self, now: float, size: int) -> float:
-        """When the last byte of `size` has arrived: behind all that entered before, then the delay."""
+        """Return when the last byte of `size` has arrived: behind all that entered before, then the delay."""
         self.bytes += size
         if self._rate is None:
             return now + self._delay
@@ -53,15 +55,15 @@ class ThrottledLink:
 
 
 class Endpoint(asyncio.Protocol):
-    """One end of a relayed connection; holds what came from it and is on its way to the other.
+    """One end of a relayed connection; holds what it received and the other end has not got yet.
 
     Runs on one asyncio loop. A connection's end travels the same way as its bytes, behind them.
     """
 
-    def __init__(self, line: ThrottledLink, loop: asyncio.AbstractEventLoop, living: set[Endpoint]) -> None:
+    def __init__(self, link: ThrottledLink, loop: asyncio.AbstractEventLoop, living: set[Endpoint]) -> None:
         self.other: Endpoint | None = None
         self.transport: asyncio.Transport | None = None
-        self._line = line
+        self._link = link
         self._loop = loop
         self._living = living
         self._queue: deque[tuple[float, bytes]] = deque()
@@ -74,7 +76,7 @@ class Endpoint(asyncio.Protocol):
         self._end_delivered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """This end is open: what waits for it may pass."""
+        """Let pass what waits for this end, which is open now."""
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=WRITE_BUFFER)
         self.transport = transport
@@ -85,22 +87,22 @@ class Endpoint(asyncio.Protocol):
             self.other.deliver()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes enter the line; past the bound no more are read."""
+        """Enter bytes into the link; stop reading past the bound."""
         if self.other is None or self.other._lost:
             return
-        self._queue.append((self._line.due(self._loop.time(), len(data)), data))
+        self._queue.append((self._link.due(self._loop.time(), len(data)), data))
         self._on_the_way += len(data)
         if self._on_the_way > MAX_ON_THE_WAY and self.transport is not None:
             self.transport.pause_reading()
         self.deliver()
 
     def eof_received(self) -> bool:
-        """No more comes from here; the other direction stays open."""
+        """Enter this direction's end; the other direction stays open."""
         self._enter_end()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """This end is gone, well or not: what was on its way to it is dropped."""
+        """Drop what was on its way to this end, which is gone."""
         self._lost = True
         self._living.discard(self)
         if self.other is not None:
@@ -108,23 +110,23 @@ class Endpoint(asyncio.Protocol):
         self._enter_end()
 
     def pause_writing(self) -> None:
-        """This end takes no more now."""
+        """Note that this end takes no more now."""
         self._full = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Pass on what waits, now that this end takes more."""
         self._full = False
         if self.other is not None:
             self.other.deliver()
 
     def abort(self) -> None:
-        """Ends this end at once, or as soon as it is open."""
+        """End this end at once, or as soon as it is open."""
         self._aborted = True
         if self.transport is not None:
             self.transport.abort()
 
     def deliver(self) -> None:
-        """Passes on what is due, and comes back for what is not."""
+        """Pass on what is due, and set a timer for the rest."""
         to = self.other
         if to is None or to.transport is None or to._full or to._lost:
             return
@@ -148,7 +150,7 @@ class Endpoint(asyncio.Protocol):
     def _enter_end(self) -> None:
         if not self._end_entered:
             self._end_entered = True
-            self._queue.append((self._line.due(self._loop.time(), 0), _END))
+            self._queue.append((self._link.due(self._loop.time(), 0), _END))
             self.deliver()
         elif self._lost and self._end_delivered and self.other is not None and self.other.transport:
             # The other end was left open for answers, which nobody takes now.
@@ -173,7 +175,7 @@ class Endpoint(asyncio.Protocol):
 
 
 class ProxyListener:
-    """The listening end that stands for one node: each connection to it is carried on to that node."""
+    """A listener in a node's place: relays each connection to that node."""
 
     def __init__(self, target: str, delay_seconds: float, bytes_per_second: float | None) -> None:
         self.target = target
@@ -185,7 +187,7 @@ class ProxyListener:
         self._tasks = TaskSet(_log_failure)
 
     async def open(self, listen: str) -> str:
-        """Listens at an endpoint and gives the one it got, which differs for port 0."""
+        """Listen at an endpoint; return the one bound, which differs for port 0."""
         loop = asyncio.get_running_loop()
         if listen.startswith("ipc://"):
             self._server = await loop.create_unix_server(self._accept, _unix_path(listen))
@@ -195,7 +197,7 @@ class ProxyListener:
         return f"tcp://{host}:{server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Stops listening and ends every connection at once."""
+        """Stop listening and end every connection at once."""
         if self._server is not None:
             self._server.close()
         for end in tuple(self._ends):
@@ -204,13 +206,13 @@ class ProxyListener:
 
     def _accept(self) -> Endpoint:
         loop = asyncio.get_running_loop()
-        near, far = (Endpoint(line, loop, self._ends) for line in (self.inward, self.outward))
+        near, far = (Endpoint(link, loop, self._ends) for link in (self.inward, self.outward))
         near.other, far.other = far, near
         self.connections += 1
-        self._tasks.start(self._carry_on(near, far))
+        self._tasks.start(self._connect_target(near, far))
         return near
 
-    async def _carry_on(self, near: Endpoint, far: Endpoint) -> None:
+    async def _connect_target(self, near: Endpoint, far: Endpoint) -> None:
         try:
             await connect(lambda: far, self.target)
         except OSError:
@@ -219,11 +221,11 @@ class ProxyListener:
 
 
 def _log_failure(error: BaseException) -> None:
-    log.error("a connection could not be carried on", exc_info=error)
+    log.error("a connection could not be relayed", exc_info=error)
 
 
 async def connect(make: Callable[[], asyncio.Protocol], endpoint: str) -> asyncio.BaseTransport:
-    """Opens a connection to `tcp://HOST:PORT` or `ipc://@NAME`; raises OSError."""
+    """Open a connection to `tcp://HOST:PORT` or `ipc://@NAME`; raises OSError."""
     loop = asyncio.get_running_loop()
     if endpoint.startswith("ipc://"):
         return (await loop.create_unix_connection(make, _unix_path(endpoint)))[0]
@@ -241,31 +243,31 @@ def _host_and_port(endpoint: str) -> tuple[str, int]:
 
 
 async def serve(spec: dict[str, Any]) -> None:
-    """Opens every door and relays until SIGTERM, or until the supervisor is gone."""
+    """Open every listener and relay until SIGTERM, or until the supervisor is gone."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     exit_when_parent_dies(loop, ended.set)
-    doors, endpoints = [], []
-    for listen, target in spec["doors"]:
-        door = ProxyListener(target, spec["delay_seconds"], spec["bytes_per_second"])
-        endpoints.append(await door.open(listen))
-        doors.append(door)
-    print(json.dumps({"doors": endpoints}), flush=True)
+    listeners, endpoints = [], []
+    for listen, target in spec["listeners"]:
+        listener = ProxyListener(target, spec["delay_seconds"], spec["bytes_per_second"])
+        endpoints.append(await listener.open(listen))
+        listeners.append(listener)
+    print(json.dumps({"listeners": endpoints}), flush=True)
     await ended.wait()
     figures = {
         "cpu_seconds": time.process_time(),
-        "bytes": sum(door.inward.bytes + door.outward.bytes for door in doors),
-        "connections": sum(door.connections for door in doors),
+        "bytes": sum(listener.inward.bytes + listener.outward.bytes for listener in listeners),
+        "connections": sum(listener.connections for listener in listeners),
     }
     print(json.dumps({"figures": figures}), flush=True)
-    for door in doors:
-        await door.close()
+    for listener in listeners:
+        await listener.close()
 
 
 def main() -> int:
-    """The exit code: 1 with a line that says why where a door could not be opened."""
+    """Run the relay; return the exit code, 1 where a listener cannot be opened."""
     try:
         asyncio.run(serve(json.loads(sys.argv[1])))
     except OSError as error:

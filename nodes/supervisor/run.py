@@ -1,7 +1,4 @@
-"""A whole job from Python: `shadowsync.run`, in a script, in a thread or in a notebook.
-
-The job that goes on with a run.
-"""
+"""A whole job from Python: `shadowsync.run`, and the job that resumes a run."""
 
 from __future__ import annotations
 
@@ -31,10 +28,12 @@ Ended: TypeAlias = tuple[ExitCode, str, Report | None]
 
 
 class RunFailed(ShadowSyncError):
-    """A job did not end with exit code 0: it was stopped or interrupted, or finished although a node died.
+    """A job did not end with exit code 0.
+
+    It was stopped or interrupted, or finished although a node died.
 
     Attributes:
-        report: what the run left, or None where there is no report.
+        report: of the run, or None where there is no report.
         exit_code: what `shadowsync run` would have ended with.
     """
 
@@ -107,12 +106,12 @@ class _Caller:
         self._ready = threading.Event()
         self.error: BaseException | None = None
 
-    async def accompany(self, job: Job) -> Ended:
-        """Runs the job on this thread's loop."""
+    async def run_job(self, job: Job) -> Ended:
+        """Run the job on this thread's loop."""
         self._loop = asyncio.get_running_loop()
         seconds = self._shown.period_seconds
         self._supervisor = Supervisor(
-            job, self._tell, self._starter, progress_seconds=seconds, began=self._shown.begin
+            job, self._on_progress, self._starter, progress_seconds=seconds, began=self._shown.begin
         )
         self._ready.set()
         try:
@@ -125,11 +124,11 @@ class _Caller:
         return code, text, report
 
     def interrupt(self) -> None:
-        """From another thread: what Ctrl-C does to `shadowsync run`."""
+        """Interrupt the job from another thread, as Ctrl-C does."""
         if self._ready.wait(1.0) and self._loop is not None and self._supervisor is not None:
             self._loop.call_soon_threadsafe(self._supervisor.interrupt)
 
-    def _tell(self, status: dict[str, Any]) -> None:
+    def _on_progress(self, status: dict[str, Any]) -> None:
         if self.error is not None:
             return
         try:
@@ -148,10 +147,10 @@ def _supervise(job: Job, caller: _Caller) -> Ended:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        with _handlers_put_back():
-            return asyncio.run(caller.accompany(job))
+        with _restored_handlers():
+            return asyncio.run(caller.run_job(job))
     with ThreadPoolExecutor(1, "shadowsync-run") as pool:
-        ended = pool.submit(asyncio.run, caller.accompany(job))
+        ended = pool.submit(asyncio.run, caller.run_job(job))
         while True:
             try:
                 return ended.result()
@@ -160,8 +159,8 @@ def _supervise(job: Job, caller: _Caller) -> Ended:
 
 
 @contextmanager
-def _handlers_put_back() -> Iterator[None]:
-    """A loop that closes leaves the default handlers, not those that were there before it."""
+def _restored_handlers() -> Iterator[None]:
+    """Restore signal handlers: a loop that closes leaves the default ones."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -178,7 +177,7 @@ def _handlers_put_back() -> Iterator[None]:
 
 
 def resumed_job(run_folder: Path, overrides: Iterable[str], which: Literal["last", "best"]) -> Job:
-    """The job of a run's folder, to be gone on with from its last or best checkpoint, in a folder beside it.
+    """Make the job that resumes a run from its last or best checkpoint, in a folder beside it.
 
     Raises CheckpointError if the folder is no run's or has no such checkpoint, JobFileError for overrides
     that cannot be used. What else may differ is checked by the coordinator, see `RestoredRun`.
@@ -191,7 +190,7 @@ def resumed_job(run_folder: Path, overrides: Iterable[str], which: Literal["last
         raise CheckpointError(
             f"its job.json cannot be read ({error})", where=str(folder), remedy="give the folder of a run"
         ) from error
-    own = {"run.directory": str(folder.parent), "start.checkpoint": str(folder), "start.which": which}
+    resumed = {"run.directory": str(folder.parent), "start.checkpoint": str(folder), "start.which": which}
     tree.pop("start", None)
-    settings = [f"{key}={json.dumps(value)}" for key, value in own.items()]
+    settings = [f"{key}={json.dumps(value)}" for key, value in resumed.items()]
     return with_sync_nodes(job_of_tree(tree, [*settings, "start.resume=true", *overrides]), may_import=True)

@@ -1,10 +1,9 @@
-"""How the processes of a job are started: forked from a server that has imported all, or each by itself.
+"""Starting the processes of a job: forked from a server that has imported all, or spawned.
 
-The client of a job's fork server, see `fork_server`.
-
-An order is a JSON object in one message, `{"request", "arguments", "environment", "folder"}`, with the
-descriptors of standard input, output and error. The answers are `{"request", "pid"}` with a descriptor of the
-process, or `{"request", "refused"}`; and when the process has ended `{"request", "code"}`.
+The client of a job's fork server, see `fork_server`. A request is a JSON object in one message, `{"request",
+"arguments", "environment", "folder"}`, with the descriptors of standard input, output and error. The answers
+are `{"request", "pid"}` with a descriptor of the process, or `{"request", "refused"}`; and when the process
+has ended `{"request", "code"}`.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ...pipeline.errors import ClusterError, JobFileError
-from ..runtime.process import FORK_SERVER, ONE_THREAD, python, room
+from ..runtime.process import FORK_SERVER, ONE_THREAD, command_line_room, python
 from .fork_server import MESSAGE_BYTES
 
 METHOD_VARIABLE = "SHADOWSYNC_START_METHOD"
 METHODS = ("forkserver", "spawn")
 
 
-class Started(Protocol):
+class StartedProcess(Protocol):
     """A process in a session of its own, whose standard input is a pipe that this process holds.
 
     Attributes:
@@ -41,31 +40,31 @@ class Started(Protocol):
     output: asyncio.StreamReader
 
     def signal(self, number: int) -> None:
-        """Sends it a signal; nothing happens if it has ended."""
+        """Send it a signal; nothing happens if it has ended."""
         ...
 
     def close(self) -> None:
-        """Ends its standard input and lets go of its output; may be called again."""
+        """End its standard input and close its output; may be called again."""
         ...
 
     async def wait(self) -> int:
-        """Waits for its end; gives the exit code, or minus the number of the signal that killed it."""
+        """Wait for its end; return the exit code, or minus the number of the signal that killed it."""
         ...
 
 
 class Starter(Protocol):
-    """Starts processes. One asyncio loop calls; `close` may also be called where there was none."""
+    """Starts processes on one asyncio loop; `close` may also be called without a loop."""
 
-    async def start(self, arguments: Sequence[str], *, torch: bool) -> Started:
-        """Starts `python ARGUMENTS`; `torch`: whether it will import torch. Raises ClusterError."""
+    async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:
+        """Start `python ARGUMENTS`; `torch`: whether it will import torch. Raises ClusterError."""
         ...
 
     def close(self) -> None:
-        """Ends what the starter itself has started; its processes have ended, or end by themselves."""
+        """End what the starter itself has started; its processes have ended, or end by themselves."""
         ...
 
 
-class _Spawned:
+class _SpawnedProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         self._process = process
@@ -85,11 +84,11 @@ class _Spawned:
 
 
 class SpawnStarter:
-    """Every process is an interpreter of its own."""
+    """A starter for which every process is a new interpreter."""
 
-    async def start(self, arguments: Sequence[str], *, torch: bool) -> Started:  # noqa: ARG002
-        """See `Starter`."""
-        return _Spawned(
+    async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:  # noqa: ARG002
+        """Start `python ARGUMENTS`; see `Starter`."""
+        return _SpawnedProcess(
             await asyncio.create_subprocess_exec(
                 sys.executable,
                 *arguments,
@@ -102,11 +101,14 @@ class SpawnStarter:
         )
 
     def close(self) -> None:
-        """See `Starter`; there is nothing."""
+        """Do nothing: it has started nothing of its own."""
 
 
 def start_method() -> str:
-    """The method that SHADOWSYNC_START_METHOD names; else "forkserver" where the system can, else "spawn"."""
+    """Return the method that SHADOWSYNC_START_METHOD names.
+
+    By default "forkserver" where the system can, else "spawn". Raises JobFileError for another name.
+    """
     # Forking after imports is safe on Linux alone, and so are descriptors of processes there.
     able = sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
     given = os.environ.get(METHOD_VARIABLE) or ("forkserver" if able else "spawn")
@@ -120,7 +122,7 @@ def start_method() -> str:
 
 
 def make_starter() -> Starter:
-    """The starter of this machine. Call it early: a fork server begins to import at once."""
+    """Make this machine's starter. To be called early: a fork server begins to import at once."""
     if start_method() == "spawn":
         return SpawnStarter()
 
@@ -135,11 +137,11 @@ log = logging.getLogger(__name__)
 def open_server(
     environment: Mapping[str, str], *options: str
 ) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
-    """Starts a server; gives its process, the socket of the part without torch, and that of the other."""
+    """Start a server; return its process, the socket of the part without torch, and the other's."""
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
     theirs = [pair[1] for pair in pairs]
     process = subprocess.Popen(
-        python(FORK_SERVER, *(str(end.fileno()) for end in theirs), *options, room()),
+        python(FORK_SERVER, *(str(end.fileno()) for end in theirs), *options, command_line_room()),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         env=dict(environment),
@@ -150,7 +152,7 @@ def open_server(
     return process, pairs[0][0], pairs[1][0]
 
 
-def send_order(
+def send_request(
     server: socket.socket,
     request: int,
     arguments: Sequence[str],
@@ -159,18 +161,18 @@ def send_order(
     environment: Mapping[str, str] | None = None,
     folder: str = "",
 ) -> None:
-    """Orders a process; `streams` become its standard input, output and error."""
-    order = {
+    """Request a process; `streams` become its standard input, output and error."""
+    body = {
         "request": request,
         "arguments": list(arguments),
         "environment": dict(environment or {}),
         "folder": folder,
     }
-    socket.send_fds(server, [json.dumps(order).encode()], streams)
+    socket.send_fds(server, [json.dumps(body).encode()], streams)
 
 
 def receive_answer(server: socket.socket) -> tuple[dict[str, Any], int | None] | None:
-    """One answer, and the descriptor of a process if one has started; None where the server has ended."""
+    """Receive an answer, and a started process's descriptor; None where the server has ended."""
     try:
         message, descriptors, _, _ = socket.recv_fds(server, MESSAGE_BYTES, 1)
     except ConnectionResetError:
@@ -180,8 +182,8 @@ def receive_answer(server: socket.socket) -> tuple[dict[str, Any], int | None] |
     return json.loads(message), descriptors[0] if descriptors else None
 
 
-class _Forked:
-    """A forked process; `process` is its descriptor, with which no other one is ever signalled."""
+class _ForkedProcess:
+    """A forked process; `process` is its descriptor, so that no other process is ever signalled."""
 
     def __init__(
         self,
@@ -218,19 +220,19 @@ class _Forked:
             os.close(self._process)
 
 
-class _Part:
-    """One of the two serving processes, as this side sees it."""
+class _ServerConnection:
+    """The connection to one of the two serving processes."""
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
         self._answers: dict[int, asyncio.Future[tuple[int, int]]] = {}
-        self._processes: dict[int, _Forked] = {}
+        self._processes: dict[int, _ForkedProcess] = {}
         self._codes: dict[int, int] = {}
         # The one that watches the socket.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._gone = False
+        self._server_lost = False
 
-    async def start(self, arguments: Sequence[str]) -> _Forked:
+    async def start(self, arguments: Sequence[str]) -> _ForkedProcess:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             loop.add_reader(self._server, self._receive)
@@ -244,9 +246,9 @@ class _Part:
             lambda: asyncio.StreamReaderProtocol(output), os.fdopen(our_output, "rb", buffering=0)
         )
         try:
-            if self._gone:
+            if self._server_lost:
                 raise ClusterError("the fork server is gone")
-            send_order(self._server, request, arguments, (their_input, their_output, their_output))
+            send_request(self._server, request, arguments, (their_input, their_output, their_output))
             pid, process = await answer
         except (ClusterError, OSError, asyncio.CancelledError) as error:
             os.close(our_input)
@@ -257,7 +259,7 @@ class _Part:
         finally:
             os.close(their_input)
             os.close(their_output)
-        forked = self._processes[request] = _Forked(pid, process, our_input, output, transport)
+        forked = self._processes[request] = _ForkedProcess(pid, process, our_input, output, transport)
         if request in self._codes:
             forked.ended(self._codes[request])
         return forked
@@ -287,10 +289,10 @@ class _Part:
             self._answers[request].set_result((int(body["pid"]), process))
 
     def _lose(self) -> None:
-        """Nobody could tell how its processes end: they are killed."""
+        """Kill the processes of a server that is gone: nobody could report how they end."""
         assert self._loop is not None
         self._loop.remove_reader(self._server)
-        self._gone = True
+        self._server_lost = True
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(ClusterError("the fork server is gone"))
@@ -302,18 +304,18 @@ class _Part:
 
 
 class ForkStarter:
-    """Processes are forked from a server, which is started here and imports from now on."""
+    """A starter whose processes are forked from a server, which imports from now on."""
 
     def __init__(self) -> None:
         self._process, light, torch = open_server(os.environ | ONE_THREAD)
-        self._light, self._torch = _Part(light), _Part(torch)
+        self._light, self._torch = _ServerConnection(light), _ServerConnection(torch)
 
-    async def start(self, arguments: Sequence[str], *, torch: bool) -> Started:
-        """See `Starter`."""
+    async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:
+        """Fork a process that runs `python ARGUMENTS`; see `Starter`."""
         return await (self._torch if torch else self._light).start(arguments)
 
     def close(self) -> None:
-        """See `Starter`."""
+        """End the fork server."""
         self._light.close()
         self._torch.close()
         try:

@@ -47,9 +47,15 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Starts the coordinator, then the others; tells the coordinator who died; leaves nothing behind.
+    """Starts the coordinator, then the others; reports deaths to the coordinator; ends all processes.
 
-    Runs on one asyncio loop, in the process of the command line, or of who calls `shadowsync.run`.
+    Runs on one asyncio loop, in the process of the command line, or of the caller of `shadowsync.run`.
+
+    Args:
+        progress: called every `progress_seconds` with what the coordinator's `status` answers.
+        supervised: whether the end of this process's standard input interrupts the job.
+        began: called with the run folder once the coordinator has made it.
+        profile_seconds: for how long to measure, for a profile.
     """
 
     def __init__(
@@ -82,9 +88,9 @@ class Supervisor:
         self.folder: Path | None = None
 
     async def run(self) -> tuple[ExitCode, str, Report | None]:
-        """The whole job: exit code, one line for the user if it isn't 0, and the report if there is one."""
+        """Run the whole job; return the exit code, one line for the user if it isn't 0, and any report."""
         loop = asyncio.get_running_loop()
-        # Elsewhere Python takes no signals; whoever runs this there calls `interrupt`.
+        # Python handles signals on the main thread only; on another one the caller calls `interrupt`.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.interrupt)
@@ -105,19 +111,19 @@ class Supervisor:
                 coordinator.signal(signal.SIGTERM)
             endpoint = await self._endpoint(coordinator)
             if endpoint is None:
-                return self._verdict(coordinator)
+                return self._result(coordinator)
             # Early, so that nothing is left of it when this process is killed.
             self._clear_scratch()
-            self._tell_beginning()
+            self._report_start()
             for role, count in self._job.expected.items():
                 for index in range(count):
                     await self._spawn(role, index, ["--join", endpoint])
-            tasks = [asyncio.create_task(self._accompany(endpoint, coordinator))]
+            tasks = [asyncio.create_task(self._watch_job(endpoint, coordinator))]
             tasks += [asyncio.create_task(self._watch_relay(coordinator))]
             await coordinator.ended.wait()
             await self._wait_for_others()
             await self._emulation.stop()
-            return self._verdict(coordinator)
+            return self._result(coordinator)
         finally:
             for task in tasks:
                 task.cancel()
@@ -127,7 +133,7 @@ class Supervisor:
             self._clear_scratch()
 
     async def _check(self) -> None:
-        """Ends early at an interrupt. Raises JobFileError for a job that cannot be run."""
+        """Check the job; returns early at an interrupt. Raises JobFileError for a job that cannot be run."""
         check = asyncio.create_task(have_checked(self._starter, self._job_file))
         interrupted = asyncio.create_task(self._interrupted.wait())
         await asyncio.wait({check, interrupted}, return_when=asyncio.FIRST_COMPLETED)
@@ -138,7 +144,7 @@ class Supervisor:
         check.cancel()
         await asyncio.gather(check, return_exceptions=True)
 
-    def _tell_beginning(self) -> None:
+    def _report_start(self) -> None:
         if self._began is None or self.folder is None:
             return
         try:
@@ -175,8 +181,8 @@ class Supervisor:
                 await asyncio.wait_for(coordinator.ended.wait(), 0.02)
         return None
 
-    async def _accompany(self, endpoint: str, coordinator: Child) -> None:
-        """The supervisor's own link to the coordinator: tells it of deaths, asks for progress."""
+    async def _watch_job(self, endpoint: str, coordinator: Child) -> None:
+        """Connect to the coordinator: report deaths to it, and request its progress."""
         context = zmq.asyncio.Context()
         socket = context.socket(zmq.DEALER)
         prepare(socket)
@@ -186,16 +192,16 @@ class Supervisor:
         def send(message: Message) -> None:
             send_now(socket, encode(message))
 
-        talk = RpcChannel("the coordinator", send, _refuse)
+        channel = RpcChannel("the coordinator", send, _refuse)
         watchers = [
-            asyncio.create_task(self._tell_exit(talk, child))
+            asyncio.create_task(self._report_exit(channel, child))
             for child in self._children
             if child is not coordinator
         ]
-        watchers += [asyncio.create_task(self._tell_progress(talk))]
+        watchers += [asyncio.create_task(self._show_progress(channel))]
         try:
             while True:
-                talk.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
+                channel.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
         finally:
             for watcher in watchers:
                 watcher.cancel()
@@ -203,36 +209,39 @@ class Supervisor:
             socket.close()
             context.term()
 
-    async def _tell_exit(self, talk: RpcChannel, child: Child) -> None:
+    async def _report_exit(self, channel: RpcChannel, child: Child) -> None:
         await child.ended.wait()
         exited = ChildExited(child.token, child.role, exit_status_text(child.code), ExitCode(child.exit_code))
         with contextlib.suppress(PeerLost, RemoteError):
-            await talk.call(exited, timeout_seconds=10.0)
+            await channel.call(exited, timeout_seconds=10.0)
 
-    async def _tell_progress(self, talk: RpcChannel) -> None:
-        told = False
+    async def _show_progress(self, channel: RpcChannel) -> None:
+        logged = False
         while True:
             await asyncio.sleep(self._progress_seconds)
             try:
-                reply = await talk.call(GetStatus(), timeout_seconds=5.0)
+                reply = await channel.call(GetStatus(), timeout_seconds=5.0)
             except (PeerLost, RemoteError):
                 continue
             try:
                 self._progress(reply.status)
             except Exception:
                 # Whatever it is: the job goes on, and the next status may be shown again.
-                if not told:
+                if not logged:
                     log.exception("the progress cannot be shown")
-                told = True
+                logged = True
 
     async def _watch_relay(self, coordinator: Child) -> None:
-        """Without its relay the job cannot go on: it is interrupted, and `_verdict` says why."""
+        """Interrupt the job if its relay ends, without which it cannot go on; `_result` says why."""
         if self._emulation.relay is not None:
             await self._emulation.relay.ended.wait()
             coordinator.signal(signal.SIGTERM)
 
     def interrupt(self) -> None:
-        """What Ctrl-C does: the first time a checkpoint and a report, then the end at once. On the loop."""
+        """Interrupt the job, as Ctrl-C does; on the loop.
+
+        The first time for a checkpoint and a report, then for the end at once.
+        """
         self._interrupts += 1
         self._interrupted.set()
         coordinator = self._children[0] if self._children else None
@@ -246,34 +255,34 @@ class Supervisor:
 
     async def _wait_for_others(self) -> None:
         waits = [asyncio.ensure_future(child.ended.wait()) for child in self._children]
-        # After a coordinator that died nobody tells the others to end.
-        patience = 4.0 if self._children[0].code == 0 or self.folder is not None else 0.5
-        await asyncio.wait(waits, timeout=0.5 if (self._children[0].code or 0) < 0 else patience)
+        # If the coordinator died, nobody tells the others to end.
+        timeout_seconds = 4.0 if self._children[0].code == 0 or self.folder is not None else 0.5
+        await asyncio.wait(waits, timeout=0.5 if (self._children[0].code or 0) < 0 else timeout_seconds)
         for wait in waits:
             wait.cancel()
 
     async def _end_all(self) -> None:
-        for number, patience in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
+        for number, timeout_seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
             living = [child for child in self._children if not child.ended.is_set()]
             for child in living:
                 child.signal(signal.SIGCONT)
                 child.signal(number)
             if living:
                 waits = [asyncio.ensure_future(child.ended.wait()) for child in living]
-                await asyncio.wait(waits, timeout=patience)
+                await asyncio.wait(waits, timeout=timeout_seconds)
                 for wait in waits:
                     wait.cancel()
         for child in self._children:
             await child.close()
 
-    def _verdict(self, coordinator: Child) -> tuple[ExitCode, str, Report | None]:
+    def _result(self, coordinator: Child) -> tuple[ExitCode, str, Report | None]:
         report = None
         if self.folder is not None and (self.folder / "report.json").exists():
             report = read_report(self.folder / "report.json")
-            if (network := self._emulation.note()) is not None:
+            if (network := self._emulation.report_entry()) is not None:
                 report = report.model_copy(update={"network": network})
                 rewrite_texts(self.folder, report)
-        if (relay := self._emulation.verdict()) is not None:
+        if (relay := self._emulation.failure()) is not None:
             return *relay, report
         if coordinator.code is not None and coordinator.code < 0:
             text, code = (
@@ -284,7 +293,7 @@ class Supervisor:
                 text, code = "interrupted", ExitCode.INTERRUPTED
             if self.folder is not None:
                 text += resume_hint(self.folder) or (
-                    f"; no checkpoint was written; what was trained is noted in {self.folder}/ledger.sqlite"
+                    f"; no checkpoint was written; {self.folder}/ledger.sqlite records what was trained"
                 )
             return code, text, None
         return coordinator.exit_code, coordinator.last_line(), report

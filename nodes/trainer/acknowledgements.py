@@ -1,4 +1,4 @@
-"""What workers trained or left out, told to the coordinator until confirmed, then confirmed to the worker."""
+"""Acknowledgements of batches: sent to the coordinator until confirmed, then confirmed to the worker."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from ...pipeline.wire.control_messages import LeftOutBatch, TrainedBatch, Traine
 from ...pipeline.wire.rpc_channel import RpcChannel
 from ..worker.batches import BatchAck
 
-LOOK_SECONDS = 0.05
+CHECK_SECONDS = 0.05
 FLUSH_SECONDS = 0.2
 # Readers keep what is not confirmed: a few large batches are much of the memory that they have for it.
 FLUSH_RECORDS = 8
-ASK_SECONDS = 120.0
-RECORDS_AT_ONCE = 1024
+REQUEST_SECONDS = 120.0
+MAX_RECORDS = 1024
 
 log = logging.getLogger(__name__)
 
 
 class AckSender:
-    """Gathers records from the workers' threads and tells them to the coordinator in batches.
+    """Gathers acknowledgements from the workers' threads and sends several in one message.
 
-    The queue is bounded by the readers' credit: a delivery counts as done only once it is confirmed here,
-    and readers keep a bounded number of those.
+    The queue is bounded by the readers' credit: a delivery counts as done only once it is confirmed here, and
+    readers keep a bounded number of those.
+
+    Args:
+        confirmed: called on the loop with each acknowledgement that the coordinator has recorded.
+        synced_iterations: returns the iterations that a synchronization covered, for each message.
     """
 
     def __init__(
@@ -40,22 +44,22 @@ class AckSender:
         self._confirmed = confirmed
         self._synced_iterations = synced_iterations
         self._records: queue.SimpleQueue[BatchAck] = queue.SimpleQueue()
-        self._told_at = -math.inf
+        self._sent_at = -math.inf
         self.confirmed_examples = 0
         self.left_out_examples = 0
 
     def put(self, record: BatchAck) -> None:
-        """Any thread may call."""
+        """Queue an acknowledgement; any thread may call."""
         self._records.put(record)
 
     async def run(self) -> None:
-        """Tells and confirms until cancelled; raises `RemoteError` if the coordinator refuses."""
+        """Send and confirm until cancelled; raises `RemoteError` if the coordinator refuses."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             now = time.monotonic()
             if not self.due(now):
                 continue
-            self._told_at = now
+            self._sent_at = now
             records = self._take()
             request = TrainedBatches(
                 tuple(
@@ -66,7 +70,7 @@ class AckSender:
                 tuple(LeftOutBatch(r.id, r.examples, r.left_out) for r in records if r.left_out),
                 self._synced_iterations(),
             )
-            await self._coordinator.call(request, timeout_seconds=ASK_SECONDS)
+            await self._coordinator.call(request, timeout_seconds=REQUEST_SECONDS)
             for record in records:
                 if record.left_out:
                     self.left_out_examples += record.examples
@@ -75,12 +79,15 @@ class AckSender:
                 self._confirmed(record)
 
     def due(self, now: float) -> bool:
-        """Whether what waits should be told: one message for several costs hardly more than for one."""
+        """Return whether what waits should be sent.
+
+        One message for several costs hardly more than for one.
+        """
         waiting = self._records.qsize()
-        return waiting >= FLUSH_RECORDS or (waiting > 0 and now - self._told_at >= FLUSH_SECONDS)
+        return waiting >= FLUSH_RECORDS or (waiting > 0 and now - self._sent_at >= FLUSH_SECONDS)
 
     def _take(self) -> list[BatchAck]:
         records: list[BatchAck] = []
-        while len(records) < RECORDS_AT_ONCE and not self._records.empty():
+        while len(records) < MAX_RECORDS and not self._records.empty():
             records.append(self._records.get())
         return records

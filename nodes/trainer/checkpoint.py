@@ -1,7 +1,4 @@
-"""A trainer's files of a checkpoint: what it holds at one moment, and how that is written.
-
-A trainer's part of a checkpoint, and what it takes over from one.
-"""
+"""A trainer's part of a checkpoint: a snapshot of what it holds, and its files."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from ..replica.replica import TrainerContext
 
 @dataclass(frozen=True)
 class TrainerSnapshot:
-    """Copies in the host's memory, float32 [numel] but for the step count; nobody writes them.
+    """Copies in the host's memory, float32 [numel] but for the iterations; nobody writes them.
 
     Attributes:
         state: the algorithm's, with the tensors of its `state_names`.
@@ -42,27 +39,35 @@ class TrainerSnapshot:
 
     @classmethod
     def take(cls, shared: TrainerContext, algorithm: Algorithm) -> TrainerSnapshot:
-        """What a trainer holds now. Workers may train meanwhile: each element is as it was at some moment of
-        the copy, as in any snapshot of a round. Call it where no round writes the algorithm's state."""
+        """Copy what a trainer holds now.
+
+        Workers may train meanwhile: each element is as it was at some moment of the copy, as in any snapshot
+        of a round. To be called where no round writes the algorithm's state.
+        """
         state = algorithm.state()
         tensors = {name: value.clone() for name, value in state.tensors.items()}
-        own = algorithm.global_model().clone() if algorithm.model.value == ModelOrigin.GLOBAL else None
+        global_model = (
+            algorithm.global_model().clone() if algorithm.model.value == ModelOrigin.GLOBAL else None
+        )
         return cls(
             replica=shared.replica.snapshot(shared.replica.whole),
             optimizer={name: v.detach().to("cpu", copy=True) for name, v in shared.optimizer.state.items()},
             iterations=tuple(int(count) for count in shared.iterations),
             state=AlgorithmState(state.completed_rounds, tensors),
-            global_model=own,
+            global_model=global_model,
         )
 
     def model(self, origin: str) -> torch.Tensor | None:
-        """The model that comes out, if one trainer alone can tell."""
+        """Return the model that comes out, if one trainer alone has it."""
         models = {ModelOrigin.REPLICAS.value: self.replica, ModelOrigin.GLOBAL.value: self.global_model}
         return models.get(origin)
 
 
 def write_trainer(directory: Path, index: int, snapshot: TrainerSnapshot) -> list[FileEntry]:
-    """Writes trainer `index`'s replica and optimizer state. Any thread may call; raises ResourceError."""
+    """Write trainer `index`'s replica and optimizer state.
+
+    Any thread may call; raises ResourceError.
+    """
     name = f"trainer-{index}"
     moments = {f"optimizer.{key}": value.numpy() for key, value in snapshot.optimizer.items()}
     tensors = {"replica": snapshot.replica.numpy(), **moments}
@@ -71,26 +76,33 @@ def write_trainer(directory: Path, index: int, snapshot: TrainerSnapshot) -> lis
 
 
 def write_algorithm(directory: Path, state: AlgorithmState) -> list[FileEntry]:
-    """Writes the algorithm's state, if it has any. Any thread may call; raises ResourceError."""
+    """Write the algorithm's state, if it has any.
+
+    Any thread may call; raises ResourceError.
+    """
     if not state.tensors:
         return []
-    own = {key: value.numpy() for key, value in state.tensors.items()}
+    tensors = {key: value.numpy() for key, value in state.tensors.items()}
     metadata = {"role": "algorithm", "completed_rounds": str(state.completed_rounds)}
-    return write_tensors(directory, "algorithm", own, metadata)
+    return write_tensors(directory, "algorithm", tensors, metadata)
 
 
 def write_dense(directory: Path, layout: FlatLayout, dense: torch.Tensor, origin: str) -> list[FileEntry]:
-    """Writes the model that comes out of the run, `dense` float32 [numel], by parameter name. `origin` is
-    part of the file's name, since a second one may be asked for while the first is still put together. Any
-    thread may call; raises ResourceError."""
+    """Write the model that comes out of the run, `dense` float32 [numel], by parameter name.
+
+    `origin` is part of the file's name, since a second model may be requested while the first is still
+    composed. Any thread may call; raises ResourceError.
+    """
     named = {span.name: view.numpy() for span, view in layout.views(dense)}
     return write_tensors(directory, f"dense-{origin}", named, {"role": "dense"})
 
 
 def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, numel: int) -> torch.Tensor:
-    """The single model out of the files of a checkpoint that is being written: the slices of the center put
-    together, or the mean of the replicas, float32 [numel]. So it is the model of exactly what is saved, and
-    no round has to be run for it. Raises CheckpointError for files that lack a part of it."""
+    """Compose the single model from the files of a checkpoint that is being written, float32 [numel].
+
+    It is made of the slices of the center, or is the mean of the replicas. So it is the model of exactly what
+    is saved, and no round has to be run for it. Raises CheckpointError for files that lack a part of it.
+    """
     files = list(entries)
     parts = {ModelOrigin.CENTER.value: _center, ModelOrigin.MEAN.value: _mean}[origin](
         directory, files, numel
@@ -105,9 +117,9 @@ def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, nu
 def _center(directory: Path, files: list[FileEntry], numel: int) -> Float32Array:
     whole, covered = np.empty(numel, np.float32), 0
     for role in sorted({entry.role for entry in files if entry.role.startswith("sync-")}):
-        mine = [entry for entry in files if entry.role == role]
-        reader = TensorReader(directory, mine)
-        start = int(reader.metadata[mine[0].name]["start"])
+        own_files = [entry for entry in files if entry.role == role]
+        reader = TensorReader(directory, own_files)
+        start = int(reader.metadata[own_files[0].name]["start"])
         values = reader.read("center")
         whole[start : start + len(values)] = values
         covered += len(values)
@@ -129,11 +141,11 @@ Model = Callable[[str], Awaitable[torch.Tensor | None]]
 
 
 class TrainerCheckpoint:
-    """Runs on the control thread; copies and writes are made on others.
+    """Writes a trainer's part of checkpoints; runs on the control thread, copies and writes on others.
 
     Args:
         snapshots: runs the copying where no round writes the algorithm's state meanwhile.
-        model: the model that comes out, once training has ended.
+        model: returns the model that comes out, once training has ended.
     """
 
     def __init__(
@@ -147,42 +159,45 @@ class TrainerCheckpoint:
 
     @property
     def bytes(self) -> int:
-        """Of this trainer's own part of a checkpoint: its replica and its optimizer's state."""
+        """Bytes of this trainer's own part of a checkpoint: its replica and optimizer state."""
         state = sum(value.nbytes for value in self._shared.optimizer.state.values())
         return int(self._shared.replica.numel * torch.float32.itemsize + state)
 
     async def checkpoint(self, request: WriteCheckpoint) -> WriteCheckpointReply:
-        """Writes this trainer's files into `directory`; with `dense` also the algorithm's state and the model
-        that `model` names: the one that comes out after training, and while training goes on (`running`) only
-        if this trainer alone can tell it. Raises JobFileError for numbers that are not finite: they take no
-        good checkpoint's place; but where the model that came out is finite, only this trainer's own part is
-        left out. The answer's `ready` is whether the model could be had."""
+        """Write this trainer's files into `directory`.
+
+        With `dense` also the algorithm's state and the model that `model` names: the one that comes out after
+        training, and while training goes on (`running`) only if this trainer alone has it. Raises
+        JobFileError for numbers that are not finite: they take no good checkpoint's place; but where the
+        model that came out is finite, only this trainer's own part is left out. The reply's `ready` is
+        whether the model was available.
+        """
         directory, origin, running, dense = Path(request.directory), request.model, request.running, None
         if request.dense and not running:
             dense = await self._model(origin)
             if dense is None:
                 return WriteCheckpointReply((), ready=False)
         snapshot = await self._snapshots(lambda: TrainerSnapshot.take(self._shared, self._algorithm))
-        sound = _are_finite(snapshot.replica, *snapshot.optimizer.values())
-        if not sound and dense is None:
-            raise self._unsound("the replica, or the optimizer's state,")
+        finite = _are_finite(snapshot.replica, *snapshot.optimizer.values())
+        if not finite and dense is None:
+            raise self._not_finite_error("the replica, or the optimizer's state,")
         if request.dense and running:
             dense = snapshot.model(origin)
         if dense is not None and not _are_finite(dense):
-            raise self._unsound("the model")
+            raise self._not_finite_error("the model")
 
         def write() -> list[FileEntry]:
-            entries = write_trainer(directory, self._index, snapshot) if sound else []
+            entries = write_trainer(directory, self._index, snapshot) if finite else []
             if dense is not None:
-                # On a device of its own until now, if it is the replica itself.
+                # The replica itself may be on a device.
                 entries += write_dense(directory, self._shared.layout, dense.to("cpu"), origin)
-            if request.dense and sound:
+            if request.dense and finite:
                 entries += write_algorithm(directory, snapshot.state)
             return entries
 
         return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))
 
-    def _unsound(self, what: str) -> JobFileError:
+    def _not_finite_error(self, what: str) -> JobFileError:
         return JobFileError(
             f"{what} of trainer-{self._index} has numbers that are not finite",
             where="trainer.lr",
@@ -190,7 +205,7 @@ class TrainerCheckpoint:
         )
 
     async def compose(self, request: ComposeModel) -> WriteCheckpointReply:
-        """Writes the single model that the `files` in `directory` make, see `compose_model`."""
+        """Write the single model that the `files` in `directory` make; see `compose_model`."""
         directory, origin, given = Path(request.directory), request.model, list(request.files)
 
         def write() -> list[FileEntry]:
@@ -201,6 +216,8 @@ class TrainerCheckpoint:
 
 
 def _are_finite(*tensors: torch.Tensor) -> bool:
-    """Whether all numbers are. Their sum is finite only then; in float64, so that large ones do not overflow
-    it."""
+    """Return whether all numbers are finite.
+
+    Their sum is finite only then; in float64, so that large numbers do not overflow it.
+    """
     return all(math.isfinite(tensor.sum(dtype=torch.float64)) for tensor in tensors)

@@ -1,4 +1,4 @@
-"""What a trainer starts from, if not from first weights: its part of a checkpoint."""
+"""Restoring a trainer from its part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...pipeline.errors import CheckpointError
 from ...sync_algos.base import AlgorithmState
 from ..replica.replica import TrainerContext
 
-_OPTIMIZER = "optimizer."
+OPTIMIZER_PREFIX = "optimizer."
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What was taken over.
+    """What a trainer took over from a checkpoint.
 
     Attributes:
         model: the model that the checkpoint holds, float32 [numel]: a center begins with it.
@@ -36,10 +36,11 @@ class Restored:
 
 
 def restore_trainer(shared: TrainerContext, index: int) -> Restored | None:
-    """Puts what `job.start` names into a trainer's replica and optimizer, before anything is trained; None if
-    it starts from first weights. Any thread may call. Raises CheckpointError.
+    """Copy what `job.start` names into a trainer's replica and optimizer, before anything is trained.
 
-    A run that goes on gives trainer `index` its own replica and optimizer state back. Where the checkpoint
+    Returns None if the trainer starts from first weights. Any thread may call. Raises CheckpointError.
+
+    A run that is resumed gives trainer `index` its own replica and optimizer state back. Where the checkpoint
     has none of this index, or another algorithm, the replica starts as the model that came out, with the
     optimizer state of one of the saved trainers. A run that starts from another one's checkpoint takes the
     parameters alone.
@@ -50,22 +51,22 @@ def restore_trainer(shared: TrainerContext, index: int) -> Restored | None:
     folder, manifest = open_checkpoint(Path(job.start.checkpoint), which=job.start.which)
     saved = SavedTrainers(folder, manifest)
     if not job.start.resume:
-        return _warm(shared, saved)
+        return _warm_start(shared, saved)
     model, fresh = saved.dense(shared)
     if fresh:
-        raise saved.error(f"it has no {', '.join(fresh[:3])} of this shape; it is of another model")
-    goes_on = saved.algorithm == job.sync.algorithm
-    replica = saved.replica(index) if goes_on else None
+        raise saved.error(f"it has no {', '.join(fresh[:3])} of this shape, so it belongs to another model")
+    same_algorithm = saved.algorithm == job.sync.algorithm
+    replica = saved.replica(index) if same_algorithm else None
     _copy(shared.replica.flat, model if replica is None else replica, "replica", saved)
     for name, values in saved.optimizer(index).items():
         if name not in shared.optimizer.state:
-            raise saved.error(f"its optimizer has {name!r}, that of trainer.optimizer has not")
+            raise saved.error(f"its optimizer has the state {name!r}, which trainer.optimizer does not have")
         _copy(shared.optimizer.state[name], values, name, saved)
-    state = saved.state() if goes_on else None
+    state = saved.state() if same_algorithm else None
     return Restored(model, saved.digest, state, taken=tuple(saved.parameters))
 
 
-def _warm(shared: TrainerContext, saved: SavedTrainers) -> Restored:
+def _warm_start(shared: TrainerContext, saved: SavedTrainers) -> Restored:
     job, flat = shared.job, shared.replica.flat
     if job.start.dense == "none":
         fresh = [span.name for span in shared.layout.spans]
@@ -74,18 +75,20 @@ def _warm(shared: TrainerContext, saved: SavedTrainers) -> Restored:
     taken = tuple(span.name for span in shared.layout.spans if span.name not in fresh)
     unused = sorted(set(saved.parameters) - set(taken))
     if job.start.dense == "all" and (fresh or unused):
-        raise saved.error(f"another model: {', '.join((*fresh, *unused)[:3])} cannot be taken over")
+        raise saved.error(
+            f"it belongs to another model: {', '.join((*fresh, *unused)[:3])} cannot be taken over"
+        )
     # A bias fits wherever a layer has the same width; that alone is nothing in common.
     weights = any(len(span.shape) > 1 for span in shared.layout.spans if span.name in taken)
     if not weights and not saved.shares_tables(job):
-        raise saved.error("another model: no weights and no table of it are of this job")
+        raise saved.error("it belongs to another model: none of its weights and tables are in this job")
     flat.copy_(model)
     return Restored(model, saved.digest, taken=taken, fresh=tuple(fresh))
 
 
 def _copy(target: torch.Tensor, values: torch.Tensor, name: str, saved: SavedTrainers) -> None:
     if target.shape != values.shape:
-        raise saved.error(f"{name} is {list(values.shape)}, the job's is {list(target.shape)}")
+        raise saved.error(f"{name} has the shape {list(values.shape)}, the job's has {list(target.shape)}")
     target.copy_(values)
 
 
@@ -102,14 +105,16 @@ class SavedTrainers:
         self.algorithm = str(manifest.job.get("sync", {}).get("algorithm", ""))
 
     def error(self, what: str) -> CheckpointError:
-        """The error for a checkpoint that does not fit."""
+        """Make the error for a checkpoint that does not fit."""
         return CheckpointError(
             what, where=str(self._folder), remedy="use the checkpoint of a job with this model"
         )
 
     def dense(self, shared: TrainerContext) -> tuple[torch.Tensor, list[str]]:
-        """The model that came out, flat on the CPU, and the names of the parameters that it has not in this
-        shape, which are then the replica's."""
+        """Return the model that came out, flat on the CPU, and the names of parameters that it lacks.
+
+        A parameter of another shape counts as lacking; those keep the replica's values.
+        """
         flat, fresh = shared.replica.flat.detach().cpu().clone(), []
         known = set(self.parameters)
         for span, view in shared.layout.views(flat):
@@ -120,24 +125,27 @@ class SavedTrainers:
         return flat, fresh
 
     def replica(self, index: int) -> torch.Tensor | None:
-        """Trainer `index`'s; None if the checkpoint has none."""
+        """Return trainer `index`'s replica; None if the checkpoint has none."""
         name = f"trainer-{index}"
         return torch.from_numpy(self._reader(name).read("replica")) if name in self._roles else None
 
     def optimizer(self, index: int) -> dict[str, torch.Tensor]:
-        """The optimizer state for trainer `index`: its own, or that of one of the others, since an Adagrad
-        without a history would take steps that are far too long. By name."""
+        """Return the optimizer state for trainer `index`, by name.
+
+        It is its own, or that of one of the others, since an Adagrad without a history would take steps that
+        are far too large.
+        """
         saved = sorted(
             int(role.removeprefix("trainer-")) for role in self._roles if role.startswith("trainer-")
         )
         if not saved:
             raise self.error("it has no trainer's state")
         reader = self._reader(f"trainer-{index if index in saved else saved[index % len(saved)]}")
-        names = [name for name in reader.names if name.startswith(_OPTIMIZER)]
-        return {name.removeprefix(_OPTIMIZER): torch.from_numpy(reader.read(name)) for name in names}
+        names = [name for name in reader.names if name.startswith(OPTIMIZER_PREFIX)]
+        return {name.removeprefix(OPTIMIZER_PREFIX): torch.from_numpy(reader.read(name)) for name in names}
 
     def state(self) -> AlgorithmState | None:
-        """The algorithm's state; None if it had none."""
+        """Return the algorithm's state; None if it had none."""
         if "algorithm" not in self._roles:
             return None
         reader = self._reader("algorithm")
@@ -146,7 +154,7 @@ class SavedTrainers:
         return AlgorithmState(int(rounds.pop()), tensors)
 
     def shares_tables(self, job: Job) -> bool:
-        """Whether the checkpoint has a table of this job."""
+        """Return whether the checkpoint has a table of this job."""
         saved = self._manifest.plan.get("tables", {})
         return any(table.name in saved for table in job.tables)
 

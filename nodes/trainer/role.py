@@ -48,7 +48,7 @@ from ..worker.handle import WorkerHandle
 from .acknowledgements import AckSender
 from .checkpoint import TrainerCheckpoint, TrainerSnapshot
 from .restore import Restored, restore_trainer
-from .worker_pool import WorkerPool, make_crew
+from .worker_pool import WorkerPool, make_worker_pool
 
 HOLD_SECONDS = 5.0
 
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainerRole(Role):
-    """The control side of a trainer; it touches no socket of its threads and never waits for them in line."""
+    """The control side of a trainer; uses no socket of its threads and never blocks on them."""
 
     name: ClassVar[str] = "trainer"
 
@@ -74,19 +74,22 @@ class TrainerRole(Role):
         self._outbox_task: asyncio.Task[None] | None = None
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Binds the socket that other trainers reach this one at; without peers a trainer only connects."""
+        """Bind the socket that other trainers connect to.
+
+        Returns an empty endpoint where the algorithm needs no peers: the trainer only connects.
+        """
         if not self._algorithm.needs_peers:
             return ""
         self._socket = PeerListener(context, address)
         return self._socket.endpoint
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
-        """Builds the model and the flat replica with its first weights."""
+        """Build the model and the flat replica with its first weights, or those restored."""
         self._node = node
         torch.set_num_threads(1)
         # A step's activations are freed at its end; without this each step faults their pages in again.
         tune_malloc()
-        self._crew = make_crew(self._job, node)
+        self._crew = make_worker_pool(self._job, node)
         self._shared = await self._crew.prepare()
         self._keeping = TrainerCheckpoint(
             self._shared, self._algorithm, node.index, self._between_rounds, self._model
@@ -108,7 +111,7 @@ class TrainerRole(Role):
         )
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Does what the coordinator asks; raises ProtocolError for what a trainer does not answer."""
+        """Answer a request of the coordinator; raises ProtocolError for one of another role."""
         handlers: dict[type[Request[Any]], Callable[[Any], Awaitable[Reply]]] = {
             ConnectPeers: self._connect_peers,
             Begin: self._begin,
@@ -128,7 +131,7 @@ class TrainerRole(Role):
         return await handlers[type(request)](request)
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far, over all workers."""
+        """Return counts so far, over all workers."""
         if self._crew is None or not self._workers:
             return {}
         total = self._crew.metrics()
@@ -139,25 +142,25 @@ class TrainerRole(Role):
         return total | (self._sync.metrics() if self._sync else {})
 
     def process_metrics(self) -> dict[str, float]:
-        """See `Role.process_metrics`: of worker processes."""
+        """Return CPU seconds and memory of worker processes."""
         return self._crew.process_metrics() if self._crew is not None else {}
 
     def process_threads(self) -> dict[str, list[float]]:
-        """See `Role.process_threads`: of worker processes."""
+        """Return what the threads of worker processes used."""
         return self._crew.process_threads() if self._crew is not None else {}
 
     def progress(self, examples: int) -> None:
-        """See `Role.progress`; the schedule of the learning rates goes by it."""
+        """Record the examples of all trainers; the learning rates' schedule follows them."""
         if self._outbox is not None:
             self._shared.count.update(examples, self._outbox.confirmed_examples)
 
     async def trace_processes(self, seconds: float) -> list[ProcessTrace]:
-        """See `Role.trace_processes`: those of the workers."""
+        """Trace the worker processes."""
         traced = await self._crew.trace(seconds) if self._crew is not None else []
         return [process_trace(str(found["process"]), int(found["pid"]), found) for found in traced]
 
     async def close(self) -> None:
-        """Ends the threads and processes."""
+        """End the threads and processes."""
         if self._outbox_task is not None:
             self._outbox_task.cancel()
         threads: list[WorkerPool | Synchronizer] = [

@@ -1,4 +1,4 @@
-"""How a trainer gets its workers: threads of its own, or processes over shared memory."""
+"""A trainer's workers: threads of its own, or processes over shared memory."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from ..runtime.role import NodeContext
 from ..runtime.threads import ThreadBridge
 from ..shadow.fixed_rate import FixedRate, WorkerRounds
 from ..worker.batches import BatchAck
-from ..worker.handle import Held, WorkerHandle
+from ..worker.handle import HoldResult, WorkerHandle
 from ..worker.process_channel import WorkerProcessConfig
 from ..worker.process_parent import ProcessWorker
 from ..worker.worker import Worker
 
-TRACED_SECONDS = 3.0
+# For the answer of a process, after the time that it traces.
+TRACE_REPLY_SECONDS = 3.0
 
 
 class WorkerPool(ABC):
-    """The workers of one trainer, from before they know anybody. Its methods are the control thread's, but
-    for what says otherwise.
+    """The workers of one trainer, made before the other members of the job are known.
+
+    Its methods are the control thread's, but for what says otherwise.
 
     Attributes:
         workers: all of them, once `meet` was called.
@@ -41,7 +43,7 @@ class WorkerPool(ABC):
 
     @abstractmethod
     async def prepare(self) -> TrainerContext:
-        """Builds what the workers share, and starts what takes long to start."""
+        """Build what the workers share, and start what takes long to start."""
 
     @abstractmethod
     def meet(
@@ -50,37 +52,53 @@ class WorkerPool(ABC):
         trained: Callable[[BatchAck], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
-        """Makes the workers ready to begin. `trained` is called by any thread; `rounds` has one for each
-        worker, or nothing where workers have no part in rounds."""
+        """Make the workers ready to train with the members of the job.
+
+        `trained` is called by any thread; `rounds` has one element for each worker, or none where workers
+        have no part in rounds.
+        """
 
     def metrics(self) -> dict[str, Any]:
-        """Counts so far, over all workers."""
+        """Return counts so far, over all workers."""
         return summed(worker.metrics() for worker in self.workers)
 
     def process_metrics(self) -> dict[str, float]:
-        """CPU seconds and memory of the workers' own processes; pages that several share count in each."""
+        """Return CPU seconds and memory of the workers' own processes.
+
+        Pages that several share count in each.
+        """
         return {}
 
     def process_threads(self) -> dict[str, list[float]]:
-        """See `Role.process_threads`."""
+        """Return what the threads of the workers' own processes used; see `Role.process_threads`."""
         return {}
 
     async def trace(self, seconds: float) -> list[dict[str, Any]]:
-        """See `Role.trace_processes`; without those that tell nothing."""
+        """Trace the workers' own processes; see `Role.trace_processes`.
+
+        Leaves out those that do not answer in time.
+        """
         waits: list[asyncio.Future[Any]] = []
         for worker in self.workers:
             bridge = ThreadBridge[Any]()
             if worker.trace(seconds, bridge.give):
                 waits.append(bridge.result)
-        done, _ = await asyncio.wait(waits, timeout=seconds + TRACED_SECONDS) if waits else (set(), set())
+        done, _ = (
+            await asyncio.wait(waits, timeout=seconds + TRACE_REPLY_SECONDS) if waits else (set(), set())
+        )
         return [future.result() for future in done]
 
-    async def hold(self, last: Sequence[Mapping[str, int]], timeout_seconds: float) -> tuple[Held, bool]:
-        """Stops training after the batches at hand. `last` has, for each worker, what each reader sent to it
-        last. Gives the sums over workers, and whether they are of all: of those that held in time."""
-        waits: list[asyncio.Future[Held]] = []
+    async def hold(
+        self, last: Sequence[Mapping[str, int]], timeout_seconds: float
+    ) -> tuple[HoldResult, bool]:
+        """Stop training after the batches at hand.
+
+        `last` has, for each worker, the last sequence of each reader to it. Returns the sums over the workers
+        that stopped in time, and whether these are all.
+        """
+        waits: list[asyncio.Future[HoldResult]] = []
         for worker, sequences in zip(self.workers, last, strict=True):
-            bridge = ThreadBridge[Held]()
+            bridge = ThreadBridge[HoldResult]()
             worker.hold(sequences, bridge.give)
             waits.append(bridge.result)
         done, late = await asyncio.wait(waits, timeout=timeout_seconds) if waits else (set(), set())
@@ -88,10 +106,10 @@ class WorkerPool(ABC):
         for held in (future.result() for future in done):
             in_flight += held.in_flight
             progressive.merge(held.progressive)
-        return Held(in_flight, progressive), not late
+        return HoldResult(in_flight, progressive), not late
 
     async def collect(self, pass_number: int) -> QualitySums:
-        """The sums of a pass, over all workers."""
+        """Return the sums of a pass, over all workers."""
         total = QualitySums()
         for worker in self.workers:
             bridge = ThreadBridge[QualitySums]()
@@ -100,21 +118,21 @@ class WorkerPool(ABC):
         return total
 
     def stop(self) -> None:
-        """Tells the workers to end."""
+        """Tell the workers to end."""
         for worker in self.workers:
             worker.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits for the end of each; whether all have ended. From a thread of its own."""
+        """Wait for the end of each worker, from a thread of its own; return whether all have ended."""
         ended = [worker.join(timeout_seconds) for worker in self.workers]
         return all(ended)
 
 
 class ThreadWorkerPool(WorkerPool):
-    """Workers are threads of the trainer."""
+    """Workers that are threads of the trainer."""
 
     async def prepare(self) -> TrainerContext:
-        """See `Crew.prepare`."""
+        """Build what the workers share; see `WorkerPool.prepare`."""
         self._shared = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan)
         return self._shared
 
@@ -124,9 +142,9 @@ class ThreadWorkerPool(WorkerPool):
         trained: Callable[[BatchAck], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
-        """See `Crew.meet`."""
+        """Make the workers; see `WorkerPool.meet`."""
         node = self._node
-        fixed = [one if isinstance(one, FixedRate) else None for one in rounds]
+        fixed = [each if isinstance(each, FixedRate) else None for each in rounds]
         self.workers += [
             Worker(
                 index,
@@ -143,7 +161,7 @@ class ThreadWorkerPool(WorkerPool):
 
 
 class ProcessWorkerPool(WorkerPool):
-    """Workers are processes, which build their models while the trainer waits for the others."""
+    """Workers that are processes, which build their models while the trainer waits for the others."""
 
     def __init__(self, job: Job, node: NodeContext) -> None:
         super().__init__(job, node)
@@ -151,13 +169,13 @@ class ProcessWorkerPool(WorkerPool):
         self._memory = SharedMemory.create()
 
     async def prepare(self) -> TrainerContext:
-        """See `Crew.prepare`; returns when every process has built its model."""
+        """Start the processes; returns when each has built its model."""
         shared = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan, self._memory)
         scored = self._memory.scratch(shared.replica.numel)
         node = self._node
         waits: list[asyncio.Future[None]] = []
         for index in range(self._job.trainer.workers):
-            order = WorkerProcessConfig(
+            config = WorkerProcessConfig(
                 job=self._job,
                 trainer=node.name,
                 trainer_index=node.index,
@@ -171,7 +189,7 @@ class ProcessWorkerPool(WorkerPool):
             built = ThreadBridge[None]()
             waits.append(built.result)
             ready = partial(built.give, None)
-            worker = ProcessWorker(node.zmq_context, order, shared.replica.flat, scored, ready, node.fail)
+            worker = ProcessWorker(node.zmq_context, config, shared.replica.flat, scored, ready, node.fail)
             self._processes.append(worker)
             self.workers.append(worker)
         await asyncio.gather(*waits)
@@ -183,32 +201,34 @@ class ProcessWorkerPool(WorkerPool):
         trained: Callable[[BatchAck], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
-        """See `Crew.meet`."""
+        """Send the members of the job to the processes; see `WorkerPool.meet`."""
         for worker in self._processes:
             worker.meet(members, trained, rounds[worker.index] if rounds else None)
 
     def process_metrics(self) -> dict[str, float]:
-        """See `Crew.process_metrics`; as of the last pulses."""
+        """Return CPU seconds and memory of the processes, as of their last pulses."""
         return summed(worker.process_metrics for worker in self._processes)
 
     def process_threads(self) -> dict[str, list[float]]:
-        """See `Role.process_threads`; as of the last pulses. All but the threads that train are named with
-        their process."""
+        """Return what the processes' threads used, as of their last pulses.
+
+        All but the threads that train are named with their process.
+        """
         found: dict[str, list[float]] = {}
         for worker in self._processes:
-            own = f"worker-{worker.index}"
+            process = f"worker-{worker.index}"
             for name, times in worker.threads.items():
-                found[own if name == own else f"{own} {name}"] = times
+                found[process if name == process else f"{process} {name}"] = times
         return found
 
     def join(self, timeout_seconds: float) -> bool:
-        """See `Crew.join`."""
+        """Wait for the end of each process; return whether all have ended."""
         ended = super().join(timeout_seconds)
         if ended:
             self._memory.close()
         return ended
 
 
-def make_crew(job: Job, node: NodeContext) -> WorkerPool:
-    """As `trainer.worker_kind` has it."""
+def make_worker_pool(job: Job, node: NodeContext) -> WorkerPool:
+    """Make the pool of the kind that `trainer.worker_kind` names."""
     return {"thread": ThreadWorkerPool, "process": ProcessWorkerPool}[job.trainer.worker_kind](job, node)

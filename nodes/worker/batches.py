@@ -1,7 +1,4 @@
-"""A delivery on its way through a worker.
-
-What a worker says of a batch that it has trained, or left out.
-"""
+"""A batch in flight in a worker, and its acknowledgement."""
 
 from __future__ import annotations
 
@@ -19,9 +16,12 @@ from .reader_client import ReaderClient
 
 @dataclass(slots=True)
 class InFlightBatch:
-    """A delivery on its way through a worker: looked up, computed, pushed, confirmed."""
+    """A delivery in flight in a worker: looked up, computed, pushed, acknowledged.
 
-    line: ReaderClient
+    `reader` is the client of the reader that delivered it.
+    """
+
+    reader: ReaderClient
     delivery: Delivery
     requests: list[LookupPlan] = field(default_factory=list)
     answers: list[Float32Array] = field(default_factory=list)
@@ -35,17 +35,19 @@ class InFlightBatch:
 
     @property
     def training(self) -> bool:
-        """Whether it is to be trained, not evaluated."""
+        """Whether the batch is to be trained, not scored."""
         return self.delivery.pass_number == 0
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAck:
-    """A batch that is trained, and whose pushes every shard has answered; or one that is left out.
+    """Acknowledgement of a batch: trained, or left out.
+
+    A trained batch is acknowledged once every embedding node has answered its push.
 
     Attributes:
-        left_out: why it was not trained: nothing of it went to the replica or to a shard, and its sums are 0.
-            Empty for a batch that is trained.
+        left_out: why it was not trained: nothing of it went to the replica or to an embedding node, and its
+            sums are 0. Empty for a batch that is trained.
         loss_sum: log loss before the step, in nats, times the sample weights, over the examples.
         positives: the sum of labels times sample weights.
         weight: the sum of the sample weights; `examples` where the job has none.
@@ -65,7 +67,7 @@ class BatchAck:
 
     @classmethod
     def of(cls, worker: int, reader: str, delivery: Delivery, loss: float) -> BatchAck:
-        """Of a batch that is trained now; `loss` is its mean log loss."""
+        """Acknowledge a batch that is trained now; `loss` is its mean log loss."""
         labels, weights = delivery.labels, delivery.weights
         weighted = len(weights) > 0
         weight = float(weights.sum()) if weighted else float(len(labels))
@@ -83,12 +85,12 @@ class BatchAck:
 
     @classmethod
     def leaving_out(cls, worker: int, reader: str, delivery: Delivery, why: str) -> BatchAck:
-        """Of a batch that is left out now."""
-        id, examples, now = delivery.id, len(delivery.labels), time.monotonic()
-        return cls(worker, reader, delivery.sequence, id, examples, 0.0, 0.0, 0.0, now, why)
+        """Acknowledge a batch that is left out now."""
+        batch_id, examples, now = delivery.id, len(delivery.labels), time.monotonic()
+        return cls(worker, reader, delivery.sequence, batch_id, examples, 0.0, 0.0, 0.0, now, why)
 
     def to_wire(self) -> list[Any]:
-        """As a worker process tells its trainer, which knows which worker it is."""
+        """Return the record that a worker process sends; the trainer knows which worker it is."""
         return [
             self.reader,
             self.sequence,
@@ -103,6 +105,6 @@ class BatchAck:
 
     @classmethod
     def from_wire(cls, worker: int, record: Sequence[Any]) -> BatchAck:
-        """Of what `to_wire` gave."""
-        reader, sequence, id, *figures = record
-        return cls(worker, reader, sequence, BatchId.from_wire(id), *figures)
+        """Read a record of `to_wire`."""
+        reader, sequence, batch_id, *figures = record
+        return cls(worker, reader, sequence, BatchId.from_wire(batch_id), *figures)

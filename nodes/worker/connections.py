@@ -1,4 +1,4 @@
-"""A worker's sockets: to the readers that deliver to it, and to the embedding nodes."""
+"""A worker's sockets to readers and embedding nodes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .embedding_client import EmbeddingClient
 from .reader_client import ReaderClient
 
 RESEND_CHECK_SECONDS = 1.0
-WAITED_SECONDS = 0.0002
+SHORTEST_WAIT_SECONDS = 0.0002
 MAX_UNANSWERED_PUSHES = 8
 SPARE_BLOCKS = 6
 
 
 class WorkerConnections:
-    """All of one worker's connections. Made and used by its thread, but for `metrics`.
+    """All connections of one worker; made and used by its thread, but for `metrics`.
 
     Attributes:
-        readers: by name.
-        shards: in the order of the nodes.
+        readers: a client for each reader, by name.
+        shards: the client of all embedding nodes.
 
     Args:
         identity: of the worker, to the nodes that it connects to.
@@ -50,41 +50,43 @@ class WorkerConnections:
         shards = sorted((m for m in members if m.role == "embedding"), key=lambda m: m.index)
         self.readers = {r.name: ReaderClient(r.name, connect(r), job.trainer.credit) for r in readers}
         names = [member.name for member in shards]
-        # Lookups ahead, a batch that is computed, and pushes that are not answered, with some to spare.
+        # For lookups ahead, the batch that is computed, pushes that are not answered, and a few to spare.
         blocks = job.trainer.lookups_ahead + MAX_UNANSWERED_PUSHES + SPARE_BLOCKS
-        shared = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
-        self.shards = EmbeddingClient([connect(m) for m in shards], names, job.codecs.embedding(), shared)
-        self._ready: frozenset[object] = frozenset()
+        segments = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
+        self.shards = EmbeddingClient([connect(m) for m in shards], names, job.codecs.embedding(), segments)
+        self._readable: frozenset[object] = frozenset()
         self._poller = zmq.Poller()
-        for _, connection in self._ends():
+        for _, connection in self._named_connections():
             self._poller.register(connection.socket, zmq.POLLIN)
         self._poller.register(waker, zmq.POLLIN)
         self._checked_at = time.monotonic()
-        self._waited = False
+        self._has_waited = False
         self._round_trip_seconds = 0.0
         self._round_trips = 0
 
     def poll(self, timeout_milliseconds: int) -> float:
-        """Waits until something has arrived, for `receive` to take; gives for how many seconds."""
+        """Wait until something has arrived for `receive`; return the seconds waited."""
         before = time.monotonic()
-        self._ready = frozenset(socket for socket, _ in self._poller.poll(timeout_milliseconds))
+        self._readable = frozenset(socket for socket, _ in self._poller.poll(timeout_milliseconds))
         seconds = time.monotonic() - before
         # What came while the worker computed was on its way for an unknown time; what ends a wait came now.
-        self._waited = timeout_milliseconds > 0 and seconds > WAITED_SECONDS
+        self._has_waited = timeout_milliseconds > 0 and seconds > SHORTEST_WAIT_SECONDS
         return seconds
 
     def receive(self) -> tuple[list[InFlightBatch], list[InFlightBatch]]:
-        """What has arrived: new deliveries, and those whose last push is answered. Sends again what was not
-        answered for too long."""
+        """Return new deliveries, and batches whose last push is answered.
+
+        Sends again what was not answered for too long.
+        """
         delivered, pushed = [], []
-        for line in self.readers.values():
-            for message in self._arrived(line.connection):
-                if isinstance(message, Delivery) and line.arrived(message):
-                    delivered.append(InFlightBatch(line, message))
+        for reader in self.readers.values():
+            for message in self._receive_from(reader.connection):
+                if isinstance(message, Delivery) and reader.accept(message):
+                    delivered.append(InFlightBatch(reader, message))
         for shard, connection in enumerate(self.shards.connections):
-            for message in self._arrived(connection):
+            for message in self._receive_from(connection):
                 now = time.monotonic()
-                self._time(message, now)
+                self._measure_round_trip(message, now)
                 finished = self.shards.receive(shard, message)
                 if finished is not None:
                     pushed.append(finished)
@@ -94,57 +96,59 @@ class WorkerConnections:
             self.shards.resend_overdue(now)
         return delivered, pushed
 
-    def _arrived(self, connection: Connection) -> Iterator[Message]:
-        """What the last `poll` saw at a connection, and what has come since."""
-        there = connection.socket in self._ready
-        while there and (message := connection.receive()) is not None:
+    def _receive_from(self, connection: Connection) -> Iterator[Message]:
+        """Yield what the last `poll` saw at a connection, and what has come since."""
+        readable = connection.socket in self._readable
+        while readable and (message := connection.receive()) is not None:
             yield message
-            there = has_message(connection.socket)
+            readable = has_message(connection.socket)
 
     def metrics(self) -> dict[str, float]:
-        """Counts so far, those of bytes also by the node at the other end, under the names that the
-        coordinator's status knows; any thread may call. Of lookups that the worker waited for,
-        `round_trip_seconds` is from their sending to their answer, `round_trips` their number."""
-        ends = self._ends()
+        """Return counts so far, under the names of the coordinator's status; any thread may call.
+
+        Bytes are counted also by the node at the other end. Of lookups that the worker waited for,
+        `round_trip_seconds` is from their sending to their answer, `round_trips` their number.
+        """
+        connections = self._named_connections()
         counts: dict[str, float] = {
             "lookups": self.shards.lookups,
             "resent_requests": self.shards.resent,
             "round_trips": self._round_trips,
             "round_trip_seconds": self._round_trip_seconds,
-            "repeated_deliveries": sum(line.repeated_deliveries for line in self.readers.values()),
-            "sent_bytes": sum(connection.sent_bytes for _, connection in ends),
-            "refused_messages": sum(connection.refused_messages for _, connection in ends),
-            "unsent_messages": sum(connection.unsent_messages for _, connection in ends),
-            "received_bytes": sum(connection.received_bytes for _, connection in ends),
+            "repeated_deliveries": sum(reader.repeated_deliveries for reader in self.readers.values()),
+            "sent_bytes": sum(connection.sent_bytes for _, connection in connections),
+            "refused_messages": sum(connection.refused_messages for _, connection in connections),
+            "unsent_messages": sum(connection.unsent_messages for _, connection in connections),
+            "received_bytes": sum(connection.received_bytes for _, connection in connections),
         }
-        counts |= self._shared_counts()
-        for name, connection in ends:
+        counts |= self._shared_memory_counts()
+        for name, connection in connections:
             counts[f"to/{name}"] = connection.sent_bytes
             counts[f"from/{name}"] = connection.received_bytes
         return counts
 
-    def _shared_counts(self) -> dict[str, float]:
-        shared = self.shards.shared
+    def _shared_memory_counts(self) -> dict[str, float]:
+        segments = self.shards.shared_memory
         return {
-            "shared_bytes": sum(one.bytes for one in shared),
-            "unshared_links": sum(one.refused for one in shared),
+            "shared_bytes": sum(one.shared_bytes for one in segments),
+            "unshared_links": sum(one.refused for one in segments),
             **{
-                f"shared/{name}": one.bytes
-                for (name, _), one in zip(self.shards.named_connections, shared, strict=False)
+                f"shared/{name}": one.shared_bytes
+                for (name, _), one in zip(self.shards.named_connections, segments, strict=False)
             },
         }
 
     def close(self) -> None:
-        """Closes the sockets, and what is shared."""
-        for shared in self.shards.shared:
-            shared.close()
-        for _, connection in self._ends():
+        """Close the sockets, and let go of the shared memory."""
+        for segment in self.shards.shared_memory:
+            segment.close()
+        for _, connection in self._named_connections():
             connection.close()
 
-    def _time(self, message: Message, now: float) -> None:
-        if self._waited and (asked_at := self.shards.looked_up_at(message)) is not None:
+    def _measure_round_trip(self, message: Message, now: float) -> None:
+        if self._has_waited and (sent_at := self.shards.lookup_sent_at(message)) is not None:
             self._round_trips += 1
-            self._round_trip_seconds += now - asked_at
+            self._round_trip_seconds += now - sent_at
 
-    def _ends(self) -> list[tuple[str, Connection]]:
-        return [(r.reader, r.connection) for r in self.readers.values()] + self.shards.named_connections
+    def _named_connections(self) -> list[tuple[str, Connection]]:
+        return [(r.name, r.connection) for r in self.readers.values()] + self.shards.named_connections

@@ -1,7 +1,4 @@
-"""The line between a trainer and a worker process: one pair of sockets on one machine.
-
-What a worker process is started with: one line of JSON on its standard input.
-"""
+"""Channel between a trainer and a worker process, and the configuration of the process."""
 
 from __future__ import annotations
 
@@ -22,7 +19,9 @@ from ...pipeline.wire.sockets import bind, prepare
 
 
 class WorkerChannel:
-    """One end of it, for the one thread that made it. What was sent arrives, in order, while both ends live.
+    """One end of a pair of sockets on one machine, for the one thread that made it.
+
+    What was sent arrives, in order, while both ends live.
 
     Attributes:
         socket: for a poller.
@@ -30,7 +29,7 @@ class WorkerChannel:
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str = "") -> None:
-        """The end of the worker process, or without an `endpoint` that of the trainer."""
+        """Make the worker process's end, or without an `endpoint` the trainer's."""
         self.socket = context.socket(zmq.PAIR)
         prepare(self.socket)
         if endpoint:
@@ -41,7 +40,7 @@ class WorkerChannel:
             self.endpoint = bind(self.socket, local if sys.platform == "linux" else "tcp://127.0.0.1:0")
 
     def send(self, verb: str, body: dict[str, Any]) -> bool:
-        """Queues a note; False if the queue is full, or there is nobody at the other end."""
+        """Queue a message; return False if the queue is full, or nobody is at the other end."""
         try:
             self.socket.send_multipart(encode(WorkerMessage(verb, body)), zmq.NOBLOCK)
         except zmq.Again:
@@ -49,24 +48,26 @@ class WorkerChannel:
         return True
 
     def receive(self) -> WorkerMessage | None:
-        """The next note that has arrived, or None. Raises ProtocolError for anything else that comes."""
+        """Return the next message that has arrived, or None; raises ProtocolError for another kind."""
         try:
             parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
         message = decode([part.buffer for part in parts])
         if not isinstance(message, WorkerMessage):
-            raise ProtocolError(f"a {message.KIND} where notes of a worker are expected")
+            raise ProtocolError(
+                f"received a {message.KIND} where only messages between a trainer and its worker are expected"
+            )
         return message
 
     def close(self) -> None:
-        """Closes the socket; what is queued has a moment to leave."""
+        """Close the socket; queued messages have a moment to leave."""
         self.socket.close()
 
 
 @dataclass(frozen=True)
 class WorkerProcessConfig:
-    """The settings of one worker process.
+    """Configuration of one worker process, sent as one line of JSON on its standard input.
 
     Attributes:
         job: as the trainer has it.
@@ -75,7 +76,7 @@ class WorkerProcessConfig:
         token: its incarnation.
         index: the worker's place in the trainer.
         folder: the run folder.
-        endpoint: where the trainer's end of the pair is.
+        endpoint: where the trainer's end of the channel is.
         descriptor: of the shared memory, inherited.
         plan: of the tables, see `TablePlan.to_body`.
     """
@@ -91,12 +92,12 @@ class WorkerProcessConfig:
     plan: dict[str, Any]
 
     def to_line(self) -> bytes:
-        """The line, with its end."""
+        """Return the line, with its end."""
         tree = vars(self) | {"job": self.job.model_dump(mode="json")}
         return json.dumps(tree).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> WorkerProcessConfig:
-        """Of what `to_line` gave; raises ValueError."""
+        """Read a line of `to_line`; raises ValueError."""
         tree = json.loads(line)
         return cls(**tree | {"job": Job.model_validate(tree["job"])})

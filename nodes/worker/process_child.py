@@ -1,8 +1,7 @@
-"""A worker process: the thread that trains, and this one, which talks to the trainer.
+"""A worker process: the thread that trains, and this one, the trainer's counterpart.
 
-A worker process's entry: `python -m shadowsync.nodes.worker.worker_main`, started by its trainer.
-
-Its order is the first line of standard input, which stays open as long as the trainer lives.
+Started by its trainer as `python -m shadowsync.nodes.worker.process_child`. Its configuration is the first
+line of standard input, which stays open as long as the trainer lives.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ..runtime.tracing import TRACER, thread_figures
 from ..shadow.fixed_rate import CenterRounds, FixedRate, RemoteGate, RemoteRoundLog
 from ..shadow.links import LinkConfig
 from .batches import BatchAck
-from .handle import Held
+from .handle import HoldResult
 from .process_channel import WorkerChannel, WorkerProcessConfig
 from .worker import Worker
 
@@ -46,23 +45,26 @@ log = logging.getLogger(__name__)
 
 
 class WorkerProcessMain:
-    """Made and run by the process's first thread, which alone uses the pair; the worker's thread tells it
-    what to send. The process ends when the trainer says so, or is gone: then nobody is left to train for."""
+    """Main loop of a worker process; made and run by its first thread, which alone uses the channel.
 
-    def __init__(self, order: WorkerProcessConfig) -> None:
+    The worker's thread queues what is to be sent. The process ends when the trainer says so, or is gone: then
+    nobody is left to train for.
+    """
+
+    def __init__(self, config: WorkerProcessConfig) -> None:
         torch.set_num_threads(1)
         tune_malloc()
-        self._order = order
+        self._config = config
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._pair = WorkerChannel(self._context, order.endpoint)
-        memory = SharedMemory.attach(order.descriptor)
-        job = order.job
-        plan = TablePlan.from_body(job.tables, job.embedding.nodes, order.plan)
+        self._channel = WorkerChannel(self._context, config.endpoint)
+        memory = SharedMemory.attach(config.descriptor)
+        job = config.job
+        plan = TablePlan.from_body(job.tables, job.embedding.nodes, config.plan)
         self._shared = TrainerContext.build(job, plan, memory)
-        self._scored = memory.scratch(self._shared.replica.numel)
+        self._scratch = memory.scratch(self._shared.replica.numel)
         memory.close()
         self._waker = Waker()
-        self._told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._unsent: deque[tuple[str, dict[str, Any]]] = deque()
         self._worker: Worker | None = None
         self._rounds: FixedRate | None = None
@@ -70,28 +72,27 @@ class WorkerProcessMain:
         self._trace_until = 0.0
 
     def run(self) -> None:
-        """Until the trainer ends it, or ends."""
+        """Run until the trainer ends it, or ends itself."""
         poller = zmq.Poller()
-        for descriptor in (self._pair.socket, self._waker.fileno(), sys.stdin.fileno()):
+        for descriptor in (self._channel.socket, self._waker.fileno(), sys.stdin.fileno()):
             poller.register(descriptor, zmq.POLLIN)
-        name, elements = self._order.trainer, self._shared.replica.numel
-        log.info("worker %d of %s is ready, on a replica of %d elements", self._order.index, name, elements)
-        # What the start cost is told before the trainer says that it is ready, so that training is measured
-        # without it.
-        self._pulse()
-        self._send_later("ready", {})
+        name, elements = self._config.trainer, self._shared.replica.numel
+        log.info("worker %d of %s is ready, on a replica of %d elements", self._config.index, name, elements)
+        # The start's cost is reported before the trainer is ready, so that training is measured without it.
+        self._queue_pulse()
+        self._queue("ready", {})
         stopped = False
         while not stopped:
             ready = dict(poller.poll(TICK_MILLISECONDS))
             if sys.stdin.fileno() in ready:
-                # Standard input has ended: the trainer is gone, and nobody hears what would be said.
+                # Standard input has ended: the trainer is gone, and nobody receives a report.
                 os._exit(int(ExitCode.STOPPED_BY_DEATH))
             self._waker.clear()
-            while not stopped and (note := self._pair.receive()) is not None:
-                stopped = note.verb == "stop"
+            while not stopped and (message := self._channel.receive()) is not None:
+                stopped = message.verb == "stop"
                 if not stopped:
-                    self._heard(note.verb, note.body)
-            self._send()
+                    self._handle(message.verb, message.body)
+            self._flush()
         self._close()
 
     def _close(self) -> None:
@@ -102,12 +103,12 @@ class WorkerProcessMain:
             if not self._worker.join(1.0):
                 log.error("the worker's thread did not end within 1 s")
                 os._exit(int(ExitCode.INTERNAL))
-        self._send()
-        self._pair.close()
+        self._flush()
+        self._channel.close()
         self._waker.close()
         self._context.term()
 
-    def _heard(self, verb: str, body: dict[str, Any]) -> None:
+    def _handle(self, verb: str, body: dict[str, Any]) -> None:
         if verb == "meet":
             self._meet([record_of(MemberInfo, values) for values in body["members"]])
             return
@@ -127,14 +128,14 @@ class WorkerProcessMain:
         handlers[verb]()
 
     def _meet(self, members: list[MemberInfo]) -> None:
-        order = self._order
+        config = self._config
         self._rounds = self._fixed_rate(members)
         self._worker = Worker(
-            order.index,
+            config.index,
             self._shared,
             self._context,
             members,
-            order.token,
+            config.token,
             self._on_trained,
             self._rounds,
             self._on_failed,
@@ -143,103 +144,103 @@ class WorkerProcessMain:
     def _fixed_rate(self, members: list[MemberInfo]) -> FixedRate | None:
         from ...sync_algos.registry import make_algorithm
 
-        order, sync = self._order, self._order.job.sync
+        config, sync = self._config, self._config.job.sync
         if sync.mode != "fixed":
             return None
         algorithm = make_algorithm(sync.algorithm, sync.options)
         if algorithm.needs_peers:
-            return RemoteGate(sync.every, self._tell)
+            return RemoteGate(sync.every, self._notify)
         if not algorithm.needs_center:
             return None
         algorithm.start(self._shared.replica)
         syncs = sorted((m for m in members if m.role == "sync"), key=lambda m: m.index)
         trainers = sorted((m for m in members if m.role == "trainer"), key=lambda m: m.index)
-        links = LinkConfig(self._context, algorithm, syncs, trainers, order.trainer_index, order.token)
-        return CenterRounds(order.index, self._shared, links, RemoteRoundLog(self._shared, self._tell))
+        links = LinkConfig(self._context, algorithm, syncs, trainers, config.trainer_index, config.token)
+        return CenterRounds(config.index, self._shared, links, RemoteRoundLog(self._shared, self._notify))
 
     def _weights(self, *, replica: bool) -> torch.Tensor:
-        return self._shared.replica.flat if replica else self._scored
+        return self._shared.replica.flat if replica else self._scratch
 
-    def _tell(self, verb: str, body: dict[str, Any]) -> None:
-        """Any thread may call; what is told is sent in this order."""
-        self._told.put((verb, body))
+    def _notify(self, verb: str, body: dict[str, Any]) -> None:
+        """Queue a message, to be sent at once and in this order; any thread may call."""
+        self._outgoing.put((verb, body))
         self._waker.wake()
 
     def _on_trained(self, record: BatchAck) -> None:
         # Sent with the next tick, several at once: the trainer gathers them for longer.
-        self._told.put(("trained", record.to_wire()))
+        self._outgoing.put(("trained", record.to_wire()))
 
-    def _on_held(self, held: Held) -> None:
-        self._tell(
+    def _on_held(self, held: HoldResult) -> None:
+        self._notify(
             "held", {"in_flight": held.in_flight, "progressive": held.progressive.to_array().tobytes()}
         )
 
     def _on_sums(self, sums: QualitySums) -> None:
-        self._tell("sums", {"sums": sums.to_array().tobytes()})
+        self._notify("sums", {"sums": sums.to_array().tobytes()})
 
     def _on_failed(self, error: BaseException) -> None:
         if not isinstance(error, ShadowSyncError):
             log.error("the worker failed", exc_info=error)
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
-        self._tell("failed", {"what": describe(error), "exit_code": int(code)})
+        self._notify("failed", {"what": describe(error), "exit_code": int(code)})
 
     def _trace(self, seconds: float) -> None:
         TRACER.start()
         self._trace_until = time.monotonic() + seconds
 
-    def _send(self) -> None:
+    def _flush(self) -> None:
         records: list[Any] = []
-        while not self._told.empty():
-            verb, body = self._told.get()
+        while not self._outgoing.empty():
+            verb, body = self._outgoing.get()
             if verb == "trained":
                 records.append(body)
                 continue
             if records:
-                self._send_later("trained", {"records": records})
+                self._queue("trained", {"records": records})
                 records = []
             if verb in ("held", "sums"):
-                # Who asks for an end result reads the counts that belong to it.
-                self._pulse()
-            self._send_later(verb, body)
+                # Whoever requests an end result reads the counts that belong to it.
+                self._queue_pulse()
+            self._queue(verb, body)
         if records:
-            self._send_later("trained", {"records": records})
+            self._queue("trained", {"records": records})
         if TRACER.on and time.monotonic() >= self._trace_until:
-            self._send_later("traced", TRACER.stop() | {"pid": os.getpid()})
+            self._queue("traced", TRACER.stop() | {"pid": os.getpid()})
         if time.monotonic() - self._pulsed_at >= PULSE_SECONDS:
-            self._pulse()
-        while self._unsent and self._pair.send(*self._unsent[0]):
+            self._queue_pulse()
+        while self._unsent and self._channel.send(*self._unsent[0]):
             self._unsent.popleft()
 
-    def _send_later(self, verb: str, body: dict[str, Any]) -> None:
+    def _queue(self, verb: str, body: dict[str, Any]) -> None:
         self._unsent.append((verb, body))
 
-    def _pulse(self) -> None:
+    def _queue_pulse(self) -> None:
         self._pulsed_at = time.monotonic()
         metrics = self._worker.metrics() if self._worker is not None else {}
-        own = self._rounds if isinstance(self._rounds, CenterRounds) else None
+        rounds = self._rounds if isinstance(self._rounds, CenterRounds) else None
         body = {
             "metrics": metrics,
             "process": process_metrics(),
             "threads": thread_figures(),
-            "bytes": list(own.bytes) if own is not None else [0, 0],
-            "links": own.link_metrics() if own is not None else {},
+            "bytes": list(rounds.bytes) if rounds is not None else [0, 0],
+            "links": rounds.link_metrics() if rounds is not None else {},
         }
-        self._send_later("pulse", body)
+        self._queue("pulse", body)
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the process; return the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        # A terminal's Ctrl-C reaches this process too; when it ends is for the trainer to say.
+        # A terminal's Ctrl-C reaches this process too, but the trainer decides when it ends.
         signal.signal(number, signal.SIG_IGN)
     log_to_stderr()
     line = sys.stdin.buffer.readline()
     if not line:
         return int(ExitCode.STOPPED_BY_DEATH)
-    order = WorkerProcessConfig.from_line(line)
-    log_to_folder(order.folder, f"{order.trainer}-worker-{order.index}")
+    config = WorkerProcessConfig.from_line(line)
+    log_to_folder(config.folder, f"{config.trainer}-worker-{config.index}")
 
-    WorkerProcessMain(order).run()
+    WorkerProcessMain(config).run()
     return 0
 
 

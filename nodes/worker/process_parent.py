@@ -1,7 +1,4 @@
-"""A worker that is a process of its own, over memory that it shares with its trainer.
-
-A trainer's side of a worker process: it starts it, talks to it, and notices when it is gone.
-"""
+"""A worker process as its trainer handles it: started, exchanged messages with, monitored."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from ..runtime.process import WORKER, exit_status_text, python
 from ..runtime.threads import Service
 from ..shadow.fixed_rate import GatedRounds, RemoteRounds, WorkerRounds
 from .batches import BatchAck
-from .handle import Held
+from .handle import HoldResult
 from .process_channel import WorkerChannel, WorkerProcessConfig
 
 POLL_MILLISECONDS = 100
@@ -40,113 +37,114 @@ log = logging.getLogger(__name__)
 
 
 class WorkerDied(ShadowSyncError):
-    """A worker process is gone, or stands still; its trainer ends with it."""
+    """A worker process is gone, or hangs; its trainer ends with it."""
 
     exit_code = ExitCode.STOPPED_BY_DEATH
 
 
 class WorkerProcessMonitor(Service):
-    """One thread for one worker process, which lives no longer than it.
+    """A thread that starts one worker process and lives as long as it.
 
     Args:
-        order: what the process is started with; its endpoint is filled in here.
-        heard: called on this thread with each note of the process; while it waits, nothing else is heard.
-        failed: called on this thread when the process dies, is silent for `run.node_timeout_seconds`, or
-            what `heard` raises.
+        config: what the process is started with; its endpoint is filled in here.
+        on_message: called on this thread with each message of the process; while it waits, no other is
+            received.
+        failed: called on this thread when the process dies or is silent for `run.node_timeout_seconds`, and
+            with what `on_message` raises.
     """
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        order: WorkerProcessConfig,
-        heard: Callable[[WorkerMessage], None],
+        config: WorkerProcessConfig,
+        on_message: Callable[[WorkerMessage], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(f"worker-{order.index}-line", failed)
+        super().__init__(f"worker-{config.index}-line", failed)
         self._context = context
-        self._order = order
-        self._heard = heard
-        self._posts: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
+        self._config = config
+        self._on_message = on_message
+        self._queued: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._unsent: deque[tuple[str, dict[str, Any]]] = deque()
-        self._limit_seconds = order.job.run.start_timeout_seconds
+        self._limit_seconds = config.job.run.start_timeout_seconds
 
-    def post(self, verb: str, body: dict[str, Any]) -> None:
-        """Tells the process something; any thread may call it."""
-        self._posts.put((verb, body))
+    def send(self, verb: str, body: dict[str, Any]) -> None:
+        """Send a message to the process; any thread may call."""
+        self._queued.put((verb, body))
         self.waker.wake()
 
     def body(self) -> None:
-        """Starts the process and talks to it until one of the two ends."""
-        pair = WorkerChannel(self._context)
+        """Start the process and exchange messages with it until one of the two ends."""
+        channel = WorkerChannel(self._context)
         try:
-            process = self._start(pair.endpoint)
+            process = self._start(channel.endpoint)
             try:
-                self._converse(pair, process)
+                self._exchange_messages(channel, process)
             finally:
-                self._end(process)
+                self._end_process(process)
         finally:
-            pair.close()
+            channel.close()
 
     def _start(self, endpoint: str) -> subprocess.Popen[bytes]:
-        order = replace(self._order, endpoint=endpoint)
+        config = replace(self._config, endpoint=endpoint)
         process = subprocess.Popen(
             python(WORKER),
             stdin=subprocess.PIPE,
-            pass_fds=(order.descriptor,),
+            pass_fds=(config.descriptor,),
         )
-        log.info("worker %d is process %d", order.index, process.pid)
+        log.info("worker %d is process %d", config.index, process.pid)
         assert process.stdin is not None
         # The pipe stays open: its end tells the process that the trainer is gone.
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(order.to_line())
+            process.stdin.write(config.to_line())
             process.stdin.flush()
         return process
 
-    def _converse(self, pair: WorkerChannel, process: subprocess.Popen[bytes]) -> None:
+    def _exchange_messages(self, channel: WorkerChannel, process: subprocess.Popen[bytes]) -> None:
         poller = zmq.Poller()
-        poller.register(pair.socket, zmq.POLLIN)
+        poller.register(channel.socket, zmq.POLLIN)
         poller.register(self.waker.fileno(), zmq.POLLIN)
-        heard_at, end_at = time.monotonic(), None
+        received_at, end_at = time.monotonic(), None
         while True:
             poller.poll(POLL_MILLISECONDS)
             self.waker.clear()
             code = process.poll()
-            if self._receive(pair):
-                heard_at = time.monotonic()
+            if self._receive(channel):
+                received_at = time.monotonic()
             if self.stopping and end_at is None:
                 end_at = time.monotonic() + END_SECONDS
-                self.post("stop", {})
+                self.send("stop", {})
             if code is not None:
                 if end_at is None:
-                    raise self._death(process, exit_status_text(code))
+                    raise self._death_error(process, exit_status_text(code))
                 return
-            self._send(pair)
+            self._flush(channel)
             if end_at is not None and time.monotonic() > end_at:
                 return
-            if end_at is None and time.monotonic() - heard_at > self._limit_seconds:
-                raise self._death(process, f"was silent for {self._limit_seconds:g} s")
+            if end_at is None and time.monotonic() - received_at > self._limit_seconds:
+                raise self._death_error(process, f"was silent for {self._limit_seconds:g} s")
 
-    def _receive(self, pair: WorkerChannel) -> bool:
-        """Hands on what has come; whether anything has."""
-        came = False
-        while (note := pair.receive()) is not None:
-            came = True
-            self._limit_seconds = self._order.job.run.node_timeout_seconds
-            self._heard(note)
-        return came
+    def _receive(self, channel: WorkerChannel) -> bool:
+        """Hand on what has arrived; return whether anything has."""
+        received = False
+        while (message := channel.receive()) is not None:
+            received = True
+            self._limit_seconds = self._config.job.run.node_timeout_seconds
+            self._on_message(message)
+        return received
 
-    def _send(self, pair: WorkerChannel) -> None:
-        """Sends what can be sent; a process that is only starting hears it later."""
-        while not self._posts.empty():
-            self._unsent.append(self._posts.get())
-        while self._unsent and pair.send(*self._unsent[0]):
+    def _flush(self, channel: WorkerChannel) -> None:
+        """Send what can be sent; a process that is only starting receives the rest later."""
+        while not self._queued.empty():
+            self._unsent.append(self._queued.get())
+        while self._unsent and channel.send(*self._unsent[0]):
             self._unsent.popleft()
 
-    def _death(self, process: subprocess.Popen[bytes], how: str) -> WorkerDied:
-        return WorkerDied(f"worker process {self._order.index} (pid {process.pid}) died: {how}")
+    def _death_error(self, process: subprocess.Popen[bytes], how: str) -> WorkerDied:
+        return WorkerDied(f"worker process {self._config.index} (pid {process.pid}) died: {how}")
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Whatever state it is in, it is gone after this."""
+    def _end_process(self, process: subprocess.Popen[bytes]) -> None:
+        """End the process, whatever state it is in."""
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
@@ -174,96 +172,101 @@ class ProcessWorker:
 
     Args:
         flat: the trainer's replica, float32 [numel], in the shared memory.
-        scored: float32 [numel] in the shared memory, for weights to be scored that are not the replica's.
+        scratch: float32 [numel] in the shared memory, for weights to be scored that are not the replica's.
         ready: called, on a thread of the worker's, when the process has built its model.
-        failed: called, on a thread of the worker's, when the process dies, stands still or fails.
+        failed: called, on a thread of the worker's, when the process dies, hangs or fails.
     """
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        order: WorkerProcessConfig,
+        config: WorkerProcessConfig,
         flat: torch.Tensor,
-        scored: torch.Tensor,
+        scratch: torch.Tensor,
         ready: Callable[[], object],
         failed: Callable[[BaseException], None],
     ) -> None:
-        self.index = order.index
+        self.index = config.index
         self._flat = flat
-        self._scored = scored
+        self._scratch = scratch
         self._ready = ready
         self._trained: Callable[[BatchAck], None] | None = None
         self._rounds: WorkerRounds | None = None
         self._lock = threading.Lock()
-        self._told_held: Callable[[Held], object] | None = None
-        self._told_traced: Callable[[dict[str, Any]], object] | None = None
-        self._told_sums: list[Callable[[QualitySums], object]] = []
+        self._hold_reply: Callable[[HoldResult], object] | None = None
+        self._trace_reply: Callable[[dict[str, Any]], object] | None = None
+        self._sums_replies: list[Callable[[QualitySums], object]] = []
         self._metrics: dict[str, Any] = {}
         self.process_metrics: dict[str, float] = {}
         self.threads: dict[str, list[float]] = {}
-        self._line = WorkerProcessMonitor(context, order, self._heard, failed)
-        self._line.start()
+        self._monitor = WorkerProcessMonitor(context, config, self._handle, failed)
+        self._monitor.start()
 
     def meet(
         self, members: Iterable[MemberInfo], trained: Callable[[BatchAck], None], rounds: WorkerRounds | None
     ) -> None:
-        """Whom it works with, once all are there; by the control thread. `trained` is called on a thread of
-        the worker's."""
+        """Send the worker the members of the job, once all are there; by the control thread.
+
+        `trained` is called on a thread of the worker's.
+        """
         self._trained, self._rounds = trained, rounds
-        self._line.post("meet", {"members": [values_of(member) for member in members]})
-        # It tells of sync nodes that were lost already, which the process knows what to do with only now.
+        self._monitor.send("meet", {"members": [values_of(member) for member in members]})
+        # This sends which sync nodes are lost already; before `meet` the process could not handle that.
         if isinstance(rounds, RemoteRounds):
-            rounds.bind(self._line.post)
+            rounds.bind(self._monitor.send)
 
     def start(self, progressive: frozenset[int] = frozenset()) -> None:
-        """See `WorkerHandle.start`."""
-        self._line.post("begin", {"progressive": to_runs(progressive)})
+        """Begin to train; see `WorkerHandle.start`."""
+        self._monitor.send("begin", {"progressive": to_runs(progressive)})
 
     def confirm(self, reader: str, sequence: int) -> None:
-        """See `WorkerHandle.confirm`."""
-        self._line.post("confirm", {"reader": reader, "sequence": sequence})
+        """Let the reader forget a batch; see `WorkerHandle.confirm`."""
+        self._monitor.send("confirm", {"reader": reader, "sequence": sequence})
 
-    def hold(self, sequences: Mapping[str, int], told: Callable[[Held], object]) -> None:
-        """See `WorkerHandle.hold`."""
-        self._told_held = told
-        self._line.post("hold", {"sequences": dict(sequences)})
+    def hold(self, sequences: Mapping[str, int], reply: Callable[[HoldResult], object]) -> None:
+        """Stop training after the batch at hand; see `WorkerHandle.hold`."""
+        self._hold_reply = reply
+        self._monitor.send("hold", {"sequences": dict(sequences)})
 
     def lose_shard(self, name: str) -> None:
-        """See `WorkerHandle.lose_shard`."""
-        self._line.post("lose_shard", {"name": name})
+        """Stop training without this embedding node; see `WorkerHandle.lose_shard`."""
+        self._monitor.send("lose_shard", {"name": name})
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
-        """See `WorkerHandle.evaluate`. Weights that are not the replica's are copied into shared memory."""
+        """Score this pass with these weights; see `WorkerHandle.evaluate`.
+
+        Weights that are not the replica's are copied into shared memory.
+        """
         is_replica = flat.data_ptr() == self._flat.data_ptr()
         if not is_replica:
-            self._scored.copy_(flat)
-        self._line.post("evaluate", {"pass": pass_number, "replica": is_replica})
+            self._scratch.copy_(flat)
+        self._monitor.send("evaluate", {"pass": pass_number, "replica": is_replica})
 
-    def collect(self, pass_number: int, told: Callable[[QualitySums], object]) -> None:
-        """See `WorkerHandle.collect`."""
+    def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
+        """Give the sums of a pass to `reply`; see `WorkerHandle.collect`."""
         with self._lock:
-            self._told_sums.append(told)
-            self._line.post("collect", {"pass": pass_number})
+            self._sums_replies.append(reply)
+            self._monitor.send("collect", {"pass": pass_number})
 
-    def trace(self, seconds: float, told: Callable[[dict[str, Any]], object]) -> bool:
-        """See `WorkerHandle.trace`."""
-        self._told_traced = told
-        self._line.post("trace", {"seconds": seconds})
+    def trace(self, seconds: float, reply: Callable[[dict[str, Any]], object]) -> bool:
+        """Trace the process; see `WorkerHandle.trace`."""
+        self._trace_reply = reply
+        self._monitor.send("trace", {"seconds": seconds})
         return True
 
     def metrics(self) -> dict[str, Any]:
-        """See `WorkerHandle.metrics`; as of the last pulse."""
+        """Return counts as of the last pulse; see `WorkerHandle.metrics`."""
         return self._metrics
 
     def stop(self) -> None:
-        """See `WorkerHandle.stop`."""
-        self._line.stop()
+        """Tell the process to end."""
+        self._monitor.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """See `WorkerHandle.join`."""
-        return self._line.join(timeout_seconds)
+        """Wait for the end of the process; return whether it has ended."""
+        return self._monitor.join(timeout_seconds)
 
-    def _heard(self, note: WorkerMessage) -> None:
+    def _handle(self, message: WorkerMessage) -> None:
         handlers: dict[str, Callable[[dict[str, Any]], object]] = {
             "ready": lambda _: self._ready(),
             "trained": self._on_trained,
@@ -274,10 +277,10 @@ class ProcessWorker:
             "traced": self._on_traced,
             "failed": self._on_failed,
         }
-        if note.verb in ("work", "arrive", "starve"):
-            self._at_gate(note.verb)
+        if message.verb in ("work", "arrive", "starve"):
+            self._pass_gate(message.verb)
         else:
-            handlers[note.verb](note.body)
+            handlers[message.verb](message.body)
 
     def _on_trained(self, body: dict[str, Any]) -> None:
         assert self._trained is not None
@@ -294,8 +297,8 @@ class ProcessWorker:
         assert isinstance(self._rounds, RemoteRounds)
         self._rounds.round(body)
 
-    def _at_gate(self, verb: str) -> None:
-        """Plays the worker at the gate where all workers of the trainer wait."""
+    def _pass_gate(self, verb: str) -> None:
+        """Stand in for the worker at the gate where all workers of the trainer wait."""
         assert isinstance(self._rounds, GatedRounds)
         if verb == "starve":
             self._rounds.nothing_to_train()
@@ -304,25 +307,25 @@ class ProcessWorker:
             self._rounds.before_step()
         else:
             self._rounds.arrive()
-        self._line.post("pass", {})
+        self._monitor.send("pass", {})
 
     def _on_held(self, body: dict[str, Any]) -> None:
-        assert self._told_held is not None
-        self._told_held(Held(int(body["in_flight"]), sums_of(body["progressive"])))
+        assert self._hold_reply is not None
+        self._hold_reply(HoldResult(int(body["in_flight"]), decode_sums(body["progressive"])))
 
     def _on_sums(self, body: dict[str, Any]) -> None:
         with self._lock:
-            told = self._told_sums.pop(0)
-        told(sums_of(body["sums"]))
+            reply = self._sums_replies.pop(0)
+        reply(decode_sums(body["sums"]))
 
     def _on_traced(self, body: dict[str, Any]) -> None:
-        if self._told_traced is not None:
-            self._told_traced(body | {"process": f"worker-{self.index}"})
+        if self._trace_reply is not None:
+            self._trace_reply(body | {"process": f"worker-{self.index}"})
 
     def _on_failed(self, body: dict[str, Any]) -> None:
         raise WorkerFailed(str(body["what"]), int(body["exit_code"]))
 
 
-def sums_of(data: bytes) -> QualitySums:
-    """Of what a process told; raises ValueError."""
+def decode_sums(data: bytes) -> QualitySums:
+    """Decode the sums that a process sent; raises ValueError."""
     return QualitySums.from_array(np.frombuffer(data, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""One training step and one evaluation step of a worker."""
+"""Training and scoring steps of a worker."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, PendingResult, Staged, StepResult
 from ..replica.replica import TrainerContext
 
-LOSS = "its loss is not finite"
-DENSE = "a gradient of its dense parameters is not finite"
-EMBEDDINGS = "a gradient of its embeddings is not finite"
-ON_DEVICE = "its loss or a gradient is not finite"
+LOSS_NOT_FINITE = "its loss is not finite"
+DENSE_NOT_FINITE = "a gradient of its dense parameters is not finite"
+EMBEDDINGS_NOT_FINITE = "a gradient of its embeddings is not finite"
+STEP_NOT_FINITE = "its loss or a gradient is not finite"
 
 
 @dataclass(slots=True)
@@ -32,7 +32,8 @@ class Step:
     """A training step that is under way.
 
     Attributes:
-        rows_scale: by what the rates of the embedding rows are to be multiplied for this batch.
+        rows_scale: factor for the learning rates of the embedding rows for this batch.
+        pending: its results, on their way from the device; None for a batch that is left out.
         left_out: why the batch changes nothing; empty for one that trains. Known once it is launched where
             nothing is launched ahead, else once it is finished.
     """
@@ -41,19 +42,19 @@ class Step:
     vectors: Vectors
     staged: Staged
     rows_scale: float = 1.0
-    landing: PendingResult | None = None
+    pending: PendingResult | None = None
     left_out: str = ""
 
 
 class Stepper:
     """A worker's own modules: parameters shared with the other workers, gradients of its own.
 
-    Owned by one worker thread. A step is `stage`d, `launch`ed and `finish`ed; on a GPU only the last waits
-    for the device, so that a worker may launch `ahead` further steps before it finishes one.
+    Owned by one worker thread. A step is staged, launched and finished; on a GPU only `finish` waits for the
+    device, so that a worker may launch `ahead` further steps before it finishes one.
 
     A batch whose loss or gradients are NaN or infinite, or so large that their squares are, changes nothing:
-    on the host it is left before the update, on a device the update is enqueued such that it does nothing,
-    for the host does not wait to know.
+    on the host it is left out before the update; on a device the update is enqueued such that it does
+    nothing, because the host does not wait to know.
     """
 
     def __init__(self, shared: TrainerContext) -> None:
@@ -73,22 +74,28 @@ class Stepper:
         self._optimizer = shared.optimizer.for_worker(self._gradient)
         self._scorer: nn.Module = copy.deepcopy(shared.template).to(device)
         self._scorer.eval()
-        self._lane = shared.device.open_stream()
+        self._stream = shared.device.open_stream()
         self.clipped_steps = 0
 
     def stage(
         self, delivery: Delivery, requests: Sequence[LookupPlan], answers: Sequence[Float32Array]
     ) -> Step:
-        """Starts to bring a batch and its vectors to the device; `answers` must not change until `finish`."""
+        """Start to copy a batch and its vectors to the device.
+
+        `answers` must not change until `finish`.
+        """
         vectors = self._shared.router.assemble(requests, list(answers))
         return Step(delivery, vectors, self._stage(delivery, vectors))
 
     def launch(self, step: Step) -> None:
-        """Forward, backward and, of what is finite, the dense update, lock-free on the shared replica."""
+        """Run forward, backward and the lock-free dense update on the shared replica.
+
+        A batch with numbers that are not finite is left out of the update.
+        """
         staged, labels = step.staged, step.delivery.labels
         scale = self._rate_scale(len(labels))
         step.rows_scale = scale if self._settings.schedule.tables else 1.0
-        with self._lane.computing(staged):
+        with self._stream.computing(staged):
             if self._rounded is not None:
                 self._rounded.refresh()
             with self._precision():
@@ -96,33 +103,33 @@ class Stepper:
             logits = logits.float()
             loss = mean_log_loss(logits, staged.labels, staged.weights)
             if not self.ahead and not math.isfinite(loss.detach()):
-                step.left_out = LOSS
+                step.left_out = LOSS_NOT_FINITE
                 return
             self._backward(loss)
-            told, bad = self._judge(step, loss.detach())
+            reported_loss, bad = self._check_finite(step, loss.detach())
             if step.left_out:
                 return
             limit = self._settings.clip_norm
             norm = self._no_norm if limit is None else clip_(self._gradient, limit)
             self._optimizer.step(scale, bad)
-            step.landing = self._lane.fetch(staged, Computed(told, norm, logits.detach()))
+            step.pending = self._stream.fetch(staged, Computed(reported_loss, norm, logits.detach()))
 
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
-        """Waits for the step's results. Adds the logits, which are those before its update, to `progressive`
-        if that is given.
+        """Wait for the step's results; return its loss and the gradients for each embedding node.
 
-        Gives the batch's mean log loss before the update, weighted where the job has sample weights, and for
-        each embedding node the gradients of the mean loss, float32 [N, dim]; of a batch that is left out
-        (`step.left_out`) 0 and none.
+        The loss is the batch's mean log loss before the update, weighted where the job has sample weights.
+        The gradients are those of the mean loss, float32 [N, dim]. Of a batch that is left out
+        (`step.left_out`) they are 0 and none. The logits, which are those before the update, are added to
+        `progressive` if that is given.
         """
-        landed = None if step.left_out else self._landed(step)
-        if landed is None:
+        result = None if step.left_out else self._result(step)
+        if result is None:
             return 0.0, []
         limit = self._settings.clip_norm
-        self.clipped_steps += limit is not None and landed.norm > limit
+        self.clipped_steps += limit is not None and result.norm > limit
         if progressive is not None:
-            progressive.add(landed.logits, step.delivery.labels, _weights(step.delivery))
-        return landed.loss, self._gradients(step, landed)
+            progressive.add(result.logits, step.delivery.labels, _weights(step.delivery))
+        return result.loss, self._gradients(step, result)
 
     def train(
         self,
@@ -131,13 +138,13 @@ class Stepper:
         answers: Sequence[Float32Array],
         progressive: QualitySums | None = None,
     ) -> tuple[float, list[Float32Array]]:
-        """A whole step at once; see `finish`."""
+        """Run a whole step at once; see `finish`."""
         step = self.stage(delivery, requests, answers)
         self.launch(step)
         return self.finish(step, progressive)
 
     def score_with(self, flat: torch.Tensor) -> None:
-        """From now on `score` uses these weights, float32 [numel]; on the device they are not copied."""
+        """Use these weights, float32 [numel], in `score` from now on; on the device they are not copied."""
         self._shared.layout.attach(self._scorer, self._shared.device.place(flat))
 
     def score(
@@ -147,18 +154,20 @@ class Stepper:
         answers: Sequence[Float32Array],
         sums: QualitySums,
     ) -> None:
-        """Adds the batch's logits and labels to `sums`, in float32 whatever the training's precision; changes
-        no weight."""
+        """Add the batch's logits and labels to `sums`; changes no weight.
+
+        Computes in float32 whatever the precision of training.
+        """
         with torch.no_grad():
             vectors = self._shared.router.assemble(requests, list(answers))
             staged = self._stage(delivery, vectors)
-            with self._lane.computing(staged):
+            with self._stream.computing(staged):
                 logits = self._scorer(staged.dense, staged.embeddings)
-                landing = self._lane.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
-        sums.add(landing.wait().logits, delivery.labels, _weights(delivery))
+                pending = self._stream.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
+        sums.add(pending.wait().logits, delivery.labels, _weights(delivery))
 
     def _stage(self, delivery: Delivery, vectors: Vectors) -> Staged:
-        return self._lane.stage(delivery.labels, _weights(delivery), delivery.dense, vectors.embeddings)
+        return self._stream.stage(delivery.labels, _weights(delivery), delivery.dense, vectors.embeddings)
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._rounded is None:
@@ -166,11 +175,11 @@ class Stepper:
         return torch.autocast(self._shared.device.torch_device.type, dtype=torch.bfloat16)
 
     def _rate_scale(self, examples: int) -> float:
-        own = self._shared.replica.trained_examples
-        return self._settings.schedule.factor(self._shared.count.now(own) + examples)
+        trained = self._shared.replica.trained_examples
+        return self._settings.schedule.factor(self._shared.count.now(trained) + examples)
 
     def _backward(self, loss: torch.Tensor) -> None:
-        """The gradients of the loss, in the flat one and the leaves of the embeddings."""
+        """Compute the gradients of the loss, in the flat one and the leaves of the embeddings."""
         if self._rounded is None:
             self._gradient.zero_()
         else:
@@ -179,11 +188,13 @@ class Stepper:
         if self._rounded is not None:
             self._rounded.collect()
 
-    def _judge(self, step: Step, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Whether the gradients' squares, and where steps are launched ahead the loss, are finite: on the
-        host `step.left_out` says it; on a device a scalar that is true where they are not, with the loss to
-        land, NaN then."""
-        # Of squares, for optimizers keep those: 1e20 is finite and its square is not. One pass.
+    def _check_finite(self, step: Step, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Check that the gradients' squares, and where steps are launched ahead the loss, are finite.
+
+        On the host the result is `step.left_out`. On a device it is a scalar that is true where they are not,
+        returned with the loss to report, which is NaN then.
+        """
+        # Squares, because optimizers keep those: 1e20 is finite and its square is not. One pass over each.
         dense = self._gradient.dot(self._gradient)
         leaves = step.staged.leaves or step.vectors.leaves
         flat = [leaf.grad.flatten() for leaf in leaves if leaf.grad is not None]
@@ -192,22 +203,22 @@ class Stepper:
             bad = ~torch.isfinite(torch.stack([loss, dense, *rows])).all()
             return loss.masked_fill(bad, math.nan), bad
         if not math.isfinite(dense):
-            step.left_out = DENSE
-        elif not all(math.isfinite(part) for part in rows):
-            step.left_out = EMBEDDINGS
+            step.left_out = DENSE_NOT_FINITE
+        elif not all(math.isfinite(square) for square in rows):
+            step.left_out = EMBEDDINGS_NOT_FINITE
         return loss, None
 
-    def _landed(self, step: Step) -> StepResult | None:
-        assert step.landing is not None
-        landed = step.landing.wait()
-        if math.isfinite(landed.loss):
-            return landed
-        step.left_out = ON_DEVICE
+    def _result(self, step: Step) -> StepResult | None:
+        assert step.pending is not None
+        result = step.pending.wait()
+        if math.isfinite(result.loss):
+            return result
+        step.left_out = STEP_NOT_FINITE
         return None
 
-    def _gradients(self, step: Step, landed: StepResult) -> list[Float32Array]:
-        if landed.gradients is not None:
-            torch.autograd.backward(step.vectors.embeddings, landed.gradients)
+    def _gradients(self, step: Step, result: StepResult) -> list[Float32Array]:
+        if result.gradients is not None:
+            torch.autograd.backward(step.vectors.embeddings, result.gradients)
         return step.vectors.gradients()
 
 

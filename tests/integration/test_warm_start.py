@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_refused_before_training(cluster: ClusterMaker, old
     assert "another model" in own.coordinator.text()
     other = {"embedding_dim": 8, "bottom": [24], "top": [24]}
     own = ended(cluster, job(OLD_TABLES, "X", start=start, run=SOON, model=other), 3)
-    assert "another model: no weights and no table of it are of this job" in own.coordinator.text()
+    assert "another model: none of its weights and tables are in this job" in own.coordinator.text()
     own = cluster(job(OLD_TABLES, start=start | {"which": "best"}))
     assert own.start_coordinator().wait(30.0) == 3
     assert "no best checkpoint was kept" in own.coordinator.text()

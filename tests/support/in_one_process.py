@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import zmq
 from shadowsync.nodes.embedding.server import ShardService
-from shadowsync.nodes.reader.parser import AHEAD_BATCHES, Fed
+from shadowsync.nodes.reader.parser import AHEAD_BATCHES, Parsed
 from shadowsync.nodes.reader.sender import Sender
 from shadowsync.nodes.runtime.loops import LoopThread
 from shadowsync.nodes.runtime.threads import Service
@@ -51,7 +51,7 @@ class Training:
         self, context: zmq.Context[zmq.Socket[bytes]], job: Job, trained: Callable[[BatchAck], None]
     ) -> None:
         self._failures: list[BaseException] = []
-        self._source: queue.Queue[Fed] = queue.Queue(AHEAD_BATCHES)
+        self._source: queue.Queue[Parsed] = queue.Queue(AHEAD_BATCHES)
         self._heard = trained
         self._given = self.trained = 0
         doors = [Listener(context, "tcp://127.0.0.1:0") for _ in range(2)]

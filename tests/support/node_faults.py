@@ -58,7 +58,7 @@ def discard(patch: pytest.MonkeyPatch) -> None:
 
     def faulty(self: Worker, slot: InFlightBatch) -> None:
         if slot.training and due():
-            self._slots.popleft()
+            self._batches.popleft()
             self._drop(slot)
         else:
             compute(self, slot)
@@ -68,7 +68,7 @@ def discard(patch: pytest.MonkeyPatch) -> None:
 
 def double(patch: pytest.MonkeyPatch) -> None:
     """A worker that trains a batch twice, and acknowledges it twice."""
-    compute, finish, due = Worker._compute, Worker._finish, once("a batch was trained twice")
+    compute, finish, due = Worker._compute, Worker._acknowledge, once("a batch was trained twice")
     twice: list[InFlightBatch] = []
 
     def faulty(self: Worker, slot: InFlightBatch) -> None:
@@ -84,7 +84,7 @@ def double(patch: pytest.MonkeyPatch) -> None:
             finish(self, slot)
 
     patch.setattr(Worker, "_compute", faulty)
-    patch.setattr(Worker, "_finish", finish_twice)
+    patch.setattr(Worker, "_acknowledge", finish_twice)
 
 
 def miscount(patch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 from shadowsync.nodes.runtime.process import CLI
-from shadowsync.nodes.supervisor.starter import open_server, receive_answer, send_order
+from shadowsync.nodes.supervisor.starter import open_server, receive_answer, send_request
 
 MARKER = "SHADOWSYNC_TEST_SESSION"
 THREADS = dict.fromkeys(
@@ -139,7 +139,7 @@ class WarmServer:
         request = next(self._requests)
         with open(os.devnull, "rb") as nothing, log.open("ab") as file:
             streams = (nothing.fileno(), file.fileno(), file.fileno())
-            send_order(server, request, **order, streams=streams)
+            send_request(server, request, **order, streams=streams)
         while True:
             body = self._hear(server)
             if body["request"] == request:

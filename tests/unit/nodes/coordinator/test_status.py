@@ -241,7 +241,7 @@ def test_a_display_that_fails_is_told_once_and_asked_again(caplog: pytest.LogCap
     async def main() -> None:
         supervisor = Supervisor(a_job(), progress, SpawnStarter(), progress_seconds=0.0)
         try:
-            await supervisor._tell_progress(Channel())  # type: ignore[arg-type]
+            await supervisor._show_progress(Channel())  # type: ignore[arg-type]
         finally:
             supervisor._clear_scratch()
 

@@ -119,15 +119,18 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
     for shares in (True, False):
         service, connection = start(shares=shares)
         lines = EmbeddingClient(
-            [connection], ["embedding-0"], shared=[SharedMemoryClient("embedding-0", BLOCKS)]
+            [connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
         )
         last = train(lines, batches)
         figures.append((last, connection.sent_bytes + connection.received_bytes))
         # The first lookup leaves before the node has the memory; no push does.
         through = (2 * batches - 1) * values if shares else 0
-        assert (lines.shared[0].bytes, counts(service)["shared_bytes"]) == (through, through)
-        assert (lines.shared[0].refused, counts(service)["shared_segments"]) == (not shares, int(shares))
-        lines.shared[0].close()
+        assert (lines.shared_memory[0].shared_bytes, counts(service)["shared_bytes"]) == (through, through)
+        assert (lines.shared_memory[0].refused, counts(service)["shared_segments"]) == (
+            not shares,
+            int(shares),
+        )
+        lines.shared_memory[0].close()
     np.testing.assert_array_equal(figures[0][0], figures[1][0])
     # That of the first batch would be another.
     assert (figures[0][0] != train(EmbeddingClient([start()[1]], ["embedding-0"]), 1)).mean() > 0.9
@@ -138,7 +141,7 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
 def test_what_a_codec_makes_smaller_is_not_shared(start: Start, way: str) -> None:
     codecs = LinkCodecs(**{way: make_codec("bfloat16")})
     service, connection = start(codecs)
-    lines = EmbeddingClient([connection], ["e"], codecs, shared=[SharedMemoryClient("e", BLOCKS)])
+    lines = EmbeddingClient([connection], ["e"], codecs, shared_memory=[SharedMemoryClient("e", BLOCKS)])
     router, one = ShardRouter(PLAN), slot(0)
     for number in range(3):
         one = slot(number)
@@ -151,8 +154,8 @@ def test_what_a_codec_makes_smaller_is_not_shared(start: Start, way: str) -> Non
             take(lines)
     # The first is always over the socket, and all that is coded.
     assert counts(service)["shared_bytes"] == 2 * request.floats * 4
-    assert lines.shared[0].bytes == 2 * request.floats * 4
-    lines.shared[0].close()
+    assert lines.shared_memory[0].shared_bytes == 2 * request.floats * 4
+    lines.shared_memory[0].close()
 
 
 class Offered:
@@ -214,7 +217,9 @@ def test_a_place_that_is_none_is_refused_and_nothing_changes(offered: tuple[Shar
     for message in (lookup, push):
         answer = memory.ask(replace(message, floats=FLOATS - 1))
         assert isinstance(answer, Failure)
-        assert answer.what == f"{FLOATS - 1} floats of shared memory for a {message.KIND} of {FLOATS}"
+        assert (
+            answer.what == f"a {message.KIND} of {FLOATS} floats names {FLOATS - 1} floats of shared memory"
+        )
     memory.values[4] = np.nan
     answer = memory.ask(push)
     assert isinstance(answer, Failure)
@@ -290,14 +295,14 @@ def box() -> Outbox:
 def lines(box: Outbox) -> Iterator[EmbeddingClient]:
     """With memory that the node has."""
     made = EmbeddingClient(
-        [box.connection], ["embedding-0"], shared=[SharedMemoryClient("embedding-0", BLOCKS)]
+        [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     made.look_up(slot(99), [plan(0, 1, 2)], 0.0)
     made.receive(0, Attached(1, shared=True, why=""))
     made.receive(0, vectors(1, 1.0, 2.0))
     assert [type(message) for message in box.take()] == [Attach, Lookup]
     yield made
-    made.shared[0].close()
+    made.shared_memory[0].close()
 
 
 def asked(box: Outbox) -> Lookup | Push:
@@ -406,7 +411,7 @@ def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
 
 def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_replaced(box: Outbox) -> None:
     lines = EmbeddingClient(
-        [box.connection], ["embedding-0"], shared=[SharedMemoryClient("embedding-0", BLOCKS)]
+        [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     lines.look_up(slot(0), [plan(0, 1, 2)], 0.0)
     lines.look_up(slot(1), [MANY], 0.0)
@@ -417,12 +422,12 @@ def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_repla
     assert isinstance(offer, Attach)
     assert isinstance(lookup, Lookup)
     assert (offer.segment, lookup.segment) == (2, 0)
-    lines.shared[0].close()
+    lines.shared_memory[0].close()
 
 
 def test_a_node_takes_what_a_worker_sends_while_its_segments_grow(start: Start) -> None:
     service, connection = start()
-    lines = EmbeddingClient([connection], ["e"], shared=[SharedMemoryClient("e", BLOCKS)])
+    lines = EmbeddingClient([connection], ["e"], shared_memory=[SharedMemoryClient("e", BLOCKS)])
     router = ShardRouter(PLAN)
     for number, batch in enumerate((3, 400, 3, 1200, 5, 1300, 2500, 7)):
         one = slot(number)
@@ -439,8 +444,8 @@ def test_a_node_takes_what_a_worker_sends_while_its_segments_grow(start: Start) 
         while one.unpushed:
             take(lines)
     assert counts(service)["applied_batches"] == 8
-    assert lines.shared[0].bytes > 0
-    lines.shared[0].close()
+    assert lines.shared_memory[0].shared_bytes > 0
+    lines.shared_memory[0].close()
 
 
 @pytest.mark.parametrize(("module", "name"), [("os", "memfd_create"), ("fcntl", "F_ADD_SEALS")])
@@ -449,12 +454,12 @@ def test_a_python_without_such_memory_sends_all_over_the_socket(
 ) -> None:
     monkeypatch.delattr(f"{module}.{name}")
     lines = EmbeddingClient(
-        [box.connection], ["embedding-0"], shared=[SharedMemoryClient("embedding-0", BLOCKS)]
+        [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     for number in range(3):
         lines.look_up(slot(number), [plan(0, 1, 2)], 0.0)
     assert {(type(message), getattr(message, "segment", 1)) for message in box.take()} == {(Lookup, 0)}
-    assert lines.shared[0].refused
+    assert lines.shared_memory[0].refused
 
 
 def test_a_forgotten_lookup_keeps_its_place(lines: EmbeddingClient, box: Outbox) -> None:
@@ -469,7 +474,7 @@ def test_a_lost_node_is_lent_nothing(lines: EmbeddingClient, box: Outbox) -> Non
     lines.lose("embedding-0")
     lines.look_up(slot(0), [plan(0, 4, 5)], 0.0)
     assert asked(box).segment == 0
-    assert not lines.shared[0].refused
+    assert not lines.shared_memory[0].refused
     lines.resend_overdue(100.0)
     assert [type(message) for message in box.take()] == [Lookup]
 
@@ -479,5 +484,7 @@ def test_an_answer_into_memory_that_was_not_given_is_an_error(lines: EmbeddingCl
     lookup = box.take()[-1]
     assert isinstance(lookup, Lookup)
     assert lookup.segment == 0
-    with pytest.raises(LookupRefused, match="embedding-0: answered into memory that it was not given"):
+    with pytest.raises(
+        LookupRefused, match="embedding-0: it answered into shared memory that it was not given"
+    ):
         lines.receive(0, Vectors(lookup.request, 0, shared=True))

@@ -116,7 +116,7 @@ def test_a_dead_trainers_batches_wait_for_the_verdict() -> None:
     assert state.lose("a") == [(batch_id(0), 2), (batch_id(1), 2)]
     assert state.outstanding(TRAINING) == 5
     assert state.queued == 2
-    state.settle("a", [batch_id(1)])
+    state.resolve_lost("a", [batch_id(1)])
     assert state.outstanding(TRAINING) == 4
     assert state.kept_bytes == 4 * size_of(make_batch(0))
     state.credit(B, credit(9))
@@ -141,9 +141,9 @@ def test_a_verdict_is_for_one_trainer() -> None:
     state.deliveries(0.0)
     state.lose("a")
     state.lose("b")
-    state.settle("a", [batch_id(0), batch_id(1)])
+    state.resolve_lost("a", [batch_id(0), batch_id(1)])
     assert state.queued == 1
-    state.settle("b", [])
+    state.resolve_lost("b", [])
     assert state.queued == 1
     assert state.outstanding(TRAINING) == 1
 
@@ -192,17 +192,17 @@ def test_the_parser_goes_on_while_few_wait_and_memory_is_left() -> None:
     size = size_of(make_batch(0))
     state = state_with(retain_bytes=3 * size)
     for number in range(3):
-        assert state.hungry(9)
+        assert state.needs_more(9)
         state.offer(TRAINING, make_batch(number))
-    assert not state.hungry(9)
+    assert not state.needs_more(9)
     state.credit(A, credit(3))
     state.deliveries(0.0)
     # What was sent still takes memory, until it is done.
-    assert not state.hungry(9)
+    assert not state.needs_more(9)
     state.credit(A, credit(3, received=3, done=1))
-    assert state.hungry(1)
+    assert state.needs_more(1)
     state.offer(TRAINING, make_batch(3))
-    assert not state.hungry(1)
+    assert not state.needs_more(1)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_held_out_batches_find_room_where_training_batches_wait() -> None:
     """A job that ends early is held in the middle of its input, and evaluated afterwards."""
     size = size_of(make_batch(0))
     state = state_with(0, 1, 2, 3, retain_bytes=4 * size)
-    assert not state.hungry(4)
+    assert not state.needs_more(4)
     state.hold()
-    assert state.hungry(4)
+    assert state.needs_more(4)
     assert state.kept_bytes == 0
     # The parser may have had one at hand.
     state.offer(TRAINING, make_batch(4))

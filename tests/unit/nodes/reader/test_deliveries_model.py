@@ -139,7 +139,7 @@ class Deliveries(RuleBasedStateMachine):
         again = [batch for batch in batches if batch not in self.trained]
         self.returned += len(again)
         self.dropped += len(again) if self.held else 0
-        self.state.settle(token, again)
+        self.state.resolve_lost(token, again)
 
     @rule()
     def hold(self) -> None:

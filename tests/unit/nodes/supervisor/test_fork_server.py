@@ -26,7 +26,7 @@ from shadowsync.nodes.supervisor.starter import (
     Starter,
     make_starter,
     receive_answer,
-    send_order,
+    send_request,
     start_method,
 )
 from shadowsync.pipeline.errors import ClusterError, JobFileError
@@ -135,7 +135,7 @@ def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -
         textwrap.dedent(
             """
             import asyncio
-            from shadowsync.nodes.supervisor.starter import ForkStarter, receive_answer, send_order
+            from shadowsync.nodes.supervisor.starter import ForkStarter, receive_answer, send_request
 
             async def main():
                 starter = ForkStarter()
@@ -240,7 +240,7 @@ def test_a_server_with_a_thread_refuses(script: Callable[[str], list[str]], what
     with ours, subprocess.Popen(command, pass_fds=[theirs.fileno()]):
         theirs.close()
         with open(os.devnull, "r+b") as nothing:
-            send_order(ours, 7, script("raise SystemExit(3)"), [nothing.fileno()] * 3)
+            send_request(ours, 7, script("raise SystemExit(3)"), [nothing.fileno()] * 3)
         answer = receive_answer(ours)
         assert answer is not None
         body, process = answer

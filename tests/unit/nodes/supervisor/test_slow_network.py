@@ -60,8 +60,8 @@ def test_without_a_slow_network_there_is_nothing(emulation: Callable[..., Emulat
         assert own.token("sync", 0) != own.token("sync", 0)
 
     during(own, work)
-    assert own.note() is None
-    assert own.verdict() is None
+    assert own.report_entry() is None
+    assert own.failure() is None
 
 
 def test_those_who_synchronize_listen_behind_the_relay(emulation: Callable[..., Emulation]) -> None:
@@ -82,13 +82,13 @@ def test_those_who_synchronize_listen_behind_the_relay(emulation: Callable[..., 
             assert options(own, role) == {"--bind": "127.0.0.1"}, "the control"
 
     during(own, work)
-    note = own.note()
+    note = own.report_entry()
     assert note is not None
     assert (note.means, note.delay_seconds, note.links) == ("relay", 0.005, "sync")
     assert note.relay_cpu_seconds is not None
     assert note.relay_cpu_seconds > 0
     assert note.relay_bytes == 0
-    assert own.verdict() is None
+    assert own.failure() is None
 
 
 def test_all_links_are_those_of_every_node(emulation: Callable[..., Emulation]) -> None:
@@ -99,7 +99,7 @@ def test_all_links_are_those_of_every_node(emulation: Callable[..., Emulation]) 
             assert options(own, role)["--advertise"].startswith("ipc://@")
 
     during(own, work)
-    note = own.note()
+    note = own.report_entry()
     assert note is not None
     assert (note.bytes_per_second, note.links) == (1e6, "all")
 
@@ -124,16 +124,16 @@ def test_a_relay_that_dies_is_told(emulation: Callable[..., Emulation]) -> None:
 
     async def work() -> None:
         assert own.relay is not None
-        assert own.verdict() is None, "the control"
+        assert own.failure() is None, "the control"
         own.relay.signal(signal.SIGKILL)
         await own.relay.ended.wait()
 
     during(own, work)
-    assert own.verdict() == (
+    assert own.failure() == (
         ExitCode.STOPPED_BY_DEATH,
         "the relay of the slow network died (killed by SIGKILL)",
     )
-    note = own.note()
+    note = own.report_entry()
     assert note is not None
     assert note.relay_cpu_seconds is None
 
@@ -142,4 +142,4 @@ def test_traffic_control_is_refused_where_it_would_be_used(emulation: Callable[.
     """Old jobs that name it without a slow network, and those of saved models, can be read."""
     with pytest.raises(JobFileError, match=r'"tc" given; .*; give "relay" or leave it out'):
         emulation(delay="5ms", emulation="tc")
-    assert emulation(emulation="tc").note() is None
+    assert emulation(emulation="tc").report_entry() is None

@@ -124,6 +124,6 @@ def test_nothing_or_all(run: Path) -> None:
     assert (shared.replica.flat[:4] == MODEL).all()
     with pytest.raises(CheckpointError, match="another model"):
         restore_trainer(build_shared(make_job(top=16, checkpoint=str(run), dense="all")), 0)
-    with pytest.raises(CheckpointError, match="it is of another model"):
+    with pytest.raises(CheckpointError, match="so it belongs to another model"):
         restore_trainer(build_shared(make_job(top=16, checkpoint=str(run), resume=True)), 0)
     assert restore_trainer(build_shared(make_job()), 0) is None

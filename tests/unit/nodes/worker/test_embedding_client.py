@@ -109,8 +109,8 @@ def test_only_what_is_overdue_is_sent_again_and_is_the_same(
     [
         (Failure(1, "row 9 is not one of node 0's 4"), "embedding-0: row 9 is not one of"),
         (Failure(0, "a header whose checksum does not match"), "embedding-0: a header"),
-        (vectors(1, 1.0, 2.0), "embedding-0: answered 4 floats, not 2"),
-        (Vectors(1, 0, np.zeros(3, np.float32)), "answered 3 floats, not 2"),
+        (vectors(1, 1.0, 2.0), "embedding-0: it answered 4 floats, not the 2 requested"),
+        (Vectors(1, 0, np.zeros(3, np.float32)), "it answered 3 floats, not the 2 requested"),
     ],
 )
 def test_a_refusal_or_a_wrong_answer_is_an_error_by_name(
@@ -151,11 +151,11 @@ def test_a_lost_node_strands_what_was_pushed_to_it_once(lines: EmbeddingClient, 
     assert lines.receive(0, Pushed(4, repeated=False)) is None
     lines.look_up(waiting, [plan(0, 4)], 0.0)
     assert not lines.lost
-    assert lines.open_pushes == 4
+    assert lines.pending_pushes == 4
     assert lines.lose("embedding-0") == [both]
     assert lines.lost
     # The others' answers are still awaited, and finish nothing that is stranded.
-    assert lines.open_pushes == 3
+    assert lines.pending_pushes == 3
     assert lines.receive(1, Pushed(2, repeated=False)) is None
     for box in boxes:
         box.take()

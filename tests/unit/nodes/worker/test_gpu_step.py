@@ -142,7 +142,7 @@ def test_a_snapshot_is_behind_the_steps(ordered: bool, monkeypatch: pytest.Monke
     before = shared.replica.snapshot(whole)
     if not ordered:
         monkeypatch.setattr(DeviceReplica, "_behind_workers", lambda _: None)
-    _sleep_on(stepper._lane._compute)  # type: ignore[attr-defined]
+    _sleep_on(stepper._stream._compute)  # type: ignore[attr-defined]
     step = _launch(shared, stepper, 3)
     seen = shared.replica.snapshot(whole)
     stepper.finish(step)

@@ -16,32 +16,32 @@ from shadowsync.nodes.worker.process_parent import ProcessWorker
 from shadowsync.pipeline.wire.messages import WorkerMessage
 
 
-class Line:
-    """Instead of the line: what was posted."""
+class FakeMonitor:
+    """Records what is sent instead of running a process."""
 
     def __init__(self, *given: Any) -> None:
-        self.posts: list[str] = []
-        self.heard: Callable[[WorkerMessage], None] = given[2]
+        self.sent: list[str] = []
+        self.on_message: Callable[[WorkerMessage], None] = given[2]
 
     def start(self) -> None:
         """No process."""
 
-    def post(self, verb: str, body: dict[str, Any]) -> None:
+    def send(self, verb: str, body: dict[str, Any]) -> None:
         """Notes the verb."""
         assert isinstance(body, dict)
-        self.posts.append(verb)
+        self.sent.append(verb)
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
-    """The lines of the workers that a test makes."""
-    made: list[Line] = []
+def monitors(monkeypatch: pytest.MonkeyPatch) -> list[FakeMonitor]:
+    """The monitors of the workers that a test makes."""
+    made: list[FakeMonitor] = []
 
-    def line(*given: Any) -> Line:
-        made.append(Line(*given))
+    def monitor(*given: Any) -> FakeMonitor:
+        made.append(FakeMonitor(*given))
         return made[-1]
 
-    monkeypatch.setattr(worker_process, "WorkerProcessMonitor", line)
+    monkeypatch.setattr(worker_process, "WorkerProcessMonitor", monitor)
     return made
 
 
@@ -51,27 +51,27 @@ def make_worker(index: int) -> ProcessWorker:
     return ProcessWorker(cast(Any, None), order, flat, flat, lambda: None, lambda _: None)
 
 
-def test_a_profile_has_the_threads_of_worker_processes(lines: list[Line]) -> None:
-    crew = ProcessWorkerPool(cast(Any, None), cast(Any, None))
-    crew._processes = [make_worker(0), make_worker(1)]
-    assert crew.process_threads() == {}, "nothing was told yet"
-    for index, line in enumerate(lines):
+def test_a_profile_has_the_threads_of_worker_processes(monitors: list[FakeMonitor]) -> None:
+    pool = ProcessWorkerPool(cast(Any, None), cast(Any, None))
+    pool._processes = [make_worker(0), make_worker(1)]
+    assert pool.process_threads() == {}, "nothing was reported yet"
+    for index, monitor in enumerate(monitors):
         threads = {"MainThread": [0.5, 0.0], f"worker-{index}": [3.0, float(index)]}
         pulse = {"metrics": {}, "process": {}, "threads": threads, "bytes": [0, 0], "links": {}}
-        line.heard(WorkerMessage(verb="pulse", body=pulse))
-    assert crew.process_threads() == {
+        monitor.on_message(WorkerMessage(verb="pulse", body=pulse))
+    assert pool.process_threads() == {
         "worker-0": [3.0, 0.0],
         "worker-0 MainThread": [0.5, 0.0],
         "worker-1": [3.0, 1.0],
         "worker-1 MainThread": [0.5, 0.0],
     }
-    crew._memory.close()
+    pool._memory.close()
 
 
-def test_a_process_hears_of_the_others_before_it_hears_of_their_death(lines: list[Line]) -> None:
+def test_a_process_hears_of_the_others_before_it_hears_of_their_death(monitors: list[FakeMonitor]) -> None:
     worker = make_worker(0)
     rounds = RemoteRounds(RoundCounter(lambda: 0))
     # A sync node died between this trainer's getting ready and the meeting.
     rounds.mark_lost("token")
     worker.meet([], lambda _: None, rounds)
-    assert lines[0].posts == ["meet", "lose_sync"]
+    assert monitors[0].sent == ["meet", "lose_sync"]

@@ -50,7 +50,7 @@ def test_what_is_no_note_is_refused(context: Context) -> None:
     stranger = context.socket(zmq.PAIR)
     stranger.connect(trainer.endpoint)
     stranger.send_multipart(encode(Pulse({})))
-    with pytest.raises(ProtocolError, match="a pulse where notes of a worker are expected"):
+    with pytest.raises(ProtocolError, match="a pulse where only messages between a trainer and its worker"):
         wait_until(trainer.receive, "the message arrives", 10.0)
     stranger.close()
     trainer.close()

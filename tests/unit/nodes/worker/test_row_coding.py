@@ -168,7 +168,7 @@ def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
     bank = BankLookup(BankShare(DIM, 1, 0, 0, 0), None, (), (), (), ())
     request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS)
     lines.look_up(slot, [request], 0.0)
-    with pytest.raises(LookupRefused, match="embedding-0: answered what cannot be read: bfloat16: 3 bytes"):
+    with pytest.raises(LookupRefused, match="embedding-0: its answer cannot be decoded: bfloat16: 3 bytes"):
         lines.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)))
     good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(DIM, 0.5, np.float32)))
     assert lines.receive(0, good) is None

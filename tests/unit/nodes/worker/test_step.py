@@ -11,8 +11,14 @@ import pytest
 import torch
 from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.worker.step import DENSE as DENSE_GRADIENT
-from shadowsync.nodes.worker.step import EMBEDDINGS, LOSS, ON_DEVICE, Step, Stepper
+from shadowsync.nodes.worker.step import DENSE_NOT_FINITE as DENSE_GRADIENT
+from shadowsync.nodes.worker.step import (
+    EMBEDDINGS_NOT_FINITE,
+    LOSS_NOT_FINITE,
+    STEP_NOT_FINITE,
+    Step,
+    Stepper,
+)
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.metrics import QualitySums
 from shadowsync.pipeline.models.layers import THIN_ELEMENTS
@@ -24,7 +30,7 @@ from shadowsync.tests.support.shared import build_shared
 from shadowsync.tests.support.unruly_model import NAME as UNRULY
 from torch.overrides import TorchFunctionMode
 
-BATCH, DENSE, TABLES, DIM, ROWS = 16, 3, 4, 2, 11
+BATCH, DENSE_NOT_FINITE, TABLES, DIM, ROWS = 16, 3, 4, 2, 11
 Make = Callable[..., TrainerContext]
 
 
@@ -34,7 +40,7 @@ def _job(*, bottom: int = 6, **trainer: Any) -> Job:
             "data": {
                 "format": "parquet",
                 "path": ["x"],
-                "dense_features": DENSE,
+                "dense_features": DENSE_NOT_FINITE,
                 "categorical_features": TABLES,
             },
             "model": {"embedding_dim": DIM, "table_rows": ROWS, "bottom": [bottom], "top": [5]},
@@ -59,7 +65,7 @@ def _delivery(number: int, *, weighted: bool = False) -> tuple[Delivery, np.rand
         pass_number=0,
         id=BatchId(0, 0, number, 1),
         labels=(generator.random(BATCH) < 0.4).astype(np.float32),
-        dense=generator.normal(0, 1, (BATCH, DENSE)).astype(np.float32),
+        dense=generator.normal(0, 1, (BATCH, DENSE_NOT_FINITE)).astype(np.float32),
         rows=generator.integers(0, ROWS, (TABLES, BATCH), dtype=np.int32),
         weights=weights.astype(np.float32),
     )
@@ -149,7 +155,7 @@ def test_all_of_a_workers_backward_is_on_its_own_stream() -> None:
     """Else autograd chains the backward of all workers on the default stream."""
     shared, streams = _on_fake_device(build_shared(_job()))
     lanes = [shared.device.open_stream() for _ in range(2)]
-    labels, dense = np.zeros(BATCH, np.float32), np.zeros((BATCH, DENSE), np.float32)
+    labels, dense = np.zeros(BATCH, np.float32), np.zeros((BATCH, DENSE_NOT_FINITE), np.float32)
     embeddings = [torch.zeros(BATCH, DIM, requires_grad=True) for _ in range(TABLES)]
     streams_of_lanes = []
     for lane in lanes:
@@ -177,7 +183,7 @@ def test_results_are_not_there_before_the_wait() -> None:
     assert step.staged.labels.isnan().all()
     stepper.launch(step)
     assert not step.staged.labels.isnan().any()
-    host = step.landing._host  # type: ignore[union-attr]
+    host = step.pending._host  # type: ignore[union-attr]
     assert host.isnan().all()
     stepper.finish(step)
     assert not host.isnan().any()
@@ -312,9 +318,9 @@ def test_what_is_not_finite_changes_nothing(
         assert all(not step.left_out for step in steps)
         assert sums.examples == BATCH * len(steps)
         return
-    why = {"loss": LOSS, "dense": DENSE_GRADIENT, "rows": EMBEDDINGS}[kind]
+    why = {"loss": LOSS_NOT_FINITE, "dense": DENSE_GRADIENT, "rows": EMBEDDINGS_NOT_FINITE}[kind]
     assert changed == set()
-    assert {step.left_out for step in steps} == {why if where == "host" else ON_DEVICE}
+    assert {step.left_out for step in steps} == {why if where == "host" else STEP_NOT_FINITE}
     assert results == [(0.0, [])] * len(steps)
     assert (sums.examples, stepper.clipped_steps) == (0, 0)
 
@@ -343,7 +349,9 @@ def test_finite_gradients_whose_squares_are_not_change_nothing(on_device: bool, 
         return
     assert changed == set()
     assert gradients == []
-    assert step.left_out == (ON_DEVICE if on_device else DENSE_GRADIENT if what == "dense" else EMBEDDINGS)
+    assert step.left_out == (
+        STEP_NOT_FINITE if on_device else DENSE_GRADIENT if what == "dense" else EMBEDDINGS_NOT_FINITE
+    )
 
 
 @pytest.mark.parametrize("on_device", [False, True])
@@ -370,7 +378,7 @@ def test_the_batch_after_a_bad_one_trains_as_if_there_had_been_none(on_device: b
 
 def test_bfloat16_is_near_float32_and_another_number() -> None:
     # Thin layers are float32 always: the first one is wide.
-    wide = 1 + THIN_ELEMENTS // min(DENSE, DIM)
+    wide = 1 + THIN_ELEMENTS // min(DENSE_NOT_FINITE, DIM)
     exact = build_shared(_job(bottom=wide))
     near = build_shared(_job(bottom=wide, precision="bfloat16"))
     losses, gradients, _ = _steps(exact, 4, ahead=0)

@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import zmq
-from shadowsync.nodes.embedding.lanes import UNDER_WAY_LIMIT, WriterThreads
 from shadowsync.nodes.embedding.server import ShardService
+from shadowsync.nodes.embedding.writer_threads import MAX_IN_PROGRESS, WriterThreads
 from shadowsync.nodes.runtime.threads import POLL_MILLISECONDS
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.bank import RowBank
@@ -72,8 +72,8 @@ def test_each_lane_does_all_work_in_the_order_it_was_put_and_one_finishes_it() -
     done: list[int] = []
     works = [Noted(number, notes) for number in range(12)]
     for number, work in enumerate(works):
-        lanes.put(work.as_work, lambda number=number: done.append(number))  # type: ignore[misc]
-    lanes.settle(late())
+        lanes.submit(work.as_work, lambda number=number: done.append(number))  # type: ignore[misc]
+    lanes.wait_idle(late())
     lanes.close()
     assert woken.is_set()
     assert sorted(done) == list(range(12))
@@ -95,13 +95,13 @@ def test_nothing_is_done_before_the_last_lane_is() -> None:
     lanes = WriterThreads(3, lambda: None, unwanted)
     lanes.start()
     work, done = OneIsSlow(7, notes), list[int]()
-    lanes.put(work.as_work, lambda: done.append(7))
+    lanes.submit(work.as_work, lambda: done.append(7))
     wait_until(lambda: len(notes) == 2, "two of three lanes are done")
     lanes.collect()
     assert not done
     assert not work.finished_by
     go_on.set()
-    lanes.settle(late())
+    lanes.wait_idle(late())
     lanes.close()
     assert (done, work.finished_by) == ([7], ["lane-2"])
 
@@ -112,8 +112,8 @@ def test_lanes_work_at_once() -> None:
     lanes = WriterThreads(2, lambda: None, unwanted)
     lanes.start()
     done: list[int] = []
-    lanes.put(Noted(0, [], lambda: both.wait(ENOUGH_SECONDS)).as_work, lambda: done.append(0))
-    lanes.settle(late())
+    lanes.submit(Noted(0, [], lambda: both.wait(ENOUGH_SECONDS)).as_work, lambda: done.append(0))
+    lanes.wait_idle(late())
     lanes.close()
     assert done == [0]
 
@@ -122,12 +122,12 @@ def test_no_more_is_taken_than_is_done() -> None:
     go_on = threading.Event()
     lanes = WriterThreads(2, lambda: None, unwanted)
     lanes.start()
-    for number in range(UNDER_WAY_LIMIT):
+    for number in range(MAX_IN_PROGRESS):
         assert not lanes.full
-        lanes.put(Noted(number, [], lambda: go_on.wait(ENOUGH_SECONDS)).as_work, lambda: None)
+        lanes.submit(Noted(number, [], lambda: go_on.wait(ENOUGH_SECONDS)).as_work, lambda: None)
     assert lanes.full
     go_on.set()
-    lanes.settle(late())
+    lanes.wait_idle(late())
     assert not lanes.full
     lanes.close()
 
@@ -140,11 +140,11 @@ def test_a_lane_that_raises_fails_the_node_and_settling_ends_with_it() -> None:
     def broken() -> None:
         raise RuntimeError("broken")
 
-    lanes.put(Noted(0, [], broken).as_work, lambda: pytest.fail("it is not done"))
+    lanes.submit(Noted(0, [], broken).as_work, lambda: pytest.fail("it is not done"))
     assert str(failures.get(timeout=ENOUGH_SECONDS)) == "broken"
     stopping = threading.Event()
     threading.Timer(0.05, stopping.set).start()
-    lanes.settle(stopping.is_set)
+    lanes.wait_idle(stopping.is_set)
     lanes.close()
 
 
@@ -191,15 +191,15 @@ def test_a_flood_waits_in_the_socket_and_a_command_finds_the_lanes_at_rest(
     service, connection = make_service(context, failures.append)
     first = next(iter(service.store.pieces()))[1]["weights"]
     before = np.array(first)
-    many = 3 * UNDER_WAY_LIMIT
+    many = 3 * MAX_IN_PROGRESS
     for number in range(many):
         connection.send(push(number))
-    wait_until(lambda: service.metrics()["applied_batches"] == UNDER_WAY_LIMIT, "the lanes are full")
+    wait_until(lambda: service.metrics()["applied_batches"] == MAX_IN_PROGRESS, "the lanes are full")
     # It takes no more, and does not spin: it turns at most once in POLL_MILLISECONDS.
     turned = len(turns)
     wait_until(lambda: len(turns) >= turned + 3, "it turns")
     assert turns[turned + 2] - turns[turned] > POLL_MILLISECONDS / 1000
-    assert service.metrics()["applied_batches"] == UNDER_WAY_LIMIT
+    assert service.metrics()["applied_batches"] == MAX_IN_PROGRESS
     seen: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
     service.call(lambda: seen.put((len(service.applied), float((before - first[:])[0, 0]))))
     held.set()
@@ -268,13 +268,13 @@ def test_no_command_runs_on_rows_that_lanes_are_at_when_the_service_stops(
     connection.send(push(0))
     wait_until(lambda: service.metrics()["applied_batches"] == 1, "it is in the lanes")
     settling, ran = threading.Event(), list[int]()
-    settle = service.settle
+    settle = service.finish_taken
 
     def noted() -> None:
         settling.set()
         settle()
 
-    service.settle = noted  # type: ignore[method-assign]
+    service.finish_taken = noted  # type: ignore[method-assign]
     service.call(lambda: ran.append(len(service.applied)))
     assert settling.wait(ENOUGH_SECONDS)
     service.stop()
