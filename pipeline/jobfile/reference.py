@@ -35,6 +35,9 @@ job that a run had, with all of its defaults, is `job.json` in its folder.
 
 Schema = dict[str, Any]
 
+# Classes of this package are sections; other subclasses of BaseModel are not.
+_SECTIONS = Job.__module__.rpartition(".")[0]
+
 
 def page() -> str:
     """The whole page, Markdown."""
@@ -66,7 +69,7 @@ def _docs() -> dict[str, str]:
     while waiting:
         for model in waiting.pop().__subclasses__():
             waiting.append(model)
-            if model.__module__.startswith(__package__):
+            if model.__module__.startswith(_SECTIONS):
                 docs[model.__name__] = _paragraphs(inspect.cleandoc(model.__doc__ or ""))
     return docs
 
