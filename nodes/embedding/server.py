@@ -14,7 +14,7 @@ from ...pipeline.embedding.storage.store import ShardStore
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
 from ...pipeline.wire.messages import Attach, Lookup, Push, Pushed, Vectors
-from ...pipeline.wire.row_codec import RowCoding
+from ...pipeline.wire.row_codec import RowCodec
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ..runtime.process import tune_malloc
@@ -54,7 +54,7 @@ class ShardService(ListeningService):
         self.store = store
         self.applied = applied or AppliedBatches()
         self._restored = len(self.applied)
-        self._coding = RowCoding(codecs or LinkCodecs(), store.floats_of)
+        self._coding = RowCodec(codecs or LinkCodecs(), store.floats_of)
         self._vectors_coded = codecs is not None and codecs.down.lossy
         self._segments = SharedMemoryServer(allowed=shares)
         self._pool = BufferPool(IDLE_ANSWER_BYTES)

@@ -1,7 +1,8 @@
-"""Questions that are asked until they are answered, and answers that are given once (contract 6).
+"""Requests and replies on the control link between the coordinator and a node.
 
-A `Conversation` is one end of the control link between the coordinator and one node. It owns no socket: it
-is handed what arrives and a function that sends. All of it belongs to one asyncio loop.
+A request is sent again until its reply comes; the receiver handles it once and repeats its reply. A
+`Conversation` is one end of the link. It owns no socket: it is given the messages that arrive, and a function
+that sends. All of it belongs to one asyncio loop.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ log = logging.getLogger(__name__)
 
 
 class Refused(ShadowSyncError):
-    """The other side answered a question with an error; its words, and its exit code."""
+    """The peer replied to a request with an error; has its text and its exit code."""
 
 
 class Gone(ShadowSyncError):
-    """The other side left or died, or did not answer in time."""
+    """The peer left or died, or did not reply in time."""
 
 
 class Conversation:
     """One end of a control link.
 
     Args:
-        peer: how the other side is called in logs and errors.
-        send: hands a message to the socket; called on the loop's thread.
-        handle: coroutine function (verb, body) -> answer's body, for the questions of the other side.
-            A ShadowSyncError that it raises becomes an answer with `ok` false.
-        repeatable: verbs that change nothing, whose answers are not remembered: one of them that comes twice
-            is handled twice.
-        answered: called with the verb once the answer to a question is given to `send`, unless it is a
-            refusal or a repeat.
+        peer: name of the peer in logs and errors.
+        send: passes a message to the socket; called on the loop's thread.
+        handle: coroutine function (verb, body) -> body of the reply, for requests of the peer. A
+            ShadowSyncError that it raises becomes a reply with `ok` false.
+        repeatable: verbs that change nothing; their replies are not stored, and a repeated request is handled
+            again.
+        answered: called with the verb once the reply to a request is passed to `send`, unless it is an error
+            or a repeat.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class Conversation:
     async def ask(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout_seconds: float
     ) -> dict[str, Any]:
-        """Asks until answered and gives the answer's body.
+        """Send a request until its reply comes, and return the body of the reply.
 
         Raises:
-            Refused: the other side answered with an error.
-            Gone: it left, or did not answer within the timeout.
+            Refused: the peer replied with an error.
+            Gone: the peer left, or did not reply within the timeout.
         """
         if self._closed:
             raise Gone(self._closed, where=self.peer)
@@ -101,7 +102,7 @@ class Conversation:
                 answered.exception()
 
     def receive(self, message: Message) -> None:
-        """Takes a message of the other side: an answer wakes its question, a question is handled once."""
+        """Process a message of the peer: a reply completes its request, a request is handled once."""
         if isinstance(message, Answer):
             future = self._waiting.get(message.number)
             if future is None or future.done():
@@ -150,7 +151,7 @@ class Conversation:
             self._answered(ask.verb)
 
     def close(self, why: str) -> None:
-        """Ends the conversation: waiting questions get `Gone(why)`, handling is cancelled."""
+        """Close this end: pending requests fail with `Gone(why)`, and handlers are cancelled."""
         self._closed = why
         for future in self._waiting.values():
             if not future.done():
