@@ -95,7 +95,10 @@ X = Y + 'x = "categorical"\n'
         ("", '[data.columns]: is missing; data.format = "csv" needs it'),
         (X + 'z = "label"\n', 'data.columns: columns y and z are labels; give exactly one of kind "label"'),
         ('[data.columns]\nx = "categorical"\n', "data.columns: no column is a label; give exactly one"),
-        (X + 't = "timestamp"\nu = "timestamp"\n', "data.columns: t and u are of kind 'timestamp'; give at most one"),
+        (
+            X + 't = "timestamp"\nu = "timestamp"\n',
+            "data.columns: t and u are of kind 'timestamp'; give at most one",
+        ),
         (X + 't = "weight"\nu = "weight"\n', "data.columns: t and u are of kind 'weight'; give at most one"),
         (Y, 'data.columns: no column is "categorical" or "multi_hot"; give at least one'),
         (X + 'z = "numeric"\n', "data.columns.z.kind: 'numeric' given; input should be 'label', 'dense', "),
