@@ -135,7 +135,7 @@ def suggest(name: str, known: list[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"there are {some}"
 
 
-Part: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Share: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Moment: TypeAlias = str | int | float | None
 
 
@@ -152,13 +152,13 @@ class SplitSection(BaseModel):
         description='"fraction": rows are drawn at random; "time": validation and test are the last rows;'
         ' "": no split.',
     )
-    validation: Part = Field(default=0.0, description="Fraction of the rows for validation during training.")
-    test: Part = Field(default=0.0, description="Fraction of the rows for the test at the end.")
+    validation: Share = Field(default=0.0, description="Fraction of the rows for validation during training.")
+    test: Share = Field(default=0.0, description="Fraction of the rows for the test at the end.")
     validation_from: Moment = Field(
         default=None, description="time: when the validation part begins, as a number or ISO 8601 text."
     )
     test_from: Moment = Field(default=None, description="time: when the test part begins.")
-    progressive: Part = Field(
+    progressive: Share = Field(
         default=0.0,
         description="Fraction of the training rows, the last ones, that are scored before they are trained"
         " on.",

@@ -105,7 +105,7 @@ class Job(Section):
 
     @property
     def sync_nodes(self) -> int:
-        """Number of sync nodes; algorithms without a center are told apart by `nodes.launch`."""
+        """Number of sync nodes; `nodes.launch` makes it 0 for an algorithm without a center."""
         return 0 if self.sync.algorithm == "none" else self.sync.nodes
 
     @property
