@@ -100,6 +100,6 @@ def _say(done: Prepared, where: str) -> None:
     size = sum(part.bytes for part in done.manifest.parts)
     before = f", {done.parts_before} of them by an earlier call" if done.parts_before else ""
     what = (
-        "is there already" if done.reused else f"{len(done.manifest.parts)} parts{before}, {data_size(size)}"
+        "exists already" if done.reused else f"{len(done.manifest.parts)} parts{before}, {data_size(size)}"
     )
     click.echo(f"{what}: {where}")

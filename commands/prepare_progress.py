@@ -40,7 +40,9 @@ def progress_shown(*, quiet: bool) -> Iterator[Callable[[Told], None]]:
                 return
             rows_before = state.rows if rows_before < 0 else rows_before
             rate = (state.rows - rows_before) / max(now - begun, 1e-9)
-            progress.update(task, completed=state.bytes_done, total=state.bytes_all, rows=state.rows, rate=rate)
+            progress.update(
+                task, completed=state.bytes_done, total=state.bytes_all, rows=state.rows, rate=rate
+            )
             shown = now
 
         yield tell
