@@ -16,14 +16,14 @@ import click
 @click.option("--format", "data_format", default="parquet", type=click.Choice(["parquet", "criteo_tsv"]))
 @click.option("--files", default=1, show_default=True, type=click.IntRange(1), help="Training files.")
 @click.option("--compression", default="none", type=click.Choice(["none", "gz", "zst"]))
-@click.option("--reuse", is_flag=True, help="Do nothing if the same log is there already.")
+@click.option("--reuse", is_flag=True, help="Do nothing if the same log exists already.")
 def generate(directory: Path, reuse: bool, **options: Any) -> None:
     """Generate a Criteo-shaped click log with a planted teacher into DIRECTORY."""
     from ..pipeline.data.generator.generator import generate_log
     from ..pipeline.text.format import data_size
 
     manifest = generate_log(directory, reuse=reuse, **options)
-    done = "is there already" if manifest.reused else "written"
+    done = "exists already" if manifest.reused else "written"
     for name, part in (("train", manifest.train), ("eval", manifest.eval)):
         if part.examples:
             teacher = "" if part.teacher_ne is None else f", teacher's NE {part.teacher_ne:.4f}"

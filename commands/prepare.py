@@ -99,7 +99,5 @@ def _say(done: Prepared, where: str) -> None:
                 click.echo(f"  {sample}", err=True)
     size = sum(part.bytes for part in done.manifest.parts)
     before = f", {done.parts_before} of them by an earlier call" if done.parts_before else ""
-    what = (
-        "is there already" if done.reused else f"{len(done.manifest.parts)} parts{before}, {data_size(size)}"
-    )
+    what = "exists already" if done.reused else f"{len(done.manifest.parts)} parts{before}, {data_size(size)}"
     click.echo(f"{what}: {where}")

@@ -33,14 +33,16 @@ def progress_shown(*, quiet: bool) -> Iterator[Callable[[Told], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("prepare", total=None, rows=0, rate=0.0)
 
-        def tell(told: Told) -> None:
+        def tell(state: Told) -> None:
             nonlocal shown, rows_before
             now = time.monotonic()
             if now - shown < _PERIOD_SECONDS:
                 return
-            rows_before = told.rows if rows_before < 0 else rows_before
-            rate = (told.rows - rows_before) / max(now - begun, 1e-9)
-            progress.update(task, completed=told.bytes_done, total=told.bytes_all, rows=told.rows, rate=rate)
+            rows_before = state.rows if rows_before < 0 else rows_before
+            rate = (state.rows - rows_before) / max(now - begun, 1e-9)
+            progress.update(
+                task, completed=state.bytes_done, total=state.bytes_all, rows=state.rows, rate=rate
+            )
             shown = now
 
         yield tell

@@ -1,4 +1,4 @@
-"""Server-sent events for a bounded number of clients, none of which can hold up another. No I/O."""
+"""Server-sent events for a bounded number of clients, none of which can delay another. No I/O."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ REMEMBERED_EVENTS = 30
 
 
 class Full(Exception):
-    """There are MOST_CLIENTS."""
+    """No further client is accepted: there are MOST_CLIENTS."""
 
 
 class Client:
-    """One page. `next` gives its events until the end; all else is `Broadcast`'s.
+    """One open page. Its connection calls `next`; only `Broadcast` calls the rest.
 
     Args:
-        drop: ends the connection at once; called when the client does not keep up.
+        drop: closes the connection at once; called if the client does not keep up.
     """
 
     def __init__(self, drop: Callable[[], None]) -> None:
@@ -31,18 +31,18 @@ class Client:
 
     @property
     def waiting(self) -> int:
-        """Events that it has not taken."""
+        """Number of queued events."""
         return len(self._events)
 
     async def next(self) -> bytes | None:
-        """The next event, as it goes over the wire; None at the end."""
+        """Wait for the next event, as bytes to send; None at the end."""
         while not self._events and not self._ended:
             self._wake.clear()
             await self._wake.wait()
         return self._events.popleft() if self._events else None
 
     def put(self, event: bytes) -> bool:
-        """Queues an event; False, and the connection ends, if QUEUED_EVENTS wait already."""
+        """Queue an event; if QUEUED_EVENTS are queued already, drop the client and return False."""
         if len(self._events) >= QUEUED_EVENTS:
             self._events.clear()
             self.end()
@@ -53,16 +53,16 @@ class Client:
         return True
 
     def end(self) -> None:
-        """No event will follow."""
+        """Mark the end: no event will follow."""
         self._ended = True
         self._wake.set()
 
 
 class Broadcast:
-    """Numbered events to all clients. All of it belongs to one asyncio loop.
+    """Numbered events for all clients. All of it belongs to one asyncio loop.
 
-    An id has the incarnation of this object in it, so that a client which comes back after a restart is not
-    taken for one that missed a few events.
+    The id of an event contains a random id of this object, so that a client that reconnects after a restart
+    is not mistaken for one that missed a few events.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Broadcast:
         self.dropped_clients = 0
 
     def publish(self, kind: str, data: str) -> None:
-        """An event for everybody; `data` is one line."""
+        """Send an event to all clients; `data` is one line."""
         self._number += 1
         event = self._event(kind, data)
         self._recent.append((self._number, event))
@@ -83,8 +83,16 @@ class Broadcast:
                 self.dropped_clients += 1
 
     def join(self, last_id: str, whole: Callable[[], str], drop: Callable[[], None]) -> Client:
-        """A client comes, or comes back with the id of the last event that it had: it gets what it missed, or
-        `whole()` as a "whole" event where that is not known any more. Raises Full."""
+        """Add a client.
+
+        Args:
+            last_id: id of the last event that a reconnecting client received; "" for a new client. It gets
+                the events that it missed, or `whole()` as a "whole" event if they are no longer stored.
+            whole: returns the data of the "whole" event.
+            drop: see `Client`.
+
+        Raises Full.
+        """
         if len(self.clients) >= MOST_CLIENTS:
             raise Full
         client = Client(drop)
@@ -97,12 +105,12 @@ class Broadcast:
         return client
 
     def leave(self, client: Client) -> None:
-        """A client is gone."""
+        """Remove a client whose connection has ended."""
         self.clients.discard(client)
         client.end()
 
     def end(self) -> None:
-        """No event will follow; clients still get what is queued for them."""
+        """Mark the end for all clients; they still get the events that are queued."""
         for client in self.clients:
             client.end()
 

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, with scalars only."""
+"""Writer of TensorBoard event files, with scalars only."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 
 
 class EventFile:
-    """One file in a folder, made when it is opened. One thread. Raises OSError where it cannot be written.
+    """One event file in a folder, created with this object. One thread. Raises OSError if a write fails.
 
-    TensorBoard's own EventFileWriter writes on a thread of its own, which a full disk ends with a traceback;
-    here the caller learns of it. The file's name is as TensorBoard's writers make it.
+    TensorBoard's own EventFileWriter writes on another thread, which ends with a traceback if the disk is
+    full; here the caller gets the error. The file is named as TensorBoard's writers name it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class EventFile:
 
 
 def _float32(value: float) -> float:
-    # What is finite, as of a model that diverges, and too large for a float32, is its largest.
+    # A finite value that is too large for float32, as of a diverging model, becomes the largest float32.
     if math.isfinite(value) and abs(value) > _LARGEST_FLOAT:
         return math.copysign(_LARGEST_FLOAT, value)
     return value

@@ -17,10 +17,9 @@ def host_of(header: str) -> str:
 
 
 def is_own(header: str, names: Collection[str]) -> bool:
-    """Whether a request with this Host header means this server.
+    """Whether a request with this Host header is meant for this server.
 
-    An address is no name, so no name server can point it elsewhere: every one is fine. Of names, "localhost"
-    and those given.
+    Any IP address is accepted, since DNS cannot point it elsewhere. Of names, only "localhost" and `names`.
     """
     host = host_of(header)
     if host == "localhost" or host in {name.lower() for name in names}:

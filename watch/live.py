@@ -18,9 +18,9 @@ from .table import table_of
 
 
 class Display(ABC):
-    """Shows statuses as they come. One thread."""
+    """A display of statuses as they come. One thread."""
 
-    # How often it wants one.
+    # Time between two statuses.
     period_seconds: float
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Lines(Display):
 
 
 class Silence(Display):
-    """Shows nothing."""
+    """A display that shows nothing."""
 
     period_seconds = 5.0
 

@@ -26,10 +26,10 @@ Health = Callable[[], tuple[bool, str]]
 
 
 class HeartbeatCollector(Collector):
-    """Makes metrics of counts by name.
+    """A collector that converts a node's counts, by name, to metrics.
 
     Args:
-        counts: the newest counts; called on the server's loop.
+        counts: returns the newest counts; called on the server's loop.
     """
 
     def __init__(self, run: str, role: str, node: str, counts: Callable[[], Counts]) -> None:
@@ -38,7 +38,7 @@ class HeartbeatCollector(Collector):
         self._counts = counts
 
     def collect(self) -> Iterable[Family]:
-        """Those whose count is there."""
+        """Yield the metrics whose count is known."""
         counts = self._counts()
         for metric in BY_ROLE[self._role]:
             value = counts.get(metric.key)
@@ -61,7 +61,7 @@ def _family(metric: Metric, labels: tuple[str, ...]) -> CounterMetricFamily | Ga
 
 
 class MetricsServer:
-    """Serves `/metrics` and `/healthz` on the asyncio loop of who starts it.
+    """An HTTP server of `/metrics` and `/healthz`, on the asyncio loop of its caller.
 
     Raises:
         ClusterError: it cannot listen there.
@@ -86,7 +86,7 @@ class MetricsServer:
         )
 
     async def start(self) -> None:
-        """Begin to answer; what was asked before waits for it."""
+        """Start to answer, first the requests that came before."""
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
 

@@ -9,7 +9,7 @@ MOST_INCIDENTS = 500
 
 
 class Mirror:
-    """Merges incremental statuses. One thread."""
+    """The state of a client, merged from incremental statuses. One thread."""
 
     def __init__(self) -> None:
         self.curves = Curves()

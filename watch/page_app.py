@@ -1,4 +1,4 @@
-"""What the page's server answers. Everything is read-only, and nothing on disk can be asked for."""
+"""HTTP routes of the web page. All are read-only, and none reads files from disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PageApp:
     """The routes: the page's files, `/events` and `/status.json`. All of it belongs to one asyncio loop.
 
     Args:
-        names: host names that this server answers to, beside addresses and "localhost".
+        names: host names that this server answers to, besides addresses and "localhost".
     """
 
     def __init__(self, mirror: Mirror, broadcast: Broadcast, names: Collection[str]) -> None:
@@ -52,7 +52,7 @@ class PageApp:
         return guard
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        # The path as it came: what is written in another way, with %2e or .., is simply not there.
+        # The raw path: one that is spelled with %2e or .. matches no route.
         path = request.rel_url.raw_path
         if path == "/events":
             return await self._events(request)
@@ -79,7 +79,7 @@ class PageApp:
             while (event := await client.next()) is not None:
                 await response.write(event)
         except ConnectionError:
-            # The page was closed, or dropped for being slow; both are none of our errors.
+            # The page was closed, or dropped for being slow; neither is an error of the server.
             return response
         finally:
             self._broadcast.leave(client)

@@ -1,4 +1,4 @@
-"""The files of the page, in memory: a request can name one of them and nothing else."""
+"""The files of the web page, in memory; a request can get only these."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ class PageFile:
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """By the path of the request, exactly as it is written there."""
+    """Load the files, by the exact path of the request."""
     return {path: PageFile((FOLDER / name).read_bytes(), kind) for path, (name, kind) in FILES.items()}

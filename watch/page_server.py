@@ -1,4 +1,7 @@
-"""The web page of a job: a server on a thread and loop of its own, so that no browser can hold up control."""
+"""Server of a job's web page.
+
+It has its own thread and loop, so that no browser can delay the coordinator's control plane.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class PageServer:
-    """`publish` and `close` may be called by one other thread.
+    """The server and its thread; one other thread may call `publish` and `close`.
 
     Args:
         host, port: where to listen; port 0 is any free one.
-        names: host names beside addresses and "localhost" that a browser may call this server by.
+        names: host names, besides addresses and "localhost", that a browser may use for this server.
 
     Raises:
         ClusterError: it cannot listen there.
@@ -49,7 +52,7 @@ class PageServer:
         self._thread = threading.Thread(target=self._main, name="page", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread, and returns when it serves; raises ClusterError if it does not."""
+        """Start the thread and wait until it serves. Raises ClusterError if it does not."""
         self._thread.start()
         if self._ready.wait(START_SECONDS) and self._failure is None:
             return
@@ -62,11 +65,11 @@ class PageServer:
         ) from self._failure
 
     def publish(self, status: Status) -> None:
-        """Sends a status to every open page."""
+        """Send a status to every open page."""
         self._call(lambda: self._take(status))
 
     def close(self) -> None:
-        """Ends the server; what was published is sent first, for at most FAREWELL_SECONDS."""
+        """Stop the server; published statuses are sent first, for at most FAREWELL_SECONDS."""
         if self._stop is not None:
             self._call(self._stop.set)
         if self._thread.is_alive():
@@ -74,7 +77,7 @@ class PageServer:
         self._socket.close()
 
     def tasks(self) -> int:
-        """Tasks on the server's loop."""
+        """Count the tasks on the server's loop."""
         return len(asyncio.all_tasks(self._loop)) if self._loop is not None else 0
 
     def _call(self, work: Callable[[], None]) -> None:
@@ -84,14 +87,14 @@ class PageServer:
     def _take(self, status: Status) -> None:
         self._mirror.take(status)
         if self.broadcast is not None:
-            # Also without a client: one that comes back asks for what it missed.
+            # Also without a client: one that reconnects requests what it missed.
             self.broadcast.publish("status", status.model_dump_json())
 
     def _main(self) -> None:
         try:
             asyncio.run(self._serve())
         except Exception as error:
-            # Once it served, training goes on without its page.
+            # If it fails later, training continues without its page.
             self._failure = error
             log.exception("the page's server failed")
         finally:

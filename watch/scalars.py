@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def scalars_of(status: Status) -> dict[str, float]:
-    """Scalars by tag, without those that were not measured. The step is examples trained."""
+    """Extract scalars by tag, without those that were not measured; the step is examples trained."""
     found: dict[str, float | None] = {
         "ne/all": status.quality.ne,
         "ne/recent": status.quality.ne_recent,
@@ -37,11 +37,11 @@ def scalars_of(status: Status) -> dict[str, float]:
 
 
 class Scalars:
-    """Writes statuses as TensorBoard events. One thread.
+    """A writer of statuses as TensorBoard events. One thread.
 
-    At first one a second; the period doubles after every STEPS_PER_PERIOD, so that a long run's file stays
-    small. A file that cannot be written any more is given up with a line in the log: training is worth more.
-    Raises ResourceError if it cannot even be made.
+    It writes one per second at first; the period doubles after every STEPS_PER_PERIOD, so that the file of a
+    long run stays small. If a write fails, it logs an error and stops writing, and training continues. Raises
+    ResourceError if the file cannot be created.
     """
 
     def __init__(self, run_folder: Path) -> None:

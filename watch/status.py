@@ -17,13 +17,13 @@ Cursor = dict[str, tuple[float, int]]
 Point = Annotated[tuple[float, float], BeforeValidator(tuple)]
 
 
-class Part(BaseModel):
+class StatusPart(BaseModel):
     """Base of the parts of a status; fields of a newer coordinator are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Progress(Part):
+class Progress(StatusPart):
     """Progress in examples.
 
     `trained` counts acknowledgements, `distinct` the examples among them. `total` is of all epochs: exact
@@ -43,14 +43,14 @@ class Progress(Part):
         return min(1.0, self.distinct / self.total) if self.total else None
 
 
-class Speed(Part):
+class Speed(StatusPart):
     """Examples/s: over the last seconds, and from the first to the last trained batch."""
 
     now: float | None = None
     mean: float | None = None
 
 
-class Quality(Part):
+class Quality(StatusPart):
     """Normalized entropy in training: of all batches, and of the latest.
 
     Each batch is scored before its step.
@@ -60,7 +60,7 @@ class Quality(Part):
     ne_recent: float | None = None
 
 
-class SyncFigures(Part):
+class SyncFigures(StatusPart):
     """Figures of synchronization.
 
     `gap_open` is the largest gap since a trainer's last round, `gap_mean` is that of the report; bytes/s
@@ -76,7 +76,7 @@ class SyncFigures(Part):
     divergence: float | None = None
 
 
-class EmbeddingFigures(Part):
+class EmbeddingFigures(StatusPart):
     """Requests/s over all shards; staleness in pushes."""
 
     lookups_per_second: float | None = None
@@ -85,8 +85,8 @@ class EmbeddingFigures(Part):
     staleness_max: int | None = None
 
 
-class Books(Part):
-    """The ledger's sums so far, in examples.
+class LedgerFigures(StatusPart):
+    """Sums of the ledger so far, in examples.
 
     `read` is from the readers' last heartbeats, and `in_flight` (`read` less `trained`, `left_out` and
     `returned`) is as old as those. `left_out` counts batches whose loss or gradients are not finite.
@@ -102,7 +102,7 @@ class Books(Part):
     left_out: int = 0
 
 
-class NodeStatus(Part):
+class NodeStatus(StatusPart):
     """One node.
 
     `cpu` is cores in use over the last seconds; `wait` the share of its workers' time spent waiting for
@@ -133,7 +133,7 @@ class NodeStatus(Part):
     refused_messages: int = 0
 
 
-class Edge(Part):
+class Edge(StatusPart):
     """Bytes/s between two nodes: `up` from source to target, `down` back."""
 
     source: str
@@ -142,14 +142,14 @@ class Edge(Part):
     down: float
 
 
-class Validation(Part):
+class Validation(StatusPart):
     """A checkpoint that was scored during training, after `examples`."""
 
     examples: int
     value: float
 
 
-class Incident(Part):
+class Incident(StatusPart):
     """An event of a node; `number` counts from 1."""
 
     number: int
@@ -158,7 +158,7 @@ class Incident(Part):
     what: str
 
 
-class CurvePart(Part):
+class CurvePart(StatusPart):
     """Points from index `start` on. If `step` changed, all points are new."""
 
     step: float
@@ -166,7 +166,7 @@ class CurvePart(Part):
     points: list[Point]
 
 
-class Status(Part):
+class Status(StatusPart):
     """The whole status. `curves` and `incidents` are new since the request's cursors."""
 
     version: int = STATUS_VERSION
@@ -187,7 +187,7 @@ class Status(Part):
     quality: Quality = Quality()
     sync: SyncFigures = SyncFigures()
     embedding: EmbeddingFigures = EmbeddingFigures()
-    ledger: Books = Books()
+    ledger: LedgerFigures = LedgerFigures()
     nodes: list[NodeStatus] = []
     edges: list[Edge] = []
     validation_metric: str = "ne"

@@ -124,7 +124,7 @@ class CheckpointManager:
 
     @property
     def _validates(self) -> bool:
-        return bool(self._spans) and self._state.job.validation.wanted
+        return bool(self._spans) and self._state.job.validation.enabled
 
     async def _adopt(self) -> None:
         """A run that goes on begins with the best checkpoint of the one before: it is to be beaten."""

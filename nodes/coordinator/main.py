@@ -70,7 +70,7 @@ def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: Restore
 
 def _require_torch_for_validation(job: Job) -> None:
     """Checkpoints are scored beside the coordinator, in a process that needs torch; it itself does not."""
-    if job.validation.wanted and find_spec("torch") is None:
+    if job.validation.enabled and find_spec("torch") is None:
         raise JobFileError(
             "[validation] is set, and the coordinator's machine has no torch to score checkpoints with",
             remedy="install it there, take the image for every role, or leave [validation] out",
@@ -89,7 +89,7 @@ async def run_coordinator(
     job = settings.job
     _require_torch_for_validation(job)
     plan = await asyncio.to_thread(plan_input, job)
-    if job.validation.wanted and not plan.validation:
+    if job.validation.enabled and not plan.validation:
         raise JobFileError(
             "[validation] is set and the job has no data for it",
             remedy="give data.validation_path, or a part of data.path by data.split.validation",

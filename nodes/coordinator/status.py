@@ -10,12 +10,12 @@ from typing import Any
 from ...pipeline.wire.control_messages import GetStatus
 from ...watch.curves import parts_of
 from ...watch.status import (
-    Books,
     Cursor,
     CurvePart,
     Edge,
     EmbeddingFigures,
     Incident,
+    LedgerFigures,
     NodeStatus,
     Progress,
     Quality,
@@ -126,10 +126,10 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
     )
 
 
-def _books(state: JobState) -> Books:
+def _books(state: JobState) -> LedgerFigures:
     totals = state.ledger.totals
     read = _sum(state.members.everyone("reader"), "read_examples")
-    return Books(
+    return LedgerFigures(
         read=read,
         trained=totals.trained_examples,
         distinct=totals.distinct_examples,

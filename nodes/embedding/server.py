@@ -14,7 +14,7 @@ from ...pipeline.embedding.storage.store import ShardStore
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
 from ...pipeline.wire.messages import Attach, Lookup, Push, Pushed, Vectors
-from ...pipeline.wire.row_codec import RowCoding
+from ...pipeline.wire.row_codec import RowCodec
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ..runtime.process import tune_malloc
@@ -54,8 +54,8 @@ class ShardService(ListeningService):
         self.store = store
         self.applied = applied or AppliedBatches()
         self._restored = len(self.applied)
-        self._coding = RowCoding(codecs or LinkCodecs(), store.floats_of)
-        self._vectors_are_coded = codecs is not None and codecs.down.lossy
+        self._coding = RowCodec(codecs or LinkCodecs(), store.floats_of)
+        self._vectors_coded = codecs is not None and codecs.down.lossy
         self._segments = SharedMemoryServer(allowed=shares)
         self._pool = BufferPool(IDLE_ANSWER_BYTES)
         self._writers = WriterThreads(threads, self.waker.wake, failed) if threads > 1 else None
@@ -132,7 +132,7 @@ class ShardService(ListeningService):
 
     def _look_up(self, identity: bytes, message: Lookup) -> None:
         floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
-        target = None if self._vectors_are_coded else self._segments.target(identity, message, floats)
+        target = None if self._vectors_coded else self._segments.target(identity, message, floats)
         buffer = self._pool.take(floats) if target is None else target
         work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)
         version = self._pushes

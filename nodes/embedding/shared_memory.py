@@ -18,8 +18,8 @@ from ...pipeline.wire.retransmission import ATTACH
 from ...pipeline.wire.segment import (
     FLOAT_BYTES,
     HEAD_BYTES,
+    CreatedSegment,
     OpenedSegment,
-    OwnSegment,
     SegmentError,
     running_kernel,
 )
@@ -102,7 +102,7 @@ class SharedMemoryClient:
     def __init__(self, node: str, blocks: int) -> None:
         self._node = node
         self._count = blocks
-        self._segment: OwnSegment | None = None
+        self._segment: CreatedSegment | None = None
         self._number = 0
         self._block_floats = 0
         self._needed_floats = 0
@@ -183,7 +183,7 @@ class SharedMemoryClient:
         # What is lent keeps its segment mapped; nothing more is lent of it.
         self._free = []
         try:
-            segment = OwnSegment(HEAD_BYTES + self._count * floats * FLOAT_BYTES)
+            segment = CreatedSegment(HEAD_BYTES + self._count * floats * FLOAT_BYTES)
         except OSError as error:
             self._give_up(str(error))
             return False

@@ -13,7 +13,7 @@ from ...pipeline.errors import ShadowSyncError
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Attached, Failure, Lookup, Push, Pushed, Vectors
 from ...pipeline.wire.retransmission import LOOKUP
-from ...pipeline.wire.row_codec import RowCoding
+from ...pipeline.wire.row_codec import RowCodec
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection
 from ..embedding.shared_memory import Lease, SharedMemoryClient
@@ -56,7 +56,7 @@ class EmbeddingClient:
         self.connections = list(connections)
         self._names = list(names)
         codecs = codecs or LinkCodecs()
-        self._coding = RowCoding(codecs)
+        self._coding = RowCodec(codecs)
         self.shared_memory = list(shared_memory)
         self._can_lend = {Lookup: not codecs.down.lossy, Push: not codecs.up.lossy}
         self._next_request = 1

@@ -1,7 +1,4 @@
-"""A file that is there whole or not at all.
-
-A folder that is there whole or not at all.
-"""
+"""Files and folders that appear completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ from typing import BinaryIO
 
 from ..errors import ResourceError
 
-# What a writer that was killed leaves behind has this in its name; nothing that is kept does.
+# In the name of every temporary file, which a killed writer leaves behind; in no finished file's name.
 UNFINISHED = ".unfinished-"
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a temporary file beside `path`; when the block ends well, it is fsynced and renamed to `path`.
+    """Open a temporary file beside `path`; at the end of the block, fsync and rename it to `path`.
 
-    When the block raises, the temporary file is removed and what was at `path` stays. An OSError (disk
-    full, no permission) becomes a ResourceError that names `path`. Any thread may call.
+    If the block raises, the temporary file is removed and the file at `path` stays as it was. An OSError
+    (disk full, no permission) becomes a ResourceError that names `path`. Any thread may call.
     """
     temporary = path.with_name(f"{path.name}{UNFINISHED}{os.getpid()}")
     try:
@@ -42,7 +39,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes the names in `directory` survive a power cut; raises OSError."""
+    """Make the names in `directory` survive a power failure. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -51,7 +48,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> ResourceError:
-    """The error to raise when `path` could not be written."""
+    """Build the error for a path that could not be written."""
     return ResourceError(
         f"cannot be written ({error.strerror or error})",
         where=str(path),
@@ -61,13 +58,13 @@ def unwritable(path: Path, error: OSError) -> ResourceError:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Gives an empty folder beside `path`; when the block ends well, it is renamed to `path`.
+    """Make an empty folder beside `path`; at the end of the block, rename it to `path`.
 
-    When the block raises, the folder is removed. Raises ResourceError if `path` is there already and is no
-    empty folder, or if something cannot be written (also an OSError of the block).
+    If the block raises, the folder is removed. Raises ResourceError if `path` exists and is not an empty
+    folder, or if something cannot be written (including an OSError of the block).
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise ResourceError("is there already", where=str(path), remedy="give another folder, or remove it")
+        raise ResourceError("exists already", where=str(path), remedy="give another folder, or remove it")
     path = path.absolute()
     temporary = path.with_name(f"{path.name}{UNFINISHED}{os.getpid()}")
     try:

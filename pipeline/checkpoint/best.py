@@ -1,4 +1,4 @@
-"""A second name for a checkpoint, so that it stays when the next one takes its place."""
+"""The best checkpoint by validation: hard links that stay when the next checkpoint replaces the last."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ NOTE_NAME: Final = "validation.json"
 
 @dataclass(frozen=True)
 class BestNote:
-    """Why a checkpoint is the best: the value of its metric, after so many trained examples; `input_digest`
-    is of the data that it was validated on, see `input_digest` of nodes.checkpoint_manifest."""
+    """Why a checkpoint is the best.
+
+    Attributes:
+        metric, value: the metric of validation, and its value.
+        examples: number of examples that were trained.
+        input_digest: digest of the data that it was validated on; values on other data cannot be compared.
+    """
 
     metric: str
     value: float
@@ -29,17 +34,21 @@ class BestNote:
 
 
 def pin(checkpoint: Path) -> Path:
-    """Makes RUN/best.candidate out of RUN/checkpoint: hard links to its files, copies where the file system
-    has none, the manifest last. Files of a checkpoint are never written again, so a link is as good as a
-    copy. Raises ResourceError. One thread of one process at a time."""
+    """Link RUN/checkpoint as RUN/best.candidate, the manifest last.
+
+    The files are hard links, or copies if the file system has no links. Files of a checkpoint are never
+    written again, so a link is as good as a copy. One thread of one process at a time. Raises ResourceError.
+    """
     candidate = checkpoint.with_name(CANDIDATE)
     _copy(checkpoint, candidate)
     return candidate
 
 
 def promote(candidate: Path, note: BestNote) -> Path:
-    """Makes a pinned checkpoint RUN/best, in place of the one before, with a note of why; gives its folder.
-    Raises ResourceError."""
+    """Make a pinned checkpoint RUN/best, in place of the one before, with a note of why.
+
+    Returns the folder. Raises ResourceError.
+    """
     best = candidate.with_name(BEST)
     with whole_file(candidate / NOTE_NAME) as file:
         file.write(json.dumps(asdict(note)).encode())
@@ -48,9 +57,11 @@ def promote(candidate: Path, note: BestNote) -> Path:
 
 
 def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> BestNote | None:
-    """Makes the best checkpoint of `old_run` that of `run`, which has none yet, if it was chosen by the same
-    metric on the same data: other values cannot be compared. Gives why it is the best. Raises
-    ResourceError."""
+    """Take over the best checkpoint of `old_run` for `run`, which has none yet.
+
+    Does so only if it was chosen by the same metric on the same data, as other values cannot be compared.
+    Returns why it is the best, or None if it was not taken over. Raises ResourceError.
+    """
     try:
         note = BestNote(**json.loads((old_run / BEST / NOTE_NAME).read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -64,8 +75,10 @@ def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> Best
 
 
 def drop(candidate: Path) -> None:
-    """Removes a pinned checkpoint, if it is there; what else has links to its files keeps them. What cannot
-    be removed is in the way of the next `pin`, which says so."""
+    """Remove a pinned checkpoint if it exists; other links to its files stay.
+
+    Anything that cannot be removed makes the next `pin` fail with an error.
+    """
     shutil.rmtree(candidate, ignore_errors=True)
 
 
@@ -78,7 +91,7 @@ def _copy(source: Path, target: Path) -> None:
             _link(path, target / path.name)
         sync_directory(target)
     except OSError as error:
-        # Where the volume is full, a part of it would be in the way of everything else.
+        # On a full volume a partial copy would only take space.
         drop(target)
         raise unwritable(target, error) from error
 

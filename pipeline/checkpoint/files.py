@@ -1,4 +1,8 @@
-"""The tensor files of a checkpoint, written: safetensors of bounded size, each with its checksum."""
+"""Writer of a checkpoint's tensor files: safetensors of bounded size, each with its checksum.
+
+The files are written by hand, not by the safetensors library, since they are streamed in pieces with a
+running checksum.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +25,15 @@ ROWS_KEY: Final = "shadowsync.rows"
 DEFAULT_LIMIT_BYTES: Final = 256 << 20
 _PIECE_BYTES: Final = 4 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-# The names that the safetensors format gives to types; it is little-endian throughout.
+# Names of types in the safetensors format, which is little-endian throughout.
 TYPES: Final = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
     "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 
 
-class Shown(Protocol):
-    """An array that is in memory in another form than in the file, and is shown in the file's by parts."""
+class TensorView(Protocol):
+    """An array whose form in memory differs from that in the file; slices convert it part by part."""
 
     dtype: np.dtype[Any]
     itemsize: int
@@ -37,30 +41,30 @@ class Shown(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As in the file; at least one dimension."""
+        """Shape in the file; at least one dimension."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """In the file."""
+        """Size in the file."""
         ...
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice) -> Shown: ...
+    def __getitem__(self, rows: slice) -> TensorView: ...
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
 
 
-Tensor: TypeAlias = NDArray[Any] | Shown
-"""What can be written. No more than a few MB of what is shown is made at a time."""
+Tensor: TypeAlias = NDArray[Any] | TensorView
+"""What can be written. A view is converted a few MB at a time."""
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file of a checkpoint: its bare name, its size in bytes, its SHA-256 in hex, whose state it holds.
+    """One file of a checkpoint: its bare name, its size, its SHA-256 in hex, and whose state it holds.
 
-    Raises ValueError for a name that is not a bare one, so that no manifest can point out of its folder.
+    Raises ValueError for a name with a path, so that no manifest can point outside of its folder.
     """
 
     name: str
@@ -72,12 +76,12 @@ class FileEntry:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"a file of a checkpoint has a bare name, not {self.name!r}")
         if self.bytes < 0 or not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
-            raise ValueError(f"{self.name}: its size or its SHA-256 is none")
+            raise ValueError(f"{self.name}: its size or its SHA-256 is not valid")
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows start to stop of a tensor, as they go into one file; the whole tensor if `split` is False.
+    """The part of a tensor that goes into one file: rows from `start` on, or all if `split` is False.
 
     `follows`: whether the tensor begins in an earlier file.
     """
@@ -90,7 +94,7 @@ class _Part:
 
     @property
     def header_bytes(self) -> int:
-        """An upper bound of what the part adds to the header of its file, its row range included."""
+        """Upper bound of the part's bytes in the header of its file, with its row range."""
         return 2 * len(json.dumps(self.name)) + 24 * self.values.ndim + 160
 
 
@@ -102,21 +106,21 @@ def write_tensors(
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     first_rows: Mapping[str, int] | None = None,
 ) -> list[FileEntry]:
-    """Writes `tensors` as stem-00000.safetensors, stem-00001.safetensors, ..., each at most `limit_bytes`.
+    """Write `tensors` as stem-00000.safetensors, stem-00001.safetensors, ..., each at most `limit_bytes`.
 
-    A tensor that is larger is split by its first axis over several files; their metadata says which rows
-    each has, and `TensorReader` puts them together. `first_rows` names the tensors that are pieces of a
-    larger one, and the number of their first row there; others write the other pieces.
+    A larger tensor is split by its first axis over several files; their metadata states the rows of each, and
+    `TensorReader` joins them. `first_rows` names the tensors that are pieces of a larger one, with the number
+    of their first row in it; other nodes write the other pieces.
 
-    `metadata` goes into every file; the entries' role is
-    metadata["role"], or `stem` without one. Beyond the tensors themselves a few MB of memory are taken.
-    Each file appears whole (fsynced, then renamed) or not at all; a file of the same name is replaced.
-    Without tensors there is one file that holds the metadata only.
+    `metadata` goes into every file; the role of the entries is metadata["role"], or `stem` without one.
+    Writing takes a few MB of memory besides the tensors. Each file appears complete (fsynced, then renamed)
+    or not at all, and replaces a file of the same name. Without tensors there is one file with the metadata
+    only.
 
-    Any thread may call; a tensor that another thread changes meanwhile is written as some mixture of its
-    values, under a checksum that fits it. Raises ResourceError if a file cannot be written (its partial
-    file is removed, the files before it stay), ValueError for a type or name that cannot be stored and for
-    a limit below one row. Format: https://huggingface.co/docs/safetensors.
+    Any thread may call. A tensor that another thread changes meanwhile is written as a mixture of its values,
+    with a checksum that matches what was written. Raises ResourceError if a file cannot be written (its
+    partial file is removed, the files before it stay), ValueError for a type or name that cannot be stored
+    and for a limit below one row. Format: https://huggingface.co/docs/safetensors.
     """
     if ROWS_KEY in metadata:
         raise ValueError(f"the metadata key {ROWS_KEY} is taken")
@@ -140,7 +144,7 @@ def _room(metadata: Mapping[str, str], limit_bytes: int) -> int:
 def _pack(
     tensors: Mapping[str, Tensor], room_bytes: int, first_rows: Mapping[str, int]
 ) -> Iterator[list[_Part]]:
-    """Cuts the tensors into parts and groups them into files of at most `room_bytes`, in their order."""
+    """Split the tensors into parts and group these, in order, into files of at most `room_bytes`."""
     parts: list[_Part] = []
     left = room_bytes
     for name, values in tensors.items():
@@ -151,7 +155,7 @@ def _pack(
                 parts, left = [], room_bytes
             parts.append(part)
             left -= cost
-    # An empty set still makes one file: its metadata is state too.
+    # Without tensors there is still one file, since metadata is state too.
     if parts or not tensors:
         yield parts
 
@@ -185,7 +189,7 @@ def _write_file(path: Path, parts: list[_Part], metadata: Mapping[str, str]) -> 
 
 
 def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
-    """The length of the JSON (8 bytes), then the JSON, padded with spaces to a multiple of 8."""
+    """Build the header: the length of the JSON (8 bytes), then the JSON, padded to a multiple of 8."""
     ranges = {part.name: [part.start, part.start + len(part.values)] for part in parts if part.split}
     extra = {ROWS_KEY: json.dumps(ranges)} if ranges else {}
     described: dict[str, Any] = {"__metadata__": {**metadata, **extra}}
@@ -207,7 +211,7 @@ def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
 
 
 def _pieces(values: Tensor) -> Iterator[bytes]:
-    """The bytes of `values` in row-major order, a few MB at a time, each piece a copy of its own.
+    """Yield the bytes of `values` in row-major order, a few MB at a time, each piece a copy.
 
     A copy, because a worker may write to a replica between the checksum of a piece and its writing.
     """

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, and the two renames that make a checkpoint whole or absent."""
+"""The manifest of a checkpoint, and how a checkpoint replaces the last one atomically."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _REMEDY = "use another checkpoint, or train again"
 
 
 class CheckpointManifest(BaseModel):
-    """What a checkpoint holds; written last, so a folder with a manifest is whole.
+    """The contents of a checkpoint; it is written last, so a folder with a manifest is complete.
 
     `created_at` is ISO 8601; `job` the resolved job file; `model` says which model the dense tensors are
     (a center, a replica, a mean); `plan` how the tables are split over embedding nodes; `ledger` the
-    coordinator's books at that moment. The manifest on disk has its own SHA-256 beside these.
+    coordinator's totals at that moment. The manifest on disk also has its own SHA-256.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -49,17 +49,16 @@ class CheckpointManifest(BaseModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it, as a hex string: which checkpoint this is."""
+        """Hex SHA-256 of the whole manifest, which identifies the checkpoint."""
         return _digest(self.model_dump(mode="json"))
 
 
 def begin(run_directory: Path) -> Path:
-    """Makes an empty folder RUN/checkpoint.partial-*, for the nodes to write into; RUN/checkpoint stays as it
-    is, and what an earlier one left behind goes.
+    """Make an empty folder RUN/checkpoint.partial-* for the nodes to write to.
 
-    Its name is new each time: a node that is late with its part of a checkpoint that was given up must not
-    write it into the next one. One process of a run may call this and `commit`, one thread at a time. Raises
-    ResourceError.
+    RUN/checkpoint stays as it is; leftovers of earlier calls are removed. The name is new each time, so that
+    a late node cannot write its part of an abandoned checkpoint into the next one. Only one process of a run
+    may call this and `commit`, one thread at a time. Raises ResourceError.
     """
     try:
         run_directory.mkdir(parents=True, exist_ok=True)
@@ -72,17 +71,19 @@ def begin(run_directory: Path) -> Path:
 
 
 def sweep(run_directory: Path) -> None:
-    """Abandons whatever `begin` made there and nobody committed. One thread at a time, as `begin`."""
+    """Abandon all folders of `begin` that were not committed. One thread at a time, as `begin`."""
     for leftover in run_directory.glob(f"{_PARTIAL}*"):
         abandon(leftover)
 
 
 def abandon(partial: Path) -> None:
-    """Removes a folder that `begin` made and that will not be committed. A node that is still writing
-    cannot make another file in it: it gets an error. What cannot be removed now goes with the next
-    `begin`."""
+    """Remove a folder of `begin` that will not be committed.
+
+    A node that is still writing gets an error at its next file. Anything that cannot be removed now is
+    removed by the next `begin`.
+    """
     gone = partial.with_name(f"{partial.name}{_GONE}")
-    # Under its own name a late node could fill it while it is emptied, and it would stay.
+    # Renamed first: under its own name a late node could add files while it is being emptied.
     with contextlib.suppress(OSError):
         partial.rename(gone)
         partial = gone
@@ -91,12 +92,11 @@ def abandon(partial: Path) -> None:
 
 
 def commit(partial: Path, manifest: CheckpointManifest) -> Path:
-    """Writes the manifest into `partial`, a folder that `begin` made, and renames that to RUN/checkpoint,
-    which it returns.
+    """Write the manifest to `partial`, a folder of `begin`, and rename the folder to RUN/checkpoint.
 
-    The old checkpoint goes when the new one is in its place; killed between the two, `open_checkpoint`
-    still finds the old one. Raises CheckpointError if a file that the manifest names is not there in its
-    size (the old checkpoint stays), ResourceError if something cannot be written.
+    Returns RUN/checkpoint. The old checkpoint is removed once the new one is in place; after a kill in
+    between `open_checkpoint` still finds the old one. Raises CheckpointError if a file of the manifest is
+    missing or has another size (the old checkpoint stays), ResourceError if something cannot be written.
     """
     current = partial.parent / "checkpoint"
     _check_files(partial, manifest, verify=False)
@@ -114,8 +114,10 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
 
 
 def put_in_place(folder: Path, current: Path) -> None:
-    """Renames `folder`, a whole checkpoint, to `current` beside it; the one that was there goes. Raises
-    ResourceError. Killed in between, `open_checkpoint` finds the old one."""
+    """Rename `folder`, a complete checkpoint, to `current` beside it, and remove the one that was there.
+
+    After a kill in between `open_checkpoint` finds the old one. Raises ResourceError.
+    """
     old = current.with_name(f"{current.name}{_OLD}")
     try:
         if current.exists():
@@ -133,11 +135,12 @@ def put_in_place(folder: Path, current: Path) -> None:
 def open_checkpoint(
     path: Path, *, verify: bool = False, which: Literal["last", "best"] = "last"
 ) -> tuple[Path, CheckpointManifest]:
-    """The folder and the manifest of a checkpoint; `path` is a run's folder, of which `which` says the last
-    checkpoint or the best by validation, or the checkpoint's own.
+    """Open a checkpoint; return its folder and its manifest.
 
-    Sizes are always checked; with `verify` the SHA-256 of every file too, which reads them all. Raises
-    CheckpointError for a checkpoint that is absent, truncated, altered, or of a newer format.
+    `path` is the folder of a checkpoint, or of a run; of a run, `which` chooses the last checkpoint or the
+    best by validation. Sizes are always checked; with `verify` also the SHA-256 of every file, which reads
+    them all. Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another
+    format.
     """
     while True:
         folder = _locate(path, which)
@@ -146,7 +149,7 @@ def open_checkpoint(
             manifest = _parse(folder / MANIFEST_NAME)
             _check_files(folder, manifest, verify=verify)
         except CheckpointError:
-            # Of a run that goes on, the next one may have taken its place meanwhile.
+            # In a running job the next checkpoint may have replaced it meanwhile.
             if _identity(folder) == opened:
                 raise
             continue
@@ -154,7 +157,7 @@ def open_checkpoint(
 
 
 def _identity(folder: Path) -> int | None:
-    """What tells this folder from another one in its place; None if there is none."""
+    """Inode of the folder, by which a replaced folder is noticed; None if there is no folder."""
     try:
         return folder.stat().st_ino
     except OSError:
@@ -162,7 +165,7 @@ def _identity(folder: Path) -> int | None:
 
 
 def _locate(path: Path, which: Literal["last", "best"]) -> Path:
-    # Whoever names the checkpoint itself also gets the old one while the new one is being put in its place.
+    # The old one is found while the new one is being put in place, also by the path of the checkpoint itself.
     name = _FOLDERS[which]
     candidates = [path, path / name, path / f"{name}{_OLD}"]
     if path.name in _FOLDERS.values():

@@ -1,4 +1,4 @@
-"""The tensor files of a checkpoint, read: only the tensors, and the rows, that are asked for."""
+"""Reader of a checkpoint's tensor files, which reads only the tensors and rows that are requested."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class _Piece:
 
 
 class TensorReader:
-    """Reads tensors out of the files of `write_tensors`, those that were split put together.
+    """A reader of the files of `write_tensors`, which joins tensors that were split.
 
     The constructor reads the headers only. Raises CheckpointError, naming the file, for a file that is
-    missing, truncated or no safetensors file, and for a tensor whose parts overlap or leave a hole. It
-    keeps no file open; several threads may call it.
+    missing, truncated or not a safetensors file, and for a tensor whose parts overlap or leave a gap. No file
+    is kept open; several threads may call.
 
     Attributes:
-        metadata: of each file, by its name, what `write_tensors` was given.
+        metadata: by file name, the metadata that `write_tensors` was given.
     """
 
     def __init__(self, directory: Path, entries: Iterable[FileEntry]) -> None:
@@ -54,27 +54,27 @@ class TensorReader:
 
     @property
     def names(self) -> list[str]:
-        """The names of all tensors, sorted."""
+        """Names of all tensors, sorted."""
         return sorted(self._pieces)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of the whole tensor; raises CheckpointError if there is none of that name."""
+        """Return the shape of the whole tensor. Raises CheckpointError if there is none of that name."""
         pieces = self._find(name)
         return (pieces[-1].stop, *pieces[0].shape[1:]) if pieces[0].shape else ()
 
     def places(self, name: str) -> list[tuple[str, int, int]]:
-        """The parts of a tensor in order: file, first row, one past the last. Raises CheckpointError."""
+        """List the parts of a tensor in order: file, first row, one past the last. Raises CheckpointError."""
         return [(piece.path.name, piece.start, piece.stop) for piece in self._find(name)]
 
     def read(self, name: str) -> NDArray[Any]:
-        """The whole tensor, a copy of the caller's own; raises CheckpointError."""
+        """Read the whole tensor into a new array. Raises CheckpointError."""
         shape = self.shape(name)
         if shape:
             return self.read_rows(name, 0, shape[0])
         return _read_piece(self._find(name)[0], name, None)
 
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Rows start to stop (first axis) of a tensor; only these are read.
+        """Read rows `start` to `stop` (first axis) of a tensor, and no others.
 
         Raises CheckpointError if there is no such tensor, ValueError if it has no such rows.
         """
@@ -96,7 +96,7 @@ class TensorReader:
     def _find(self, name: str) -> list[_Piece]:
         if name not in self._pieces:
             raise CheckpointError(
-                f"the checkpoint has no tensor {name}", remedy="use one of a job with this model"
+                f"the checkpoint has no tensor {name}", remedy="use a checkpoint of a job with this model"
             )
         return self._pieces[name]
 
@@ -111,7 +111,7 @@ class TensorReader:
                 start, stop = ranges.get(name, (0, shape[0] if shape else 1))
                 piece = _Piece(path, int(start), shape, dtype, name in ranges)
                 if piece.stop != stop:
-                    raise ValueError(f"tensor {name} has not the rows that its file states")
+                    raise ValueError(f"tensor {name} does not have the rows that its file states")
                 self._pieces.setdefault(name, []).append(piece)
         except FileNotFoundError as error:
             raise CheckpointError("the file is missing", where=str(path), remedy=_REMEDY) from error

@@ -1,4 +1,4 @@
-"""The coordinator's ledger as a checkpoint has it: which batches are trained. Knows no torch."""
+"""The ledger in a checkpoint: which batches were trained. Does not import torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SavedSpan:
-    """A span of an epoch of which every batch was trained or left out; `examples` are the trained ones."""
+    """A span of an epoch whose batches were all trained or left out; `examples` counts the trained ones."""
 
     batches: int
     examples: int
@@ -33,16 +33,16 @@ class SavedSpan:
 class SavedLedger:
     """The batches that were trained when a checkpoint was taken.
 
-    Every embedding shard of the same checkpoint has applied all of them, and perhaps some more: those that
-    were on their way to the coordinator. They are trained again after a resume, and a shard that has them
-    does not apply them again (rule "A batch is a pure function").
+    Every embedding shard of the same checkpoint has applied all of them, and perhaps some more, whose
+    acknowledgements had not reached the coordinator. Those are trained again after a resume, and a shard that
+    has applied them does not apply them again.
 
     Attributes:
-        seed: the run's, part of every batch's id.
-        complete: by (epoch, span), the spans of which every batch is trained, or left out.
-        partial: by (epoch, span), of spans of which some batches are trained: examples by the batch's number.
-        left_out: by (epoch, span), of both: batches that were left out, for their loss or a gradient was not
-            finite, and are not trained again; examples by the batch's number.
+        seed: seed of the run, part of every batch's id.
+        complete: by (epoch, span), spans whose batches were all trained or left out.
+        partial: by (epoch, span), spans with some trained batches: number of examples by batch number.
+        left_out: by (epoch, span), of both kinds: batches that were left out because their loss or a gradient
+            was not finite, and are not trained again; number of examples by batch number.
     """
 
     seed: int
@@ -52,30 +52,33 @@ class SavedLedger:
 
     @property
     def batches(self) -> int:
-        """How many batches are trained."""
+        """Number of trained batches."""
         whole = sum(span.batches - len(self.left_out.get(key, ())) for key, span in self.complete.items())
         return whole + sum(len(numbers) for numbers in self.partial.values())
 
     @property
     def examples(self) -> int:
-        """How many examples they hold."""
+        """Number of trained examples."""
         whole = sum(span.examples for span in self.complete.values())
         return whole + sum(sum(numbers.values()) for numbers in self.partial.values())
 
     @property
     def left_out_examples(self) -> int:
-        """How many examples the batches hold that were left out."""
+        """Number of examples in the batches that were left out."""
         return sum(sum(numbers.values()) for numbers in self.left_out.values())
 
     def has(self, epoch: int, span: int, number: int) -> bool:
-        """Whether a batch is trained."""
+        """Whether a batch was trained."""
         if (epoch, span) in self.complete:
             return number not in self.left_out.get((epoch, span), {})
         return number in self.partial.get((epoch, span), {})
 
     def applied_ranges(self) -> NDArray[np.int64]:
-        """The same batches as `AppliedBatches.from_array` takes them: int64 [N, 5], each (epoch, span, seed,
-        start, stop), ascending. For shards whose own sets cannot be taken over."""
+        """Trained batches as ranges for `AppliedBatches.from_array`.
+
+        Returns int64 [N, 5], each (epoch, span, seed, start, stop), ascending. For shards whose own sets
+        cannot be restored.
+        """
         ranges: set[tuple[int, int, int, int]] = set()
         for key, span in self.complete.items():
             start = 0
@@ -89,7 +92,7 @@ class SavedLedger:
         return np.array(rows, np.int64).reshape(-1, 5)
 
     def write(self, directory: Path) -> list[FileEntry]:
-        """Writes it as one file of a checkpoint. Raises ResourceError. Any thread may call."""
+        """Write the ledger as one file of a checkpoint. Any thread may call. Raises ResourceError."""
         complete = [(*key, s.batches, s.examples, s.bad_rows) for key, s in sorted(self.complete.items())]
         tensors = {
             "complete": np.array(complete, np.int64).reshape(-1, 5),
@@ -100,18 +103,18 @@ class SavedLedger:
 
     @classmethod
     def read(cls, directory: Path, entries: Iterable[FileEntry]) -> SavedLedger:
-        """The ledger of a checkpoint, out of its folder and its manifest's files. Raises CheckpointError."""
-        mine = [entry for entry in entries if entry.role == ROLE]
-        if not mine:
+        """Read the ledger of a checkpoint from its folder and its files. Raises CheckpointError."""
+        files = [entry for entry in entries if entry.role == ROLE]
+        if not files:
             raise CheckpointError("the checkpoint has no ledger", where=str(directory), remedy=_REMEDY)
-        reader = TensorReader(directory, mine)
+        reader = TensorReader(directory, files)
         complete, partial = reader.read("complete"), reader.read("partial")
         # Checkpoints of earlier versions have none.
         left_out = reader.read("left_out") if "left_out" in reader.names else partial[:0]
-        seed = reader.metadata[mine[0].name].get("seed", "")
+        seed = reader.metadata[files[0].name].get("seed", "")
         columns = [values.shape[1:] for values in (complete, partial, left_out)]
         if columns != [(5,), (4,), (4,)] or not seed.isdecimal():
-            raise CheckpointError("the ledger is none", where=str(directory), remedy=_REMEDY)
+            raise CheckpointError("the ledger cannot be read", where=str(directory), remedy=_REMEDY)
         spans = {(int(e), int(s)): SavedSpan(int(b), int(n), int(bad)) for e, s, b, n, bad in complete}
         parts = _by_span(partial)
         if len(spans) != len(complete) or spans.keys() & parts.keys():
@@ -120,7 +123,7 @@ class SavedLedger:
 
 
 def _by_number(spans: Mapping[_Key, Mapping[int, int]]) -> NDArray[np.int64]:
-    """Int64 [N, 4]: (epoch, span, number, examples) of each batch."""
+    """Array int64 [N, 4]: (epoch, span, number, examples) of each batch."""
     rows = [
         (*key, number, examples)
         for key, numbers in sorted(spans.items())

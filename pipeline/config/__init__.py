@@ -1,1 +1,1 @@
-"""The job file: its schema, and how it is read."""
+"""The schema of a job file, section by section."""

@@ -1,9 +1,4 @@
-"""`[data.columns]`: what the columns of an input file are, by name and in the order of the file.
-
-`[data.split]`: how the rows of `data.path` are parted into training, validation and test.
-
-`[data]`: the input files, what is in them, and how they are read.
-"""
+"""`[data]`, `[data.columns]` and `[data.split]`: the input files, their columns, their split."""
 
 from __future__ import annotations
 
@@ -30,41 +25,50 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 class ColumnSection(BaseModel):
-    """One column, `NAME = "dense"` or `NAME = { kind = "dense", ... }`.
+    """One column: `NAME = "dense"` or `NAME = { kind = "dense", ... }`.
 
-    A column of the file may be used again under another name: `hour = { kind = "dense", source = "time" }`.
+    A column of the file may be used more than once, under other names:
+    `hour = { kind = "dense", source = "time" }`.
     """
 
     model_config = STRICT
 
-    kind: Kind = Field(description="what the column is")
-    source: str = Field(default="", description="the column of the file, where it has another name")
-    threshold: Finite | None = Field(default=None, description="label: 1 where the number is at least this")
-    positive: list[Value] = Field(default=[], description="label: 1 where the value is one of these")
+    kind: Kind = Field(description="What the column is.")
+    source: str = Field(default="", description="Name of the column in the file, if it differs.")
+    threshold: Finite | None = Field(
+        default=None, description="label: the label is 1 if the number is at least this."
+    )
+    positive: list[Value] = Field(
+        default=[], description="label: the label is 1 if the value is one of these."
+    )
     negative: list[Value] = Field(
-        default=[], description="label: with `positive`, 0 where it is one of these, and all else a bad row"
+        default=[],
+        description="label: with `positive`, the label is 0 if the value is one of these; any other value"
+        " makes a bad row.",
     )
     expression: str = Field(
-        default="", description="label: 1 where this SQL expression on the one column is true"
+        default="", description="label: the label is 1 if this SQL expression of the column is true."
     )
-    type: Literal["number", "text"] = Field(default="number", description="label: what `expression` sees")
+    type: Literal["number", "text"] = Field(
+        default="number", description="label: type of the column in `expression`."
+    )
     transform: Literal["log", "none", "time"] = Field(
         default="log",
-        description="dense: sign(y) log(1 + |y|), or y itself, of y = (x - shift) / scale; "
-        "time: y of a timestamp's seconds since 1970",
+        description="dense: with y = (x - shift) / scale, `log` gives sign(y) log(1 + |y|) and `none` gives"
+        " y; `time` gives y with x a timestamp in seconds since 1970.",
     )
-    shift: Finite = Field(default=0.0, description="dense: taken from the number first")
+    shift: Finite = Field(default=0.0, description="dense: subtracted from the number first.")
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        default=1.0, description="dense: the number is then divided by this"
+        default=1.0, description="dense: the number is then divided by this."
     )
     delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
-        default="|", description="multi_hot: between the ids of a text field; Parquet may have lists"
+        default="|", description="multi_hot: separator of the ids in a text field; Parquet may have lists."
     )
     pooling: Literal["sum", "mean"] = Field(
-        default="sum", description="multi_hot: how a bag becomes a vector"
+        default="sum", description="multi_hot: how the vectors of a bag are combined into one."
     )
     max_ids: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=1000, description="multi_hot: of a longer bag, so many of its first ids are kept"
+        default=1000, description="multi_hot: of a longer bag only this many ids, the first ones, are used."
     )
 
     @model_validator(mode="before")
@@ -74,12 +78,12 @@ class ColumnSection(BaseModel):
 
 
 def _check_options(name: str, column: ColumnSection) -> None:
-    own = _OPTIONS.get(column.kind, ())
+    allowed = _OPTIONS.get(column.kind, ())
     where = f"data.columns.{name}"
-    for option in sorted({option for options in _OPTIONS.values() for option in options} - set(own)):
+    for option in sorted({option for options in _OPTIONS.values() for option in options} - set(allowed)):
         if getattr(column, option) != ColumnSection.model_fields[option].default:
-            taker = next(kind for kind, options in _OPTIONS.items() if option in options)
-            raise ValueError(f'{where}.{option}: given; it is for kind "{taker}", this is "{column.kind}"')
+            owner = next(kind for kind, options in _OPTIONS.items() if option in options)
+            raise ValueError(f'{where}.{option}: given; it is for kind "{owner}", this is "{column.kind}"')
     rules = [rule for rule in _LABEL_RULES if getattr(column, rule) not in (None, [], "")]
     if len(rules) > 1:
         raise ValueError(f"{where}: {' and '.join(rules)} given; a label has one rule")
@@ -90,71 +94,79 @@ def _check_options(name: str, column: ColumnSection) -> None:
 
 
 def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None:
-    """Raises ValueError, naming the columns, for a schema that no file could fit.
+    """Raise ValueError, naming the columns, for a schema that no file could match.
 
     Args:
         columns: by name, in the order of the file.
         header: whether a file names its own columns; otherwise each entry without `source` is the next one.
     """
-    named: dict[str, list[str]] = {}
+    by_kind: dict[str, list[str]] = {}
     for name, column in columns.items():
         if not name or len(name) > 200:
             raise ValueError(f"data.columns: a name of {len(name)} characters; give 1 to 200")
         _check_options(name, column)
-        named.setdefault(column.kind, []).append(name)
-    labels = named.get("label", [])
+        by_kind.setdefault(column.kind, []).append(name)
+    labels = by_kind.get("label", [])
     if len(labels) != 1:
-        told = f"columns {' and '.join(labels)} are labels" if labels else "no column is a label"
-        raise ValueError(f'data.columns: {told}; give exactly one of kind "label"')
+        problem = f"columns {' and '.join(labels)} are labels" if labels else "no column is a label"
+        raise ValueError(f'data.columns: {problem}; give exactly one of kind "label"')
     for kind in ("timestamp", "weight"):
-        if len(named.get(kind, [])) > 1:
+        if len(by_kind.get(kind, [])) > 1:
             raise ValueError(
-                f"data.columns: {' and '.join(named[kind])} are of kind {kind!r}; give one at most"
+                f"data.columns: {' and '.join(by_kind[kind])} are of kind {kind!r}; give at most one"
             )
-    if not named.get("categorical") and not named.get("multi_hot"):
-        raise ValueError('data.columns: no column is "categorical" or "multi_hot"; give one at least')
+    if not by_kind.get("categorical") and not by_kind.get("multi_hot"):
+        raise ValueError('data.columns: no column is "categorical" or "multi_hot"; give at least one')
     if header:
         return
-    places = [name for name, column in columns.items() if column.source in ("", name)]
+    in_file = [name for name, column in columns.items() if column.source in ("", name)]
     for name, column in columns.items():
-        if column.source and column.source not in places:
+        if column.source and column.source not in in_file:
             raise ValueError(
-                f"data.columns.{name}.source: {column.source!r} is no column; "
-                f"{suggest(column.source, places)}"
+                f"data.columns.{name}.source: {column.source!r} is not a column; "
+                f"{suggest(column.source, in_file)}"
             )
 
 
 def suggest(name: str, known: list[str]) -> str:
-    """The nearest of the known names, or a few of them."""
+    """Suggest the nearest of the known names, or list a few of them."""
     close = difflib.get_close_matches(name, known, n=1)
     some = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
     return f"did you mean {close[0]!r}?" if close else f"there are {some}"
 
 
-Part: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Share: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Moment: TypeAlias = str | int | float | None
 
 
 class SplitSection(BaseModel):
-    """Parts of the rows of `data.path`; parts may also be files: `data.validation_path`, `data.eval_path`."""
+    """How the rows of `data.path` are split into training, validation and test.
+
+    Validation and test data may also be files of their own: `data.validation_path`, `data.eval_path`.
+    """
 
     model_config = STRICT
 
     by: Literal["", "fraction", "time"] = Field(
         default="",
-        description='"fraction": each row is drawn; "time": the last rows; "": there is no split',
+        description='"fraction": rows are drawn at random; "time": validation and test are the last rows;'
+        ' "": no split.',
     )
-    validation: Part = Field(default=0.0, description="fraction of the rows that training is validated on")
-    test: Part = Field(default=0.0, description="fraction of the rows that the model is tested on at the end")
+    validation: Share = Field(default=0.0, description="Fraction of the rows for validation during training.")
+    test: Share = Field(default=0.0, description="Fraction of the rows for the test at the end.")
     validation_from: Moment = Field(
-        default=None, description="time: validation begins here, as a number or ISO text"
+        default=None, description="time: when the validation part begins, as a number or ISO 8601 text."
     )
-    test_from: Moment = Field(default=None, description="time: the test part begins here")
-    progressive: Part = Field(
-        default=0.0, description="the last fraction of training: scored before it is trained on"
+    test_from: Moment = Field(default=None, description="time: when the test part begins.")
+    progressive: Share = Field(
+        default=0.0,
+        description="Fraction of the training rows, the last ones, that are scored before they are trained"
+        " on.",
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
-        default=0, description="fraction: of the draw; not run.seed, so that seeds are compared on one part"
+        default=0,
+        description="fraction: seed of the draw. It is apart from run.seed, so that runs with several seeds"
+        " have the same split.",
     )
 
     @model_validator(mode="after")
@@ -181,16 +193,18 @@ class SplitSection(BaseModel):
 
 
 def seconds_of(moment: str | int | float) -> float:
-    """A moment as seconds since 1970 (text without a zone is UTC) or, of a number, itself.
+    """Convert ISO 8601 text to seconds since 1970 (UTC without a zone); return a number as it is.
 
-    Raises ValueError for text that is no ISO 8601 date or time.
+    Raises ValueError for text that is not an ISO 8601 date or time.
     """
     if not isinstance(moment, str):
         return float(moment)
     try:
         at = datetime.fromisoformat(moment)
     except ValueError as error:
-        raise ValueError(f"data.split: {moment!r} is no time; write 2026-03-31T12:00 or a number") from error
+        raise ValueError(
+            f"data.split: {moment!r} is not a time; write 2026-03-31T12:00 or a number"
+        ) from error
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
@@ -200,70 +214,79 @@ _PARTS = (("validation", "validation_path"), ("test", "eval_path"))
 
 
 class DataSection(BaseModel):
-    """The input. Paths are one or more globs, relative to the folder of the job file, or URLs of any file
-    system that fsspec knows ("s3://bucket/day-*.csv.gz").
+    """The input files, their contents, and how they are read.
 
-    "csv", "tsv" and, where its columns are not those of Criteo, "parquet" need `columns`. Text may be
-    compressed (.gz, .zst). A quoted field may hold the delimiter, but no line break.
+    Paths are one or more globs, relative to the folder of the job file, or URLs of any file system that
+    fsspec supports ("s3://bucket/day-*.csv.gz").
+
+    "csv" and "tsv" need `columns`; so does "parquet", unless its columns are those of Criteo. Text may be
+    compressed (.gz, .zst). A quoted field may contain the delimiter, but no line break.
     """
 
     model_config = STRICT
 
     format: Literal["criteo_tsv", "csv", "tsv", "parquet"] = Field(
-        description="what the files are; with `prepared` the folder says it"
+        description="Format of the files; with `prepared` the folder states it."
     )
     path: Annotated[list[str], Field(min_length=1)] = Field(
-        description="what is trained on; with `prepared` the folder says it"
+        description="Files to train on; with `prepared` the folder states them."
     )
-    validation_path: list[str] = Field(default=[], description="for validation while training")
-    eval_path: list[str] = Field(default=[], description="the test part, scored at the end")
+    validation_path: list[str] = Field(default=[], description="Files for validation during training.")
+    eval_path: list[str] = Field(default=[], description="Files for the test at the end.")
     prepared: str = Field(
         default="",
-        description="a folder of `shadowsync prepare`, or its URL: the rows are read from there, and keys of "
-        "[data] and table sizes that are not given are the folder's; parts are handed out as they are, "
-        "whatever `span_bytes`",
+        description="Folder that `shadowsync prepare` wrote, or its URL. The rows are then read from it, and"
+        " it states the keys of [data] and the table sizes that the job file leaves out. `span_bytes` has no"
+        " effect on it: a reader gets whole parts.",
     )
     columns: dict[str, ColumnSection] = Field(
-        default={}, description="the columns by name, in their order; none for Criteo's"
+        default={}, description="The columns by name, in the order of the file; empty for Criteo's columns."
     )
-    header: bool = Field(default=True, description="csv, tsv: whether a file's first line names its columns")
+    header: bool = Field(
+        default=True, description="csv, tsv: whether the first line of a file names its columns."
+    )
     delimiter: Annotated[str, Field(max_length=1, pattern=r"^[ -~\t]?$")] = Field(
-        default="", description='csv, tsv: between fields; "" is a comma in csv and a tab in tsv'
+        default="", description='csv, tsv: separator of fields; "" means a comma in csv and a tab in tsv.'
     )
-    quote: Literal['"', "'", ""] = Field(default='"', description='csv, tsv: around a field; "" is none')
-    missing: list[str] = Field(default=[""], description="with columns: the texts that count as missing")
-    strip: bool = Field(default=False, description="csv, tsv: take away the blanks around a field")
+    quote: Literal['"', "'", ""] = Field(
+        default='"', description='csv, tsv: quote character around a field; "" means none.'
+    )
+    missing: list[str] = Field(default=[""], description="With `columns`: texts that count as missing.")
+    strip: bool = Field(default=False, description="csv, tsv: remove the blanks around a field.")
     split: SplitSection = SplitSection()
     order: Literal["file", "time"] = Field(
         default="file",
-        description='"time": in the order of the timestamp column; sorted input is streamed, other input is '
-        "sorted in memory",
+        description='Order of training: that of the files, shuffled, or ("time") that of the timestamp'
+        " column. Input that is sorted by time is streamed; other input is sorted in memory.",
     )
     sort_limit_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
         default=1 << 30,
-        description='order = "time": how many bytes of examples may be sorted in memory, of which it takes '
-        "twice as many; the reader reads and sorts all of data.path, and each process that scores a part of "
-        "it does so again",
+        description='order = "time": largest size of the examples to sort in memory; sorting takes twice as'
+        " much memory. The reader reads and sorts all of data.path, and each process that scores a part of it"
+        " does so again.",
     )
-    epochs: Positive = Field(default=1, description="how many times all of it is trained on")
+    epochs: Positive = Field(default=1, description="Number of passes over the training data.")
     shuffle_window: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
-        default=65_536, description='rows that are shuffled together; 0 for order = "time" unless given'
+        default=65_536,
+        description='Rows that are shuffled together; 0: no shuffling. With order = "time" the default is 0.',
     )
     max_bad_rows: Annotated[int, Field(ge=0)] = Field(
-        default=1_000, description="malformed rows are left out and counted; with more of them the job stops"
+        default=1_000,
+        description="Malformed rows are skipped and counted; if there are more than this, the job stops.",
     )
-    readers: Positive = Field(default=1, description="reader nodes")
+    readers: Positive = Field(default=1, description="Number of reader nodes.")
     span_bytes: Annotated[int, Field(ge=1 << 16)] = Field(
-        default=64 << 20, description="size of the pieces of a file that readers are handed"
+        default=64 << 20, description="Size of a span, the piece of a file that a reader gets at a time."
     )
     dense_features: Annotated[int, Field(ge=0, le=4096)] = Field(
-        default=13, description="without columns: how many numbers, I1, I2, ..."
+        default=13, description="Without `columns`: number of dense columns, I1, I2, ..."
     )
     categorical_features: Annotated[int, Field(ge=1, le=4096)] = Field(
-        default=26, description="without columns: how many ids, C1, C2, ..."
+        default=26, description="Without `columns`: number of categorical columns, C1, C2, ..."
     )
     retain_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
-        default=64 << 20, description="memory of a reader for batches that are not confirmed as trained"
+        default=64 << 20,
+        description="Memory of a reader for batches that are not yet confirmed as trained.",
     )
 
     @model_validator(mode="before")
@@ -314,7 +337,7 @@ class DataSection(BaseModel):
 
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
-        """The columns that have a table, in the order in which a model gets their embeddings."""
+        """Columns that have a table, in the order in which a model gets their embeddings."""
         if not self.columns:
             return tuple(TableColumn(f"C{index + 1}", "") for index in range(self.categorical_features))
         return tuple(
@@ -325,12 +348,12 @@ class DataSection(BaseModel):
 
     @property
     def dense_width(self) -> int:
-        """D, the numbers of an example."""
+        """D, the number of dense values of an example."""
         if not self.columns:
             return self.dense_features
         return sum(column.kind == "dense" for column in self.columns.values())
 
     @property
     def spans_shuffled(self) -> bool:
-        """Whether spans are handed out in an order that is drawn anew in each epoch."""
+        """Whether spans are read in a random order, a new one in each epoch."""
         return self.shuffle_window > 0 and self.order == "file"

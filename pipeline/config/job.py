@@ -24,9 +24,9 @@ from .trainer import TrainerSection
 
 
 class Job(Section):
-    """A whole job file, resolved: what every node of the job must agree on, but for `network`."""
+    """A whole job file, with all defaults filled in; `digest` covers what all nodes must agree on."""
 
-    # `tables` are all tables, with what holds for every one of them; the file has the sections only.
+    # `tables` are all tables with all of their settings; the file has only the sections of some.
     model_config = STRICT | ConfigDict(serialize_by_alias=True)
 
     run: RunSection = RunSection()
@@ -75,7 +75,10 @@ class Job(Section):
 
     @property
     def tables(self) -> tuple[TableSettings, ...]:
-        """All tables, in the order in which the model gets their embeddings: that of the columns."""
+        """All tables with their settings, in the order of their columns.
+
+        The model gets their embeddings in the same order.
+        """
         columns, rows, rules = self.data.table_columns, self.model.table_rows, self.embedding
         every = TableSettings(
             name="",
@@ -97,17 +100,17 @@ class Job(Section):
 
     @property
     def model_inputs(self) -> tuple[int, list[int]]:
-        """What a model is built with: how many dense features, and the width of each embedding."""
+        """Number of dense features, and the width of each embedding."""
         return self.data.dense_width, [table.dim for table in self.tables]
 
     @property
     def sync_nodes(self) -> int:
-        """How many sync nodes the job has; see `nodes.sync_count` for algorithms without a center."""
+        """Number of sync nodes; `nodes.launch` makes it 0 for an algorithm without a center."""
         return 0 if self.sync.algorithm == "none" else self.sync.nodes
 
     @property
     def expected(self) -> dict[str, int]:
-        """How many nodes of each role the job has, the coordinator aside."""
+        """Number of nodes by role, without the coordinator."""
         return {
             "reader": self.data.readers,
             "trainer": self.trainer.count,
@@ -117,8 +120,10 @@ class Job(Section):
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of all that the nodes must agree on: not `network`, `watch` and `report`, nor where
-        the run folder lies, nor on which device a trainer computes."""
-        apart = dict.fromkeys(("network", "watch", "report"), True)
-        text = self.model_dump_json(exclude=apart | {"run": {"directory"}, "trainer": {"device"}})
+        """Hex SHA-256 of all that the nodes must agree on.
+
+        It leaves out `network`, `watch`, `report`, the place of the run folder and the device of a trainer.
+        """
+        excluded = dict.fromkeys(("network", "watch", "report"), True)
+        text = self.model_dump_json(exclude=excluded | {"run": {"directory"}, "trainer": {"device"}})
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,9 +1,4 @@
-"""The section of a job file on how values travel.
-
-A network that is made slow on purpose: what `--delay` and `--bandwidth` say, in seconds and bytes.
-
-The section of a job file on addresses and the network.
-"""
+"""`[network]` and `[codecs]`: addresses, transport, an emulated slow network, and codecs of values."""
 
 from __future__ import annotations
 
@@ -27,29 +22,33 @@ from .sections import STRICT, Section
 
 
 class CodecsSection(BaseModel):
-    """How values travel: "float32", "bfloat16", "float16", "int8" (by block) or "topk".
+    """Encoding of values on each link: "float32", "bfloat16", "float16", "int8" (in blocks) or "topk".
 
-    On the links of synchronization what a codec loses is fed back into what it sends next; on those between
-    workers and embedding nodes it is not, so "topk" will not do there.
+    On the links of synchronization the error of a codec is added to what is sent next (error feedback). On
+    the links between workers and embedding nodes it is not, so "topk" cannot be used there.
     """
 
     model_config = STRICT
 
-    center_up: str = Field(default=Float32.name, description="From trainers to sync nodes.")
-    center_down: str = Field(default=Float32.name, description="From sync nodes to trainers.")
-    peers_up: str = Field(default=Float32.name, description="From trainers to the one that reduces a slice.")
-    peers_down: str = Field(default=Float32.name, description="From that one back to all.")
+    center_up: str = Field(default=Float32.name, description="Parameters from trainers to sync nodes.")
+    center_down: str = Field(default=Float32.name, description="Parameters from sync nodes to trainers.")
+    peers_up: str = Field(
+        default=Float32.name, description="Parameters from trainers to the trainer that reduces a slice."
+    )
+    peers_down: str = Field(
+        default=Float32.name, description="Parameters from the trainer that reduced a slice to all others."
+    )
     vectors: str = Field(
-        default=Float32.name, description="From embedding nodes to workers; without error feedback."
+        default=Float32.name, description="Vectors from embedding nodes to workers; no error feedback."
     )
     gradients: str = Field(
-        default=Float32.name, description="From workers to embedding nodes; without error feedback."
+        default=Float32.name, description="Gradients from workers to embedding nodes; no error feedback."
     )
     int8_block: Annotated[int, Field(ge=SMALLEST_BLOCK, le=LARGEST_BLOCK)] = Field(
-        default=CodecOptions.int8_block, description="int8: elements that share a scale."
+        default=CodecOptions.int8_block, description="int8: number of elements that share a scale."
     )
     topk_fraction: Annotated[float, Field(gt=0, le=LARGEST_FRACTION)] = Field(
-        default=CodecOptions.topk_fraction, description="topk: the part of the elements that travels."
+        default=CodecOptions.topk_fraction, description="topk: share of the elements that is sent."
     )
 
     @field_validator("center_up", "center_down", "peers_up", "peers_down")
@@ -66,21 +65,21 @@ class CodecsSection(BaseModel):
     def _stateless(cls, name: str, info: ValidationInfo) -> str:
         if name not in STATELESS:
             raise ValueError(
-                f"codecs.{info.field_name}: {name!r} given; without error feedback only "
-                f"{', '.join(STATELESS)} will do"
+                f"codecs.{info.field_name}: {name!r} given; this link has no error feedback, use one of "
+                f"{', '.join(STATELESS)}"
             )
         return name
 
     def center(self) -> LinkCodecs:
-        """Those of the link between trainers and sync nodes."""
+        """Codecs between trainers and sync nodes."""
         return self._pair(self.center_up, self.center_down)
 
     def peers(self) -> LinkCodecs:
-        """Those of the links among trainers."""
+        """Codecs among trainers."""
         return self._pair(self.peers_up, self.peers_down)
 
     def embedding(self) -> LinkCodecs:
-        """Those of the links between workers and embedding nodes: gradients up, vectors down."""
+        """Codecs between workers and embedding nodes: gradients up, vectors down."""
         return self._pair(self.gradients, self.vectors)
 
     def _pair(self, up: str, down: str) -> LinkCodecs:
@@ -97,14 +96,14 @@ _NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z/]*)")
 
 @dataclass(frozen=True)
 class SlowNetwork:
-    """What is put on the links that are emulated.
+    """A slow network to emulate.
 
     Attributes:
-        delay_seconds: one way; a question and its answer take twice as long. 0 puts the emulation in place
+        delay_seconds: one way; a request and its reply take twice as long. 0 puts the emulation in place
             without a delay, so that runs with and without one differ in nothing else.
-        bytes_per_second: of each node that listens, in each direction, all its connections together, as
-            the network card of a machine of its own would have it; None is no limit.
-        every_link: all links of the job, or those of synchronization only.
+        bytes_per_second: of each listening node, in each direction, all its connections together, as if it
+            had a network card of its own; None for no limit.
+        every_link: True for all links of the job, False for those of synchronization only.
     """
 
     delay_seconds: float
@@ -112,7 +111,7 @@ class SlowNetwork:
     every_link: bool
 
     def in_words(self) -> str:
-        """For reports and pages."""
+        """Describe it for reports and pages."""
         parts = [f"a delay of {self.delay_seconds * 1e3:g} ms one way"]
         if self.bytes_per_second is not None:
             parts.append(f"{self.bytes_per_second * 8 / 1e6:g} Mbit/s for each node that listens, each way")
@@ -121,7 +120,7 @@ class SlowNetwork:
 
 
 def parse_delay(text: str) -> float:
-    """Seconds; raises ValueError that says what would do."""
+    """Parse a delay into seconds. Raises ValueError, which says what to write."""
     seconds = _amount(text, DELAY_UNITS, "50ms, 0.2s or 800us")
     if seconds > MAX_DELAY_SECONDS:
         raise ValueError(f"{text!r} given; at most {MAX_DELAY_SECONDS:g}s can be emulated")
@@ -129,7 +128,7 @@ def parse_delay(text: str) -> float:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Bytes per second; raises ValueError that says what would do."""
+    """Parse a bandwidth into bytes per second. Raises ValueError, which says what to write."""
     rate = _amount(text, BANDWIDTH_UNITS, "100mbit, 2.5gbit or 800kbit (bits per second)")
     if rate < MIN_BYTES_PER_SECOND:
         raise ValueError(f"{text!r} given; at least 8kbit can be emulated")
@@ -144,34 +143,43 @@ def _amount(text: str, units: dict[str, float], examples: str) -> float:
 
 
 class NetworkSection(Section):
-    """Addresses, which differ from host to host, and the transport. A slow network can be put on the links,
-    under `shadowsync run` only. Nodes need not agree on this section."""
+    """Addresses, which differ from host to host, the transport, and an emulated slow network.
+
+    The emulation works under `shadowsync run` only. Nodes need not agree on this section.
+    """
 
     transport: Literal["auto", "tcp", "ipc"] = Field(
         default="auto",
-        description='"ipc" costs a third less CPU than loopback TCP and stays on one Linux machine; "auto"'
-        " takes it for the nodes of `shadowsync run` while `bind` is the loopback address, else TCP.",
+        description='"ipc" uses a third less CPU than loopback TCP and works within one Linux machine;'
+        ' "auto" uses it for the nodes of `shadowsync run` if `bind` is the loopback address, otherwise TCP.',
     )
     shared_memory: bool = Field(
         default=True,
-        description="Vectors and gradients between a worker and an embedding node on one Linux machine lie in"
-        ' memory that both see, instead of in messages. Never with `transport = "tcp"` or all links slow.',
+        description="Pass vectors and gradients between a worker and an embedding node on the same Linux"
+        " machine in shared memory, instead of in messages. Not used with"
+        ' `transport = "tcp"`, or if all links are emulated as slow.',
     )
-    bind: str = Field(default="127.0.0.1", description="Host to listen on, where `--bind` is not given.")
+    bind: str = Field(default="127.0.0.1", description="Host to listen on, unless `--bind` is given.")
     advertise: str = Field(
-        default="", description="Host that others are told, where `--advertise` is not given; empty: `bind`."
+        default="",
+        description="Host that other nodes connect to, unless `--advertise` is given; empty: the same as"
+        " `bind`.",
     )
-    delay: str = Field(default="", description='A slow network: for example "50ms", one way; empty: none.')
+    delay: str = Field(
+        default="", description='Emulated delay, one way, for example "50ms"; empty: no emulated delay.'
+    )
     bandwidth: str = Field(
-        default="", description='A slow network: for example "100mbit" of each listening node, each way.'
+        default="",
+        description='Emulated bandwidth of each listening node, in each direction, for example "100mbit";'
+        " empty: no limit.",
     )
     delay_links: Literal["sync", "all"] = Field(
-        default="sync", description="Which links are slow: those of synchronization, or all."
+        default="sync", description="Which links are emulated as slow: those of synchronization, or all."
     )
     emulation: Literal["auto", "relay", "tc"] = Field(
         default="auto",
-        description='By which means: a relay process, which "auto" is too. "tc" of earlier versions is read'
-        " in the jobs of saved models, and refused for a new run.",
+        description='How the slow network is emulated: by a relay process; "auto" is the same. "tc" of'
+        " earlier versions is accepted in saved jobs, and refused for a new run.",
     )
 
     @model_validator(mode="after")
@@ -189,7 +197,7 @@ class NetworkSection(Section):
 
     @property
     def slow(self) -> SlowNetwork | None:
-        """The network to emulate, if one is asked for."""
+        """The network to emulate; None if neither `delay` nor `bandwidth` is given."""
         if not self.delay and not self.bandwidth:
             return None
         return SlowNetwork(
@@ -200,6 +208,6 @@ class NetworkSection(Section):
 
     @property
     def shares_memory(self) -> bool:
-        """Whether nodes of one machine may share memory: what goes through it takes no network's time."""
+        """Whether nodes of one machine may share memory, which an emulated network would not slow down."""
         every_link = self.slow is not None and self.slow.every_link
         return self.shared_memory and self.transport != "tcp" and not every_link

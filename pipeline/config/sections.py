@@ -1,18 +1,6 @@
-"""How strictly every section of a job file is read.
+"""Base of all sections of a job file, and the small sections.
 
-The section of a job file on checkpoints that are taken while training goes on.
-
-What the sections of a job file share.
-
-The section of a job file on the run itself.
-
-The section of a job file on what a run starts from.
-
-The section of a job file on synchronization.
-
-The section of a job file on validation while training goes on.
-
-The sections of a job file on how a run can be watched, and what its report has.
+The sections here: run, start, sync, checkpoint, validation, watch and report.
 """
 
 from __future__ import annotations
@@ -25,90 +13,73 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 # would write null.
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
-
-class CheckpointSection(BaseModel):
-    """Checkpoints while training goes on; one is always written at the end.
-
-    Training never waits for a disk. Pushes and lookups of an embedding node wait while its rows are copied in
-    memory, 35 to 70 ms for each 100 MB of them as measured; where the memory for that copy is not there, no
-    checkpoint is taken, and the report says so.
-
-    With both keys set, whichever is due first counts.
-    """
-
-    model_config = STRICT
-
-    every_examples: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="A checkpoint after every so many trained examples, over all trainers. 0: none.",
-    )
-    every_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        default=0.0, description="A checkpoint after every so many seconds of training. 0: none."
-    )
-
-
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+LOOPBACK = "127.0.0.1"
+MAX_PORT = 65_535
+
 
 class Section(BaseModel):
-    """Base of the sections."""
+    """Base of the sections: strict types, no unknown keys, frozen."""
 
     model_config = STRICT
 
 
 class RunSection(Section):
-    """Who this run is and where its folder lies."""
+    """The run itself: its name, its seed, its folder, and how long it waits for nodes."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = Field(
         default="job",
-        description="Names the run's folder; NAME-2, NAME-3, ... where that is taken. The default of a job"
-        " file is its own name.",
+        description="Name of the run's folder. If the folder exists, NAME-2, NAME-3, ... is used. In a job"
+        " file it defaults to the name of the file.",
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
-        default=1, description="Of the first weights, the first rows, the shuffles and the drawn groups."
+        default=1,
+        description="Seed of the initial weights and embedding rows, of shuffling, and of groups that are"
+        " drawn at random.",
     )
     deterministic: bool = Field(
         default=False,
-        description="The same bits from the same job, every time. It needs one trainer with one worker, one"
-        ' reader, and sync.mode = "fixed" or sync.algorithm = "none".',
+        description="Produce the same bits from the same job, every time. It needs one trainer with one"
+        ' worker, one reader, and sync.mode = "fixed" or sync.algorithm = "none".',
     )
     directory: str = Field(
-        default="runs", description="Where runs have their folders, relative to the working directory."
+        default="runs", description="Parent of the run folders, relative to the working directory."
     )
     node_timeout_seconds: Seconds = Field(
-        default=15.0, description="A node that is silent for so long is declared dead."
+        default=15.0, description="A node that sends nothing for this long is declared dead."
     )
     start_timeout_seconds: Seconds = Field(
-        default=60.0, description="How long nodes are waited for until all are there."
+        default=60.0, description="How long to wait at the start until all nodes have joined."
     )
 
 
 class StartSection(BaseModel):
-    """What a run starts from: first values of its own, or the checkpoint of another run."""
+    """What a run starts from: initial values, or the checkpoint of another run."""
 
     model_config = STRICT
 
     checkpoint: str = Field(
         default="",
-        description="The folder of a run, or of a checkpoint, to start from, relative to that of the job"
-        " file. Empty: from first values.",
+        description="Folder of the run or of the checkpoint to start from, relative to the folder of the job"
+        " file. Empty: start from initial values.",
     )
     which: Literal["last", "best"] = Field(
         default="last",
-        description="Which checkpoint of that run: its last one, or the one that validation kept.",
+        description="Which checkpoint of that run: the last one, or the best one by validation.",
     )
     dense: Literal["matching", "all", "none"] = Field(
         default="matching",
-        description="Which dense parameters are taken: those of the same name and shape, all of them (a run"
-        " whose model differs is refused), or none.",
+        description="Which dense parameters to load: those with the same name and shape, all of them (a"
+        " checkpoint of a different model is then refused), or none.",
     )
     resume: bool = Field(
         default=False,
-        description="Go on with that run itself, as `shadowsync resume` does: its ledger, its optimizer"
-        " states and its replicas are taken over, and what it trained is not trained again.",
+        description="Continue that run, as `shadowsync resume` does: its ledger, optimizer states and"
+        " replicas are restored, and what it trained is not trained again.",
     )
 
     @model_validator(mode="after")
@@ -134,62 +105,91 @@ class SyncSection(Section):
     )
     mode: Literal["shadow", "fixed"] = Field(
         default="shadow",
-        description='"shadow": in the background; "fixed": in the loop, after every `every` iterations.',
+        description='"shadow": in the background, while training continues; "fixed": in the training loop,'
+        " after every `every` iterations.",
     )
     every: Positive = Field(default=30, description="fixed: iterations of a worker between two rounds.")
     duty: Fraction = Field(
         default=0.01,
-        description="shadow: which part of a core, and of `link_bytes_per_second`, rounds may take.",
+        description="shadow: share of one core, and of `link_bytes_per_second`, that rounds may use.",
     )
     nodes: Annotated[int, Field(ge=0)] = Field(
         default=1,
-        description="Sync nodes, for an algorithm with a center; for others every node takes it for 0.",
+        description="Number of sync nodes, for an algorithm with a center; other algorithms have none,"
+        " whatever is given here.",
     )
     chunk_bytes: Annotated[int, Field(ge=1 << 12, le=64 << 20)] = Field(
-        default=1 << 20, description="Slices travel in chunks of so many bytes."
+        default=1 << 20, description="Size of the chunks in which parameters are sent."
     )
     link_bytes_per_second: Rate | None = Field(
-        default=None, description="The rate of the link, for `duty`; without it only CPU counts."
+        default=None,
+        description="shadow: bandwidth of the link, which `duty` limits the use of; without it `duty` limits"
+        " CPU time only.",
     )
     timeout_seconds: Seconds = Field(
         default=10.0,
-        description="How long a round waits for a peer or a sync node before it goes on without.",
+        description="How long a round waits for a peer or a sync node before it continues without it.",
     )
-    options: dict[str, JsonValue] = Field(default={}, description="The algorithm's own.")
+    options: dict[str, JsonValue] = Field(default={}, description="Options of the algorithm.")
 
 
-class ValidationSection(BaseModel):
-    """Validation while training goes on, in a process of its own, of a checkpoint that was just written.
+class CheckpointSection(BaseModel):
+    """Checkpoints during training; one is always written at the end.
 
-    The checkpoint that is scored is named, and the best one is kept in the run's folder as `best/`. It needs
-    validation data: `data.validation_path`, or `data.split.validation`.
+    Training never waits for a disk. Lookups and pushes of an embedding node wait while its rows are copied in
+    memory, 35 to 70 ms per 100 MB as measured. If there is not enough memory for that copy, no checkpoint is
+    taken, and the report says so.
+
+    If both keys are set, whichever is due first counts.
     """
 
     model_config = STRICT
 
     every_examples: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Validate after every so many trained examples, over all trainers. 0: never."
+        default=0,
+        description="Take a checkpoint each time all trainers together have trained this many examples. 0:"
+        " never.",
     )
     every_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        default=0.0, description="Validate after every so many seconds of training. 0: never."
+        default=0.0, description="Take a checkpoint after every this many seconds of training. 0: never."
+    )
+
+
+class ValidationSection(BaseModel):
+    """Validation during training: a separate process scores a checkpoint that was just written.
+
+    The best checkpoint so far is kept in the run's folder as `best/`. Validation needs validation data:
+    `data.validation_path` or `data.split.validation`.
+    """
+
+    model_config = STRICT
+
+    every_examples: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Validate each time all trainers together have trained this many examples. 0: never.",
+    )
+    every_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=0.0, description="Validate after every this many seconds of training. 0: never."
     )
     metric: Literal["ne", "auc", "logloss"] = Field(
         default="ne",
-        description="What decides which checkpoint is the best: the lowest NE or logloss, the highest AUC.",
+        description="The metric that decides which checkpoint is the best: the lowest NE or logloss, or the"
+        " highest AUC.",
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Training ends early, and well, after so many validations in a row that were no"
-        " improvement. 0: never.",
+        description="Stop early after this many validations in a row without an improvement; the run counts"
+        " as successful. 0: never.",
     )
     min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=0.0,
-        description="By how much the metric must be better than the best so far to be an improvement.",
+        description="How much better than the best value so far the metric must be to count as an"
+        " improvement.",
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> ValidationSection:
-        if self.patience and not self.wanted:
+        if self.patience and not self.enabled:
             raise ValueError(
                 f"validation.patience: {self.patience} given; set validation.every_examples or "
                 "validation.every_seconds, or nothing is ever validated"
@@ -197,39 +197,28 @@ class ValidationSection(BaseModel):
         return self
 
     @property
-    def wanted(self) -> bool:
-        """Whether anything is validated while training goes on."""
+    def enabled(self) -> bool:
+        """Whether checkpoints are validated during training."""
         return self.every_examples > 0 or self.every_seconds > 0
 
 
-LOOPBACK = "127.0.0.1"
-MAX_PORT = 65_535
-
-
-def parse_page_address(text: str) -> tuple[str, int]:
-    """Host and port of "8080" (loopback) or "HOST:PORT"; port 0 is any free one. Raises ValueError."""
-    host, colon, port = text.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not port.isdecimal() or int(port) > MAX_PORT or (colon and not host):
-        raise ValueError(f'"{text}" given; write a port, as "8080", or HOST:PORT, as "0.0.0.0:8080"')
-    return host or LOOPBACK, int(port)
-
-
 class WatchSection(BaseModel):
-    """What shows a run while it goes on; docs/watching.md. Nodes need not agree on it."""
+    """Ways to watch a run while it trains; see docs/watching.md. Nodes need not agree on this section."""
 
     model_config = STRICT
 
     web: str = Field(
-        default="", description='Where the coordinator serves its page: "8080" (loopback) or "HOST:PORT".'
+        default="",
+        description='Where the coordinator serves a web page of the job: "8080" (loopback) or "HOST:PORT".'
+        " Empty: no page.",
     )
     tensorboard: bool = Field(
-        default=False, description="Whether the coordinator writes event files into the run's folder."
+        default=False, description="Whether the coordinator writes TensorBoard event files to the run folder."
     )
     metrics_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = Field(
         default=0,
-        description="Where every node serves Prometheus its metrics, at `network.bind`; 0: nowhere. Under"
-        " `shadowsync run` it is the coordinator's, and the nodes have the ports after it.",
+        description="Port of each node's Prometheus metrics, on `network.bind`; 0: none. Under"
+        " `shadowsync run` this is the coordinator's port, and the nodes use the ports after it.",
     )
 
     @field_validator("web")
@@ -244,12 +233,24 @@ class WatchSection(BaseModel):
 
 
 class ReportSection(BaseModel):
-    """What the report of a run has beside its figures. Nodes need not agree on it."""
+    """What a report contains besides its figures. Nodes need not agree on this section."""
 
     model_config = STRICT
 
     pictures: bool = Field(
         default=True,
-        description="Whether the curves are drawn, as ne.png, throughput.png and sync_gap.png; their points"
-        " are in report.json in any case.",
+        description="Whether to draw the curves, as ne.png, throughput.png and sync_gap.png; their points are"
+        " in report.json in any case.",
     )
+
+
+def parse_page_address(text: str) -> tuple[str, int]:
+    """Parse "8080" (on loopback) or "HOST:PORT" into host and port; port 0 means any free one.
+
+    Raises ValueError.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not port.isdecimal() or int(port) > MAX_PORT or (colon and not host):
+        raise ValueError(f'"{text}" given; write a port, as "8080", or HOST:PORT, as "0.0.0.0:8080"')
+    return host or LOOPBACK, int(port)

@@ -1,9 +1,4 @@
-"""The embedding tables of a job: what holds for all of them, and the sections that change it for one.
-
-The section of a job file on the embedding nodes.
-
-The section of a job file on the model.
-"""
+"""`[model]`, `[embedding]` and `[tables.NAME]`: the model, its tables, and the nodes that hold them."""
 
 from __future__ import annotations
 
@@ -24,34 +19,39 @@ RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class TableSection(BaseModel):
-    """`[tables.NAME]`: one table that differs from the others. A key that is not given stays that of all:
-    `model.table_rows`, `model.embedding_dim`, `embedding.optimizer`, `.lr`, `.init_scale`, `.storage`."""
+    """A table whose settings differ from those of the others.
+
+    A key that is left out has the value that holds for all tables: `model.table_rows`, `model.embedding_dim`,
+    `embedding.optimizer`, `embedding.lr`, `embedding.init_scale` or `embedding.storage`.
+    """
 
     model_config = STRICT
 
-    rows: TableRows | None = Field(default=None, description="rows of this table")
-    dim: TableDim | None = Field(default=None, description="floats in a row of this table")
-    optimizer: RowOptimizerName | None = Field(default=None, description="optimizer of this table's rows")
-    lr: RowRate | None = Field(default=None, description="learning rate of this table's rows")
+    rows: TableRows | None = Field(default=None, description="Rows of this table.")
+    dim: TableDim | None = Field(default=None, description="Floats in a row of this table.")
+    optimizer: RowOptimizerName | None = Field(default=None, description="Optimizer of this table's rows.")
+    lr: RowRate | None = Field(default=None, description="Learning rate of this table's rows.")
     init_scale: RowRate | None = Field(
-        default=None, description="first values are uniform in `[-init_scale, init_scale)`"
+        default=None, description="Initial values are uniform in `[-init_scale, init_scale)`."
     )
-    storage: RowStorageName | None = Field(default=None, description="of this table's rows in memory")
+    storage: RowStorageName | None = Field(
+        default=None, description="Type of this table's rows in a node's memory."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """One table, with all that is known of it.
+    """All settings of one table.
 
     Attributes:
         name: of the column whose values it embeds.
-        rows: how many.
+        rows: number of rows.
         dim: floats in a row.
-        pooling: "" where an example has one row; "sum" or "mean" where it has a bag of them.
+        pooling: "" if an example has one row; "sum" or "mean" if it has a bag of rows.
         optimizer: a key of `embedding.optimizers.OPTIMIZERS`.
         lr: the learning rate of its rows, before any schedule.
-        init_scale: first values are uniform in [-init_scale, init_scale).
-        storage: how a node keeps its rows in memory, "float32" or "bfloat16"; its state is float32 always.
+        init_scale: initial values are uniform in [-init_scale, init_scale).
+        storage: type of the rows in memory, "float32" or "bfloat16"; optimizer state is always float32.
     """
 
     name: str
@@ -65,7 +65,10 @@ class TableSettings:
 
 
 class TableColumn(NamedTuple):
-    """A column of the input that has a table: its name, and how a bag of it is pooled ("": no bag)."""
+    """A column of the input that has a table.
+
+    `pooling` is "" for one row per example, otherwise how a bag of rows is combined: "sum" or "mean".
+    """
 
     name: str
     pooling: str
@@ -77,99 +80,103 @@ def table_settings(
     rows: Sequence[int],
     sections: Mapping[str, TableSection],
 ) -> tuple[TableSettings, ...]:
-    """The tables in the order of `columns`.
+    """Combine defaults and sections into the settings of each table, in the order of `columns`.
 
     Args:
         columns: the columns that have a table.
-        every: what holds for tables without a section; its name, rows and pooling are not used.
-        rows: for each column, how many rows its table has without a section.
+        every: settings of tables without a section; its name, rows and pooling are not used.
+        rows: rows of each column's table, unless its section states them.
         sections: by the name of a column.
     """
     tables = []
     for column, count in zip(columns, rows, strict=True):
-        own = sections.get(column.name, TableSection())
+        section = sections.get(column.name, TableSection())
         tables.append(
             TableSettings(
                 name=column.name,
-                rows=count if own.rows is None else own.rows,
-                dim=every.dim if own.dim is None else own.dim,
+                rows=count if section.rows is None else section.rows,
+                dim=every.dim if section.dim is None else section.dim,
                 pooling=column.pooling,
-                optimizer=every.optimizer if own.optimizer is None else own.optimizer,
-                lr=every.lr if own.lr is None else own.lr,
-                init_scale=every.init_scale if own.init_scale is None else own.init_scale,
-                storage=every.storage if own.storage is None else own.storage,
+                optimizer=every.optimizer if section.optimizer is None else section.optimizer,
+                lr=every.lr if section.lr is None else section.lr,
+                init_scale=every.init_scale if section.init_scale is None else section.init_scale,
+                storage=every.storage if section.storage is None else section.storage,
             )
         )
     return tuple(tables)
 
 
 def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableColumn]) -> None:
-    """Raises ValueError for the section of a table that there is not, with the nearest name."""
+    """Raise ValueError, with the nearest name, for the section of a table that does not exist."""
     known = [column.name for column in columns]
     for name in sections:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
             hint = f"did you mean {close[0]!r}?" if close else f"the tables are {some}"
-            raise ValueError(f"tables.{name}: no table of that name; {hint}")
+            raise ValueError(f"tables.{name}: there is no table of this name; {hint}")
 
 
 class EmbeddingSection(Section):
-    """The nodes that hold the tables, and the optimizer of the rows; see `[tables.NAME]` for one table."""
+    """The nodes that hold the tables, and the optimizer of all rows; `[tables.NAME]` is for one table."""
 
-    nodes: Positive = Field(default=1, description="How many; the tables are split over them.")
+    nodes: Positive = Field(
+        default=1, description="Number of embedding nodes; the tables are split over them."
+    )
     optimizer: RowOptimizerName = Field(
         default="rowwise_adagrad",
-        description="Of the rows: `rowwise_adagrad` keeps one number a row, `adagrad` one for each float, "
-        "`adam` two for each float and the count of a row's own steps (lazy: rows without a gradient stay).",
+        description="Optimizer of the rows. Its state: `rowwise_adagrad` keeps one number per row, `adagrad`"
+        " one per float, `adam` two per float and a count of the row's steps (lazy: a row without a gradient"
+        " does not change).",
     )
     lr: Rate = Field(default=0.02, description="Learning rate of the rows.")
     init_scale: Rate = Field(
-        default=0.05, description="First values are uniform in `[-init_scale, init_scale)`."
+        default=0.05, description="Initial values are uniform in `[-init_scale, init_scale)`."
     )
     storage: RowStorageName = Field(
         default="float32",
-        description="Of the rows in a node's memory: `bfloat16` halves them. Steps are taken in float32 and "
-        "rounded at random, so that small ones are not lost; optimizer state, messages and checkpoints are "
-        "float32.",
+        description="Type of the rows in a node's memory; `bfloat16` halves their size. Updates are computed"
+        " in float32 and rounded stochastically, so that small ones are not lost; optimizer state, messages"
+        " and checkpoints are float32.",
     )
     threads: Annotated[int, Field(ge=1, le=256)] = Field(
         default=1,
-        description="Of a node, that read and write its rows, each row by one of them. More than one pays on "
-        "a host with cores to spare.",
+        description="Threads of a node that read and write rows; each row belongs to one of them. More than"
+        " one helps on a host with free cores.",
     )
     placement: Literal["measured", "rows"] = Field(
         default="measured",
-        description="How the tables are split over several nodes: `measured` reads a sample of the input, "
-        "times lookups and updates, and levels what they cost the nodes, where none keeps more than 1.25 "
-        "times the mean of the bytes; `rows` levels the bytes, whatever is looked up. A run that goes on "
-        "with as many nodes keeps the split of its checkpoint.",
+        description="How the tables are split over several nodes. `measured` reads a sample of the input,"
+        " times lookups and updates, and balances their cost, while no node holds more than 1.25 times the"
+        " mean of the bytes; `rows` balances the bytes, whatever is looked up. A run that is resumed with the"
+        " same number of nodes keeps the split of its checkpoint.",
     )
     memory_fraction: Fraction = Field(
-        default=0.8, description="Of the memory that is free, how much a node's rows may take."
+        default=0.8, description="Share of the free memory that the rows of a node may use."
     )
 
 
 class ModelSection(Section):
-    """The dense model and its tables."""
+    """The dense model and the sizes of its tables."""
 
     name: str = Field(
         default="dlrm",
-        description='"dlrm", "wide_deep", "dcn_v2", or yours: "package.module:Class" or "./file.py:Class".',
+        description='"dlrm", "wide_deep", "dcn_v2", or your own: "package.module:Class" or'
+        ' "./file.py:Class".',
     )
     embedding_dim: TableDim = Field(default=16, description="Floats in a row of every table.")
     table_rows: TableRows | list[TableRows] = Field(
-        default=100_000, description="Rows of every table; or of each, one number a table."
+        default=100_000, description="Rows of every table; or a list with the rows of each table."
     )
     bottom: Annotated[list[Positive], Field(max_length=64)] = Field(
         default=[512, 256, 64],
-        description="Hidden widths of dlrm's first MLP, over the dense features.",
+        description="Hidden layer widths of dlrm's bottom MLP, over the dense features.",
     )
     top: Annotated[list[Positive], Field(max_length=64)] = Field(
-        default=[512, 256], description="Hidden widths of the MLP that ends in the logit."
+        default=[512, 256], description="Hidden layer widths of the MLP that computes the logit."
     )
     options: dict[str, JsonValue] = Field(
         default={},
-        description="The model's own: of dlrm `project` (false), for tables of several dimensions; of dcn_v2"
+        description="Options of the model. dlrm: `project` (false), for tables of several dimensions. dcn_v2:"
         ' `cross_layers` (3), `rank` (0: full) and `structure` ("stacked" or "parallel").',
     )

@@ -1,7 +1,4 @@
-"""The section of a job file on how the learning rates change while a job is trained.
-
-The section of a job file on the trainers.
-"""
+"""`[trainer]` and `[trainer.schedule]`: trainers, their workers, and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -16,36 +13,46 @@ Examples = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class ScheduleSection(BaseModel):
-    """A factor on the learning rates, by the examples that all trainers together have trained.
+    """A factor on the learning rates, as a function of the examples that all trainers have trained.
 
-    It grows linearly from 0 to 1 over the first `warmup_examples` (0: at once), and then
+    The factor grows linearly from 0 to 1 over the first `warmup_examples` (0: it is 1 at once). After that,
+    by `kind`:
 
-    - `constant`: stays 1;
-    - `linear`, `cosine`: falls to `final` at `decay_examples`, counted from the beginning, and stays there
+    - `constant`: it stays 1;
+    - `linear`, `cosine`: it falls to `final` at `decay_examples`, counted from the beginning, and stays there
       (cosine: Loshchilov and Hutter, arXiv 1608.03983, Equation 5, without restarts);
-    - `inverse_sqrt`: is sqrt(warmup_examples / examples) (Vaswani et al., arXiv 1706.03762, Equation 3), and
-      never below `final`;
-    - `step`: is multiplied by `gamma` after each further `step_examples`, and never below `final`.
+    - `inverse_sqrt`: it is sqrt(warmup_examples / examples) (Vaswani et al., arXiv 1706.03762, Equation 3),
+      but never below `final`;
+    - `step`: it is multiplied by `gamma` after every further `step_examples`, but never below `final`.
     """
 
     model_config = STRICT
 
     kind: Annotated[
         Literal["constant", "linear", "cosine", "inverse_sqrt", "step"],
-        Field(description="What follows the warm-up."),
+        Field(description="Shape of the schedule after the warm-up."),
     ] = "constant"
-    warmup_examples: Annotated[Examples, Field(description="Over how many the factor grows from 0 to 1.")] = 0
+    warmup_examples: Annotated[
+        Examples, Field(description="Number of examples over which the factor grows from 0 to 1.")
+    ] = 0
     decay_examples: Annotated[
-        Examples, Field(description="At how many, from the beginning, linear and cosine are at `final`.")
+        Examples,
+        Field(
+            description="linear, cosine: number of examples, from the beginning, at which the factor reaches"
+            " `final`."
+        ),
     ] = 0
     final: Annotated[
-        float, Field(ge=0, le=1, allow_inf_nan=False, description="The least factor after the warm-up.")
+        float, Field(ge=0, le=1, allow_inf_nan=False, description="Smallest factor after the warm-up.")
     ] = 0.0
-    step_examples: Annotated[Examples, Field(description="How many a step of `step` lasts.")] = 0
+    step_examples: Annotated[Examples, Field(description="step: number of examples of one step.")] = 0
     gamma: Annotated[
-        float, Field(gt=0, le=1, allow_inf_nan=False, description="By what a step of `step` multiplies.")
+        float,
+        Field(gt=0, le=1, allow_inf_nan=False, description="step: multiplier of the factor at each step."),
     ] = 0.5
-    tables: Annotated[bool, Field(description="Whether the rates of embedding rows follow it too.")] = True
+    tables: Annotated[
+        bool, Field(description="Whether the schedule also applies to the rates of embedding rows.")
+    ] = True
 
     @model_validator(mode="after")
     def _consistent(self) -> ScheduleSection:
@@ -62,38 +69,45 @@ class ScheduleSection(BaseModel):
         return self
 
     def factor(self, examples: int) -> float:
-        """The factor, from 0 to 1, of a batch whose last example is number `examples` (from 1) of the job."""
-        warm = self.warmup_examples
-        if examples < warm:
-            return max(0, examples) / warm
+        """Compute the factor, from 0 to 1, for a batch.
+
+        Args:
+            examples: number of the batch's last example in the job, counted from 1.
+        """
+        warmup = self.warmup_examples
+        if examples < warmup:
+            return max(0, examples) / warmup
         if self.kind == "inverse_sqrt":
-            return max(self.final, math.sqrt(warm / examples))
+            return max(self.final, math.sqrt(warmup / examples))
         if self.kind == "step":
-            return max(self.final, self.gamma ** ((examples - warm) // self.step_examples))
+            return max(self.final, self.gamma ** ((examples - warmup) // self.step_examples))
         if self.kind == "constant":
             return 1.0
-        part = min(1.0, (examples - warm) / (self.decay_examples - warm))
-        left = 1.0 - part if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * part))
+        progress = min(1.0, (examples - warmup) / (self.decay_examples - warmup))
+        left = 1.0 - progress if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
         return self.final + (1.0 - self.final) * left
 
 
 class TrainerSection(Section):
     """The trainers and their Hogwild workers."""
 
-    count: Positive = Field(default=1, description="How many; each has a whole replica of the dense model.")
+    count: Positive = Field(
+        default=1, description="Number of trainers; each has a full replica of the dense model."
+    )
     workers: Positive = Field(
-        default=1, description="Hogwild workers of a trainer, which update its replica without locks."
+        default=1, description="Hogwild workers per trainer, which update its replica without locks."
     )
     worker_kind: Literal["thread", "process"] = Field(
         default="thread",
-        description='"process" gives each worker an interpreter of its own over shared memory, for machines'
-        " with many cores; it needs the CPU, as on one device all share it either way.",
+        description='"process" gives each worker its own interpreter, with the replica in shared memory, for'
+        ' machines with many cores. It needs `device = "cpu"`.',
     )
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=512, description="Examples in a batch of one worker."
     )
     optimizer: Literal["sgd", "adagrad", "adam", "adamw"] = Field(
-        default="adagrad", description="Of the dense parameters; its state is one a trainer."
+        default="adagrad",
+        description="Optimizer of the dense parameters; the workers of a trainer share its state.",
     )
     lr: Rate = Field(default=0.01, description="Learning rate of the dense parameters.")
     weight_decay: Annotated[
@@ -101,54 +115,57 @@ class TrainerSection(Section):
         Field(
             ge=0,
             allow_inf_nan=False,
-            description="Of the dense parameters: added to the gradient as L2, but decoupled with adamw.",
+            description="Weight decay of the dense parameters: added to the gradient as L2; decoupled with"
+            " adamw.",
         ),
     ] = 0.0
     clip_norm: Annotated[
         Rate | None,
         Field(
-            description="The largest norm of a batch's dense gradient, all parameters together; the "
-            "gradients of embeddings are left as they are."
+            description="Largest norm of a batch's dense gradient, over all parameters; a larger gradient is"
+            " scaled down. Gradients of embeddings are not clipped."
         ),
     ] = None
     precision: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Field(
-            description="Of the model's products in training; weights, gradients, optimizer state and "
-            'held-out scores are float32 always. "auto" is bfloat16 where the trainer has a processor or GPU '
-            "with instructions for it, else float32; the report says which it was. bfloat16 is up to twice "
-            "as fast; what it does to quality was measured: docs/performance.md.",
+            description="Precision of the model's matrix products in training; weights, gradients, optimizer"
+            ' state and held-out scores are always float32. "auto" is bfloat16 if the trainer has a processor'
+            " or GPU with instructions for it, otherwise float32; the report says which was used. bfloat16 is"
+            " up to twice as fast; its effect on quality was measured, see docs/performance.md.",
         ),
     ] = "auto"
     device: Annotated[
         str,
         Field(
             pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$",
-            description='"cpu", "cuda", "cuda:1" or "auto"; it may differ from trainer to trainer. On a GPU '
-            "`run.deterministic` repeats up to rounding only.",
+            description='Device of the dense model: "cpu", "cuda", "cuda:1" or "auto"; trainers may differ.'
+            " On a GPU `run.deterministic` reproduces results only up to rounding.",
         ),
     ] = "cpu"
     max_bad_batches: Annotated[
         int,
         Field(
             ge=0,
-            description="Batches whose loss or gradients are NaN, infinite, or so large that their squares"
-            " are, are left out whole and counted; with more of them, over all trainers, the job stops. It"
-            " stops below the limit, too, where every batch was such a one.",
+            description="A bad batch is one whose loss or gradients are NaN, infinite, or so large that their"
+            " squares are infinite. Bad batches are skipped and counted; if all trainers together have more"
+            " than this, the job stops. It also stops if every batch was bad.",
         ),
     ] = 10
     schedule: ScheduleSection = ScheduleSection()
     credit: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=4, description="Batches that a worker asks for ahead of the one that it trains."
+        default=4, description="Batches that a worker requests ahead of the one that it trains."
     )
     lookups_ahead: Annotated[int, Field(ge=0, le=64)] = Field(
         default=1,
-        description="Batches whose vectors are asked for while an earlier one is computed. 0 waits for each"
-        " lookup, and learns from the very last batch, which small data in the order of time repay.",
+        description="Batches whose vectors are requested while an earlier batch is computed. With 0 a worker"
+        " waits for each lookup, and each lookup sees the batch just before it, which improves quality on"
+        " small data in the order of time.",
     )
     distinct_rows: bool = Field(
         default=False,
-        description="Ask for each row of a batch once and send one gradient for it, however many examples"
-        " have it, for fewer bytes and some more of the trainer's processor time: the same to the bit with"
-        " float32 in `codecs.vectors` and `codecs.gradients`. Tables with bags are as without.",
+        description="Request each row of a batch once and send one gradient for it, however many examples"
+        " contain it. This saves bytes and costs some CPU time of the trainer; with float32 in"
+        " `codecs.vectors` and `codecs.gradients` results are the same to the bit. It does not affect tables"
+        " with bags.",
     )

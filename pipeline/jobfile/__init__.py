@@ -1,1 +1,1 @@
-"""Job files: loading, validation, and the reference page."""
+"""Loading and validation of job files, and their reference page."""

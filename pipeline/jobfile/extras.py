@@ -1,4 +1,4 @@
-"""Packages that not everybody installs: what each extra brings, and what is said without it."""
+"""Optional packages: which extra installs them, and errors if they are missing."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def missing_modules(extra: str) -> list[str]:
-    """List what an extra brings and is not installed."""
+    """List the modules of an extra that are not installed."""
     return [name for name in EXTRAS[extra] if find_spec(name) is None]
 
 
 def require_extra(who: str, extra: str) -> None:
-    """Raise JobFileError, which names what to install, where `who` cannot work."""
+    """Raise JobFileError, which says what to install, if `who` needs an extra that is missing."""
     if missing := missing_modules(extra):
         raise JobFileError(f"{who} needs {' and '.join(missing)}: {_install(extra)}")
 
 
 def left_out(job: Job, *, metrics_port: int | None = None) -> str:
-    """Say in one line what a job does without, as its extra is not installed; "" if that is nothing.
+    """Describe in one line what is left out because an extra is missing; "" if nothing is.
 
-    `metrics_port`: what a node was given in place of the job's.
+    `metrics_port`: the port that a node was given in place of the job's.
     """
     port = job.watch.metrics_port if metrics_port is None else metrics_port
-    wanted = (
+    features = (
         ("the pictures of the report", "plots", True),
         ("the page", "web", bool(job.watch.web)),
         ("the metrics", "metrics", bool(port)),
         ("TensorBoard's files", "tensorboard", job.watch.tensorboard),
     )
-    without = {extra: what for what, extra, asked in wanted if asked and missing_modules(extra)}
-    return f"left out: {', '.join(without.values())}; {_install(*without)} brings it" if without else ""
+    missing = {extra: what for what, extra, enabled in features if enabled and missing_modules(extra)}
+    return f"left out: {', '.join(missing.values())}; {_install(*missing)} adds it" if missing else ""
 
 
 def _install(*extras: str) -> str:

@@ -1,6 +1,6 @@
-"""The keys of a job file that a prepared folder knows: what the file leaves out, the folder says.
+"""Loading of job files: TOML, `--set` overrides, keys of a prepared folder, then validation.
 
-Reading a job file: TOML, then `--set` overrides, then the schema, each failure as one line.
+Each failure is a JobFileError of one line.
 """
 
 from __future__ import annotations
@@ -22,73 +22,31 @@ from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
 from ..errors import JobFileError
 
-
-def fill_from_prepared(tree: dict[str, Any]) -> PreparedManifest | None:
-    """Fills in the sections of a job file, not yet validated, in place; gives the folder's manifest.
-
-    None, and nothing is changed, without `data.prepared`. Raises DataError as `read_prepared`.
-    """
-    data = tree.get("data")
-    if not isinstance(data, dict) or not isinstance(data.get("prepared"), str) or not data["prepared"]:
-        return None
-    manifest = read_prepared(data["prepared"])
-    own_tables = {key: data[key] for key in ("columns", "categorical_features") if key in data}
-    for key, value in manifest.order.data.items():
-        data.setdefault(key, value)
-    for role, paths in manifest.order.paths.items():
-        if paths and not _splits(data.get("split"), role):
-            data.setdefault(PATH_KEYS[role], paths)
-    model = tree.setdefault("model", {})
-    if isinstance(model, dict) and "table_rows" not in model and _same_tables(own_tables, manifest):
-        rows = list(manifest.order.tables.values())
-        model["table_rows"] = rows[0] if len(set(rows)) == 1 else rows
-    return manifest
-
-
-def _splits(split: Any, role: str) -> bool:
-    """Whether the job takes this role's rows from those of training."""
-    return isinstance(split, dict) and bool(split.get(role) or split.get(f"{role}_from") is not None)
-
-
-def _same_tables(own: Mapping[str, Any], manifest: PreparedManifest) -> bool:
-    """Whether the columns of the job, where it gives any, have the folder's tables in their order."""
-    columns = own.get("columns")
-    if isinstance(columns, dict):
-        kinds = {
-            name: value.get("kind") if isinstance(value, dict) else value for name, value in columns.items()
-        }
-        tables = [name for name, kind in kinds.items() if kind in ("categorical", "multi_hot")]
-        return tables == list(manifest.order.tables)
-    tables_given: Any = own.get("categorical_features", len(manifest.order.tables))
-    return bool(tables_given == len(manifest.order.tables))
-
-
 PATHS = ("path", "validation_path", "eval_path")
-"""The keys of `[data]` that name files."""
+"""Keys of `[data]` that name files."""
 
 REMOVED_KEYS = {
-    "trainer.cache_rows": "was taken out in 0.2: delete the key",
-    "trainer.cache_staleness": "was taken out in 0.2 with trainer.cache_rows: delete the key",
+    "trainer.cache_rows": "was removed in 0.2: delete the key",
+    "trainer.cache_staleness": "was removed in 0.2 with trainer.cache_rows: delete the key",
 }
 """Keys of earlier versions, and what to do about each.
 
-A job file with one is refused whatever its value; a job that an earlier version wrote into a run folder or a
-checkpoint is read without it."""
+A job file with such a key is refused, whatever its value; it is dropped from a job that an earlier version
+wrote to a run folder or a checkpoint."""
 
 
 def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
-    """The validated job of the file at `path` with each `section.key=value` of `overrides` applied.
+    """Load the job file at `path`, apply each `section.key=value` of `overrides`, and validate.
 
     Input globs, and the file of an algorithm or a model "./mine.py:Class", are made absolute against the
-    folder of the job file; those given by an override are taken against the working directory, as a shell
-    would.
-    `run.name` defaults to the file's stem. What the file leaves out of a prepared input, `data.prepared`, the
-    folder's manifest says.
+    folder of the job file; those given by an override, against the working directory, as a shell would.
+    `run.name` defaults to the file's stem. With `data.prepared`, keys that the file leaves out come from the
+    folder's manifest.
 
     Raises:
-        JobFileError: the file is absent, is no TOML, or has a wrong key or value, or one that is not that of
-            its prepared folder.
-        DataError: the folder has no manifest that can be used.
+        JobFileError: the file does not exist, is not TOML, has a wrong key or value, or disagrees with its
+            prepared folder.
+        DataError: the prepared folder has no usable manifest.
     """
     file = Path(path)
     try:
@@ -107,7 +65,7 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
 
 
 def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
-    """The validated job that a dict of sections describes, as a job file in the working directory would.
+    """Validate the job that a dict of sections describes, as if from a job file in the working directory.
 
     Raises:
         JobFileError, DataError: as `load_job`.
@@ -115,36 +73,8 @@ def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
     return _resolve(copy.deepcopy(dict(tree)), Path.cwd(), "job", overrides, "the job")
 
 
-def _spell_out_columns(tree: dict[str, Any]) -> None:
-    """Writes `NAME = "dense"` as `NAME = { kind = "dense" }`, so that an override can add to it."""
-    data = tree.get("data")
-    columns = data.get("columns") if isinstance(data, dict) else None
-    if isinstance(columns, dict):
-        for name, value in columns.items():
-            if isinstance(value, str):
-                columns[name] = {"kind": value}
-
-
-def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[str], where: str) -> Job:
-    _absolute_paths(tree, base)
-    changed: dict[str, Any] = {}
-    for text in overrides:
-        _apply_override(changed, text)
-    _absolute_paths(changed, Path.cwd())
-    _spell_out_columns(tree)
-    _merge(tree, changed)
-    run = tree.setdefault("run", {})
-    if isinstance(run, dict):
-        run.setdefault("name", name)
-    manifest = fill_from_prepared(tree)
-    job = validate_job(tree, where=f"{where} and --set" if changed else where)
-    if manifest is not None:
-        check_agreement(job, manifest)
-    return job
-
-
 def load_resolved(path: str | Path) -> Job:
-    """The job of a resolved job file, `job.json`, as a run folder has it; raises JobFileError."""
+    """Load the resolved job, `job.json`, of a run folder. Raises JobFileError."""
     try:
         tree = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -154,12 +84,12 @@ def load_resolved(path: str | Path) -> Job:
     except ValueError as error:
         raise JobFileError(f"is not valid JSON ({error})", where=str(path)) from error
     if not isinstance(tree, dict):
-        raise JobFileError("is no JSON object", where=str(path), remedy="give a run's job.json")
+        raise JobFileError("is not a JSON object", where=str(path), remedy="give a run's job.json")
     return validate_saved_job(tree, where=str(path))
 
 
 def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
-    """The job of a run folder or a checkpoint, perhaps of an earlier version.
+    """Validate the job of a run folder or a checkpoint, which an earlier version may have written.
 
     Raises:
         JobFileError: as `validate_job`.
@@ -173,15 +103,93 @@ def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
 
 
 def validate_job(tree: dict[str, Any], *, where: str) -> Job:
-    """The job that `tree` describes; raises JobFileError for the first few things that are wrong with it."""
+    """Validate the job that `tree` describes. Raises JobFileError with the first few mistakes."""
     try:
         return Job.model_validate(tree)
     except ValidationError as error:
         details = [detail for detail in error.errors() if not _is_other_branch(detail)]
-        told = [_explain(detail) for detail in details[:5]]
-        more = len(details) - len(told)
-        text = "; ".join(told) + (f"; and {more} more" if more > 0 else "")
+        shown = [_explain(detail) for detail in details[:5]]
+        more = len(details) - len(shown)
+        text = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
         raise JobFileError(text, where=where) from error
+
+
+def override_value(raw: str) -> Any:
+    """Parse the value of an override as TOML; anything else, and several lines, is text."""
+    try:
+        tree = tomllib.loads(f"value = {raw}")
+    except tomllib.TOMLDecodeError:
+        return raw
+    return tree["value"] if len(tree) == 1 else raw
+
+
+def fill_from_prepared(tree: dict[str, Any]) -> PreparedManifest | None:
+    """Fill in, in place, the keys that a job file leaves out from its prepared folder.
+
+    `tree` is not validated yet. Returns the folder's manifest; None, with nothing changed, without
+    `data.prepared`. Raises DataError as `read_prepared`.
+    """
+    data = tree.get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("prepared"), str) or not data["prepared"]:
+        return None
+    manifest = read_prepared(data["prepared"])
+    given = {key: data[key] for key in ("columns", "categorical_features") if key in data}
+    for key, value in manifest.order.data.items():
+        data.setdefault(key, value)
+    for role, paths in manifest.order.paths.items():
+        if paths and not _has_split(data.get("split"), role):
+            data.setdefault(PATH_KEYS[role], paths)
+    model = tree.setdefault("model", {})
+    if isinstance(model, dict) and "table_rows" not in model and _same_tables(given, manifest):
+        rows = list(manifest.order.tables.values())
+        model["table_rows"] = rows[0] if len(set(rows)) == 1 else rows
+    return manifest
+
+
+def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[str], where: str) -> Job:
+    _absolute_paths(tree, base)
+    changed: dict[str, Any] = {}
+    for text in overrides:
+        _apply_override(changed, text)
+    _absolute_paths(changed, Path.cwd())
+    _expand_columns(tree)
+    _merge(tree, changed)
+    run = tree.setdefault("run", {})
+    if isinstance(run, dict):
+        run.setdefault("name", name)
+    manifest = fill_from_prepared(tree)
+    job = validate_job(tree, where=f"{where} and --set" if changed else where)
+    if manifest is not None:
+        check_agreement(job, manifest)
+    return job
+
+
+def _has_split(split: Any, role: str) -> bool:
+    """Whether the rows of this role are a part of the training files."""
+    return isinstance(split, dict) and bool(split.get(role) or split.get(f"{role}_from") is not None)
+
+
+def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
+    """Whether the columns in the job file, if any, have the folder's tables, in the same order."""
+    columns = given.get("columns")
+    if isinstance(columns, dict):
+        kinds = {
+            name: value.get("kind") if isinstance(value, dict) else value for name, value in columns.items()
+        }
+        tables = [name for name, kind in kinds.items() if kind in ("categorical", "multi_hot")]
+        return tables == list(manifest.order.tables)
+    count: Any = given.get("categorical_features", len(manifest.order.tables))
+    return bool(count == len(manifest.order.tables))
+
+
+def _expand_columns(tree: dict[str, Any]) -> None:
+    """Expand `NAME = "dense"` to `NAME = { kind = "dense" }`, so that an override can add to it."""
+    data = tree.get("data")
+    columns = data.get("columns") if isinstance(data, dict) else None
+    if isinstance(columns, dict):
+        for name, value in columns.items():
+            if isinstance(value, str):
+                columns[name] = {"kind": value}
 
 
 def _merge(tree: dict[str, Any], changed: dict[str, Any]) -> None:
@@ -200,7 +208,7 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
             f"--set {text!r} cannot be used", remedy="write section.key=value, for example trainer.workers=2"
         )
     value = override_value(raw)
-    # A file may be called like a number or a date.
+    # The name of a file may look like a number or a date.
     if len(parts) == 2 and parts[0] == "data" and parts[1] in PATHS and not isinstance(value, str | list):
         value = raw
     node = changed
@@ -214,22 +222,13 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
     node[parts[-1]] = value
 
 
-def override_value(raw: str) -> Any:
-    """The value as TOML reads it; what is no TOML value, and more than one line, is text."""
-    try:
-        tree = tomllib.loads(f"value = {raw}")
-    except tomllib.TOMLDecodeError:
-        return raw
-    return tree["value"] if len(tree) == 1 else raw
-
-
 def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
     for section, key in (("sync", "algorithm"), ("model", "name")):
-        named = tree.get(section)
-        if isinstance(named, dict) and isinstance(named.get(key), str):
-            file, colon, name = named[key].rpartition(":")
+        keys = tree.get(section)
+        if isinstance(keys, dict) and isinstance(keys.get(key), str):
+            file, colon, name = keys[key].rpartition(":")
             if colon and (file.endswith(".py") or "/" in file):
-                named[key] = f"{(base / file).resolve()}:{name}"
+                keys[key] = f"{(base / file).resolve()}:{name}"
     start = tree.get("start")
     if isinstance(start, dict) and isinstance(start.get("checkpoint"), str) and start["checkpoint"]:
         start["checkpoint"] = str((base / start["checkpoint"]).resolve())
@@ -247,12 +246,12 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
 
 
 def _absolute(base: Path, path: str) -> str:
-    # A URL is whole as it stands.
+    # A URL is absolute already.
     return path if "://" in path else str(base / path)
 
 
 def _is_other_branch(detail: ErrorDetails) -> bool:
-    """Whether this is about the form of `model.table_rows` that was not written: number or list."""
+    """Whether the error is about the form of `model.table_rows`, number or list, that was not given."""
     location = detail["loc"]
     if location[:2] != ("model", "table_rows") or len(location) != 3:
         return False
@@ -262,7 +261,7 @@ def _is_other_branch(detail: ErrorDetails) -> bool:
 def _explain(detail: ErrorDetails) -> str:
     names = [str(part) for part in detail["loc"]]
     if names[:2] == ["model", "table_rows"]:
-        # The third part is pydantic's name of the form, number or list.
+        # The third element is pydantic's name of the form, number or list.
         del names[2:3]
     key = ".".join(names)
     given, kind = detail["input"], detail["type"]
@@ -298,13 +297,13 @@ def _known_keys(names: list[str]) -> list[str]:
         candidates = [field.annotation, *get_args(field.annotation)]
         model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
         if get_origin(field.annotation) in (dict, list):
-            # The next part is which of them.
+            # The next element selects an entry.
             next(rest, None)
     return sorted(_fields(model))
 
 
 def _fields(model: Any) -> dict[str, FieldInfo]:
-    """The fields of a section by the names that a job file has for them."""
+    """Fields of a section by their names in a job file."""
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return {}
     return {field.alias or name: field for name, field in model.model_fields.items()}

@@ -1,6 +1,7 @@
-"""docs/job-file.md, made from the schema: `python -m shadowsync.pipeline.jobfile.reference [--write]`.
+"""Generator of docs/job-file.md: `python -m shadowsync.pipeline.jobfile.reference [--write]`.
 
-Without `--write` the page goes to standard output. A test holds the page in the tree against this.
+The page is generated from the schema. Without `--write` it goes to standard output. A test compares the page
+in the tree with the generated one.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "job-file.md"
 HEAD = """\
 # The job file
 
-A job is one TOML file. Every key is below, with its type, its default and its limits; a key that is not here
-is refused, with the nearest one that is, before anything starts. The page is made from the schema in
+A job is one TOML file. This page lists every key with its type, default and limits. An unknown key is refused
+before anything starts, and the error names the nearest known key. The page is generated from the schema in
 `pipeline/config` by `python -m shadowsync.pipeline.jobfile.reference --write`; edit the descriptions there.
 
     shadowsync run job.toml --set trainer.workers=2 --set sync.algorithm=none
 
-`--set SECTION.KEY=VALUE` changes a key for one run; the value is written as in TOML, and what is no TOML
-value is text. Paths in the file are relative to its folder, those in `--set` to the working directory. The
-job that a run had, with all of its defaults, is `job.json` in its folder.
+`--set SECTION.KEY=VALUE` changes a key for one run. The value is written as in TOML; anything else is taken
+as text. Paths in the file are relative to its folder, paths in `--set` to the working directory. Each run
+folder contains the run's job with all defaults filled in, as `job.json`.
 """
 
 Schema = dict[str, Any]
 
+# Classes of this package are sections; other subclasses of BaseModel are not.
+_SECTIONS = Job.__module__.rpartition(".")[0]
+
 
 def page() -> str:
-    """The whole page, Markdown."""
+    """Render the whole page as Markdown."""
     schema = Job.model_json_schema(by_alias=True)
     definitions: dict[str, Schema] = schema.get("$defs", {})
     parts = [HEAD]
@@ -48,7 +52,7 @@ def page() -> str:
 
 
 def undescribed() -> list[str]:
-    """The keys and sections that have no description, by their full names; there should be none."""
+    """List keys and sections without a description, by their full names; there should be none."""
     schema = Job.model_json_schema(by_alias=True)
     definitions: dict[str, Schema] = schema.get("$defs", {})
     missing = [name for name, text in _docs().items() if name in definitions and not text]
@@ -60,19 +64,19 @@ def undescribed() -> list[str]:
 
 
 def _docs() -> dict[str, str]:
-    """The docstring of every section by the name of its class, each paragraph one line."""
+    """Docstring of every section by the name of its class, each paragraph on one line."""
     docs: dict[str, str] = {}
     waiting: list[type[BaseModel]] = [BaseModel]
     while waiting:
         for model in waiting.pop().__subclasses__():
             waiting.append(model)
-            if model.__module__.startswith(__package__):
+            if model.__module__.startswith(_SECTIONS):
                 docs[model.__name__] = _paragraphs(inspect.cleandoc(model.__doc__ or ""))
     return docs
 
 
 def _paragraphs(text: str) -> str:
-    """One line for each paragraph and each item of a list."""
+    """Join the lines of each paragraph and of each item of a list."""
     paragraphs = []
     for paragraph in text.split("\n\n"):
         items = re.split(r"\n(?=- )", paragraph)
@@ -83,7 +87,7 @@ def _paragraphs(text: str) -> str:
 def _sections(
     name: str, field: Schema, definitions: dict[str, Schema], *, required: bool, depth: int
 ) -> Iterator[str]:
-    """A section and those below it. A list of sections is `[[name]]`, a dict of them `[name.NAME]`."""
+    """Render a section and its subsections; a list of sections is `[[name]]`, a dict `[name.NAME]`."""
     docs = _docs()
     for title, shape in _nested(field, definitions):
         heading = {"one": f"[{name}]", "list": f"[[{name}]]", "dict": f"[{name}.NAME]"}[shape]
@@ -93,32 +97,32 @@ def _sections(
         if docs.get(title):
             yield docs[title] + "\n"
         definition = definitions[title]
-        keys, below = [], []
+        keys, subsections = [], []
         for key, inner in definition.get("properties", {}).items():
             needed = key in definition.get("required", [])
             if _nested(inner, definitions):
-                inside = {"one": f"{name}.{key}", "list": f"{name}.{key}", "dict": f"{name}.NAME.{key}"}
-                below.append((inside[shape], inner, needed))
+                names = {"one": f"{name}.{key}", "list": f"{name}.{key}", "dict": f"{name}.NAME.{key}"}
+                subsections.append((names[shape], inner, needed))
             else:
                 keys.append(_row(key, inner, required=needed))
         if keys:
             yield "| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(keys) + "\n"
-        for full, inner, needed in below:
+        for full, inner, needed in subsections:
             yield from _sections(full, inner, definitions, required=needed, depth=depth + 1)
 
 
 def _nested(field: Schema, definitions: dict[str, Schema]) -> list[tuple[str, str]]:
-    """The sections that a key holds: (class, "one", "list" or "dict") each; none for a plain value."""
+    """Sections in a key, as (class, "one", "list" or "dict") each; empty for a plain value."""
     found = []
     for form in _forms(field):
-        for shape, place in (
+        for shape, content in (
             ("one", form),
             ("list", form.get("items", {})),
             ("dict", form.get("additionalProperties", {})),
         ):
-            if not isinstance(place, dict):
+            if not isinstance(content, dict):
                 continue
-            for option in _forms(place):
+            for option in _forms(content):
                 title = str(option.get("$ref", "")).rpartition("/")[2]
                 if "properties" in definitions.get(title, {}):
                     found.append((title, shape))
@@ -126,7 +130,7 @@ def _nested(field: Schema, definitions: dict[str, Schema]) -> list[tuple[str, st
 
 
 def _forms(field: Schema) -> list[Schema]:
-    """The forms that a value may have: those of a union, or its own."""
+    """Alternatives of a value: the members of a union, or the value's own schema."""
     forms: list[Schema] = field.get("anyOf") or field.get("oneOf") or field.get("allOf") or [field]
     return forms
 
@@ -139,7 +143,7 @@ def _row(key: str, field: Schema, *, required: bool) -> str:
 
 
 def _type(field: Schema) -> str:
-    """The type of a plain value in words, with its limits."""
+    """Describe the type of a plain value, with its limits."""
     if "anyOf" in field:
         known = [form for form in field["anyOf"] if form.get("type") != "null"]
         return " or ".join(dict.fromkeys(_type(form) for form in known))
@@ -177,7 +181,7 @@ def _count(field: Schema) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as it is written in TOML, as code; "none" for a key that is left out."""
+    """Render a value as TOML in code quotes; "none" for a key without a default."""
     if value is None:
         return "none"
     text = f"{value:_}" if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)
@@ -185,7 +189,7 @@ def _toml(value: Any) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the page, or writes it with `--write`."""
+    """Print the page, or write it with `--write`."""
     if arguments == ["--write"]:
         PAGE.write_text(page(), encoding="utf-8")
     elif arguments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from .measured import Amount, Link, Measured, Part
+from .measured import Amount, Link, Measured, ProfilePart
 from .reasons import ADVICE, MORE_CORES, PREPARE, reasons_of
 from .worker_time import WorkerTime, worker_time
 
@@ -24,7 +24,7 @@ Bottleneck = Literal["reader", "network", "embedding", "compute", "sync", "gil",
 WAITS: Final[tuple[Bottleneck, ...]] = ("reader", "network", "embedding", "sync", "gil")
 
 
-class Verdict(Part):
+class Verdict(ProfilePart):
     """What to look at first.
 
     Attributes:
@@ -43,7 +43,7 @@ class Verdict(Part):
     remedies: list[str]
 
 
-class TraceNote(Part):
+class TraceNote(ProfilePart):
     """The trace beside the profile.
 
     Attributes:
@@ -56,7 +56,7 @@ class TraceNote(Part):
     clock_error_seconds: Amount
 
 
-class Profile(Part):
+class Profile(ProfilePart):
     """The content of profile.json.
 
     Attributes:

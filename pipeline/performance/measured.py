@@ -9,20 +9,20 @@ from pydantic import BaseModel, ConfigDict, Field
 Amount = Annotated[float, Field(ge=0)]
 
 
-class Part(BaseModel):
+class ProfilePart(BaseModel):
     """Base of all parts: frozen, no unknown keys, no NaN."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class ThreadTime(Part):
+class ThreadTime(ProfilePart):
     """Seconds that the threads of one name were on a core, or waited for one."""
 
     cpu_seconds: Amount
     core_wait_seconds: Amount
 
 
-class NodeMeasured(Part):
+class NodeMeasured(ProfilePart):
     """One node, over `seconds` of its own clock.
 
     Attributes:
@@ -54,7 +54,7 @@ class NodeMeasured(Part):
         return self.count(name) / self.seconds
 
 
-class Measured(Part):
+class Measured(ProfilePart):
     """The whole job.
 
     Attributes:
@@ -104,7 +104,7 @@ class Measured(Part):
         return found
 
 
-class Link(Part):
+class Link(ProfilePart):
     """Bytes per second between a trainer and another node.
 
     Attributes:

@@ -62,7 +62,7 @@ def _head(process: int, trace: NodeTrace) -> list[dict[str, Any]]:
         ("process_sort_index", 0, {"sort_index": process}),
     ]
     named += [("thread_name", at, {"name": str(name)}) for at, name in enumerate(trace.marks["threads"], 1)]
-    return [{"name": kind, "ph": "M", "pid": process, "tid": at, "args": told} for kind, at, told in named]
+    return [{"name": kind, "ph": "M", "pid": process, "tid": at, "args": args} for kind, at, args in named]
 
 
 def _checked(marks: Sequence[Any]) -> Sequence[Any]:

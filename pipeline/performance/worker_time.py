@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from .measured import Amount, Measured, NodeMeasured, Part, ThreadTime
+from .measured import Amount, Measured, NodeMeasured, ProfilePart, ThreadTime
 
 MOSTLY_TAKEN: Final = 0.6
 # Not worker-0-line, which only forwards messages of a worker process.
 WORKER: Final = re.compile(r"worker-\d+")
 
 
-class WorkerTime(Part):
+class WorkerTime(ProfilePart):
     """Shares of the workers' time, which add up to 1.
 
     Attributes:

@@ -32,7 +32,7 @@ def render_markdown(report: Report) -> str:
 
 
 def _answer(report: Report) -> list[str]:
-    books = wording.books(report)
+    ledger = wording.ledger(report)
     measured = report.throughput.examples_per_second
     speed = (
         f"throughput {wording.NOT_MEASURED}" if measured is None else f"{wording.amount(measured)} examples/s"
@@ -41,13 +41,13 @@ def _answer(report: Report) -> list[str]:
     return [
         f"# Run {plain(report.run)}: {plain(report.outcome)}",
         "",
-        *([] if report.ledger.adds_up else [f"> **{books}**", ""]),
+        *([] if report.ledger.adds_up else [f"> **{ledger}**", ""]),
         f"**{plain(wording.quality(report))}**",
         "",
         f"- {plain(wording.saved(report))}",
-        *(f"- {plain(text)}" for text in wording.kept(report)),
+        *(f"- {plain(text)}" for text in wording.checkpoints(report)),
         *([f"- {plain(wording.bad_batches(report))}"] if report.bad_batches is not None else []),
-        *([f"- {books}"] if report.ledger.adds_up else []),
+        *([f"- {ledger}"] if report.ledger.adds_up else []),
         f"- {trained} examples trained; {wording.duration(report.wall_seconds)} in all; {speed}.",
         f"- Exit code {report.exit_code}, seed {report.seed}, started {plain(report.started_at)}, "
         f"job `{plain(report.job_digest)}`.",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from .placement import Amount, Count, Part, Placement, Point
+from .placement import Amount, Count, Placement, Point, ReportPart
 
 FORMAT_VERSION: Final = 1
 NE_PICTURE: Final = "ne.png"
@@ -18,7 +18,7 @@ OUTCOMES: Final = ("finished", "finished although a node died", "interrupted")
 EARLY: Final = ("stopped: ", "finished early: ")
 
 
-class Examples(Part):
+class Examples(ReportPart):
     """Where the examples went, by the ledger; `reasons` counts bad and dropped ones."""
 
     read: Count
@@ -32,7 +32,7 @@ class Examples(Part):
     reasons: dict[str, Count] = {}
 
 
-class Throughput(Part):
+class Throughput(ReportPart):
     """Speed from the first to the last trained batch; `per_trainer` in examples/s.
 
     `cpu_seconds_per_million` is of all nodes together, for a million trained examples.
@@ -43,7 +43,7 @@ class Throughput(Part):
     cpu_seconds_per_million: Amount | None
 
 
-class Progressive(Part):
+class Progressive(ReportPart):
     """Quality on the last part of training, each batch scored before its step.
 
     The replica that trains a batch scores it (`model` says so). `examples` is how many of the `trained`
@@ -61,7 +61,7 @@ class Progressive(Part):
     logloss: Amount | None
 
 
-class Train(Part):
+class Train(ReportPart):
     """Quality in training.
 
     `ne_progressive` is the normalized entropy of all trained examples, each scored before it was trained
@@ -73,7 +73,7 @@ class Train(Part):
     progressive: Progressive | None = None
 
 
-class Evaluation(Part):
+class Evaluation(ReportPart):
     """Quality on the held-out files, of the model that `model` names.
 
     `ne`, `auc` and `calibration` are None where all labels are the same. `auc_error` bounds what the
@@ -91,7 +91,7 @@ class Evaluation(Part):
     gain_ratio: float | None = None
 
 
-class Validation(Part):
+class Validation(ReportPart):
     """Checkpoints that were scored during training; their values are `curves.validation`.
 
     `best` is the metric's best value, of the checkpoint that was taken after `best_examples` and is kept in
@@ -108,7 +108,7 @@ class Validation(Part):
     best_is_last: bool
 
 
-class BadBatch(Part):
+class BadBatch(ReportPart):
     """A batch that was left out; `id` is (epoch, span, number, seed)."""
 
     id: tuple[Count, Count, Count, Count]
@@ -121,7 +121,7 @@ class BadBatch(Part):
         return f"batch {self.id} of {self.path}: {self.why}"
 
 
-class BadBatches(Part):
+class BadBatches(ReportPart):
     """Batches that were left out: they changed neither a dense parameter nor a row.
 
     `first` are some of them.
@@ -133,14 +133,14 @@ class BadBatches(Part):
     first: Annotated[list[BadBatch], Field(min_length=1)]
 
 
-class Checkpoints(Part):
+class Checkpoints(ReportPart):
     """How many checkpoints were written during training, and how many failed."""
 
     written: Count
     failed: Count
 
 
-class LinkTraffic(Part):
+class LinkTraffic(ReportPart):
     """Traffic of one direction of synchronization.
 
     `bytes` went through the trainers' sockets, headers included; `float32_bytes` is what the values among
@@ -157,7 +157,7 @@ class LinkTraffic(Part):
         return self.float32_bytes / self.bytes if self.bytes else None
 
 
-class Sync(Part):
+class Sync(ReportPart):
     """Synchronization: gaps are iterations of a trainer between completed rounds.
 
     `seconds_mean` is a round's time from its start until it was applied. `incomplete_rounds` ended without
@@ -181,20 +181,20 @@ class Sync(Part):
     reference_bytes: dict[str, Count] = {}
 
 
-class Staleness(Part):
+class Staleness(ReportPart):
     """Pushes that a shard applied between a batch's lookup and its push."""
 
     embedding_mean: Amount | None
     embedding_max: Amount | None
 
 
-class Replicas(Part):
+class Replicas(ReportPart):
     """`divergence`: norm(w_i - mean) / norm(mean), averaged over the trainers, at the end."""
 
     divergence: Amount | None
 
 
-class Identity(Part):
+class Identity(ReportPart):
     """One equation of the ledger: `name` states it, `left` and `right` are counted."""
 
     name: str
@@ -214,7 +214,7 @@ class Identity(Part):
         return self
 
 
-class Ledger(Part):
+class Ledger(ReportPart):
     """The ledger's sums. `adds_up` is whether every identity holds; else the report is refused.
 
     `lost_dense_updates` counts batches whose dense update died with a trainer; `shard_applied` the
@@ -243,7 +243,7 @@ class Ledger(Part):
         return self
 
 
-class Event(Part):
+class Event(ReportPart):
     """An event of a node (a death, a join), in seconds since the start."""
 
     seconds: Amount
@@ -251,8 +251,8 @@ class Event(Part):
     what: str
 
 
-class Node(Part):
-    """A process of the run; `exit` is in words ("0", "killed by signal 9"), None if it never ended;
+class Node(ReportPart):
+    """A process of the run; `exit` is such as ("0", "killed by signal 9"), None if it never ended;
     `refused_messages` are those that it refused for their form."""
 
     name: str
@@ -263,7 +263,7 @@ class Node(Part):
     refused_messages: Count = 0
 
 
-class Curves(Part):
+class Curves(ReportPart):
     """The data of the pictures. A point of `ne` is (examples trained, NE since the last point).
 
     A point of `validation` is (examples trained so far, value of the metric of `validation`).
@@ -278,7 +278,7 @@ class Curves(Part):
     validation: list[Point] = []
 
 
-class EmulatedNetwork(Part):
+class EmulatedNetwork(ReportPart):
     """A slow network that was emulated.
 
     The delay is one way; the rate is of each listening node, in each direction. `links` are "sync" or "all".
@@ -293,7 +293,7 @@ class EmulatedNetwork(Part):
     relay_bytes: Count | None
 
 
-class Hardware(Part):
+class Hardware(ReportPart):
     """The coordinator's machine; `cores` are those that the process may use."""
 
     cpu_model: str | None
@@ -305,7 +305,7 @@ REMOVED_FIELDS = ("row_cache",)
 """Fields of reports of earlier versions, which are read without them."""
 
 
-class Report(Part):
+class Report(ReportPart):
     """The whole report. `elp` is batch x workers x trainers.
 
     `model_saved` says which model was saved.

@@ -15,7 +15,7 @@ Amount = Annotated[float, Field(ge=0)]
 Point = tuple[Amount, Amount]
 
 
-class Part(BaseModel):
+class ReportPart(BaseModel):
     """Base of all parts: frozen, no unknown keys, no NaN. None: not measured."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -33,7 +33,7 @@ HOW_IN_WORDS: Final[dict[How, str]] = {
 }
 
 
-class PlacedPiece(Part):
+class PlacedPiece(ReportPart):
     """Rows [start, stop) of a table."""
 
     node: str
@@ -41,7 +41,7 @@ class PlacedPiece(Part):
     stop: Count
 
 
-class PlacedTable(Part):
+class PlacedTable(ReportPart):
     """A table, with figures of the sample that was taken at the start.
 
     The figures are None without a sample: rows looked up per example, those of them that are distinct
@@ -64,8 +64,8 @@ class PlacedTable(Part):
     pieces: list[PlacedPiece]
 
 
-class PlacedNode(Part):
-    """What an embedding node keeps.
+class PlacedNode(ReportPart):
+    """The rows that an embedding node holds.
 
     `bytes` counts rows and optimizer state. `expected_ns` is the expected cost of an example to the node,
     None if nothing was measured.
@@ -78,7 +78,7 @@ class PlacedNode(Part):
     expected_ns: Amount | None = None
 
 
-class PlanRecord(Part):
+class PlanRecord(ReportPart):
     """The content of plan.json. Every node has checked `digest`."""
 
     format_version: Literal[1] = 1
@@ -100,7 +100,7 @@ class LoadedNode(PlacedNode):
     cpu_seconds: Amount | None = None
 
 
-class Placement(Part):
+class Placement(ReportPart):
     """How the rows were placed on the embedding nodes, and the load that followed."""
 
     how: How

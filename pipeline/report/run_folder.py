@@ -33,7 +33,7 @@ def create_run_folder(directory: Path, name: str) -> Path:
             directory.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
         except FileExistsError as error:
-            # A file where the runs' own folder should be is in the way of every number.
+            # A file in place of the parent folder blocks every name.
             if not directory.is_dir():
                 raise unwritable(directory, error) from error
             number += 1
@@ -72,7 +72,7 @@ def shown(path: Path) -> str:
 
 
 def resume_hint(run_folder: Path) -> str:
-    """How to go on with a run that was stopped, in words that follow others; "" if it has no checkpoint."""
+    """Say how to resume a run that was stopped, to append to a text; "" if it has no checkpoint."""
     try:
         open_checkpoint(run_folder)
     except CheckpointError:

@@ -39,14 +39,14 @@ def print_report(report: Report, console: Console) -> None:
     if report.train.progressive is not None:
         console.print(Text(wording.progressive(report)))
     console.print(Text(wording.saved(report)))
-    for text in wording.kept(report):
+    for text in wording.checkpoints(report):
         console.print(Text(text))
     if report.bad_batches is not None:
         console.print(Text(wording.bad_batches(report), style="yellow"))
     if report.network is not None:
         console.print(Text(wording.network(report)))
     console.print()
-    console.print(Text(wording.books(report), style="green" if report.ledger.adds_up else "bold red"))
+    console.print(Text(wording.ledger(report), style="green" if report.ledger.adds_up else "bold red"))
     console.print(_identities(report))
     console.print()
     console.print(_figures(report, side_by_side=console.width >= _WIDE))

@@ -113,7 +113,7 @@ def saved(report: Report) -> str:
     return f"Saved in checkpoint/: {report.model_saved}."
 
 
-def kept(report: Report) -> list[str]:
+def checkpoints(report: Report) -> list[str]:
     """Describe what the run started from, its validation and its checkpoints, a sentence each."""
     found = []
     if report.resumed_from is not None:
@@ -152,14 +152,14 @@ def bad_batches(report: Report) -> str:
     )
 
 
-def books(report: Report) -> str:
+def ledger(report: Report) -> str:
     """Describe the ledger."""
-    ledger = report.ledger
-    wrong = sum(not identity.holds for identity in ledger.identities)
+    found = report.ledger
+    wrong = sum(not identity.holds for identity in found.identities)
     if wrong:
-        which = f"{wrong} of its {len(ledger.identities)} identities {'fails' if wrong == 1 else 'fail'}"
+        which = f"{wrong} of its {len(found.identities)} identities {'fails' if wrong == 1 else 'fail'}"
         return f"The ledger {DOES_NOT}: {which}. Do not trust this run."
     text = f"The ledger {ADDS_UP}."
-    if ledger.lost_dense_updates:
-        text += f" {count(ledger.lost_dense_updates)} dense updates died with a trainer."
+    if found.lost_dense_updates:
+        text += f" {count(found.lost_dense_updates)} dense updates were lost with a dead trainer."
     return text

@@ -1,4 +1,4 @@
-"""The dense part of a model in a format that others run: torch.export or ONNX."""
+"""Export of the dense part of a model with torch.export or ONNX."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..jobfile.extras import require_extra
 Format: TypeAlias = Literal["torch-export", "onnx"]
 FILES: dict[Format, str] = {"torch-export": "dense.pt2", "onnx": "dense.onnx"}
 OUTPUT = "logits"
-# Neither 0 nor 1, which an export would take for constants.
+# Neither 0 nor 1, which an export would treat as constants.
 _EXAMPLES = 3
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -34,14 +34,14 @@ def require_exporter(form: Format) -> None:
 def export_dense(
     module: nn.Module, dense_width: int, dims: Sequence[int], names: Sequence[str], form: Format, path: Path
 ) -> None:
-    """Writes the module into the file `path`, for any number of examples.
+    """Write the module to the file `path`, for any number of examples.
 
     Args:
         module: on the CPU, in evaluation mode.
-        dense_width: D.
-        dims: of each table.
-        names: of the inputs in ONNX: "dense", then one a table. A .pt2 takes (dense [B, D], embeddings: list
-            of [B, dim]), as the module does.
+        dense_width: D, number of dense features.
+        dims: width of each table's embedding.
+        names: names of the inputs in ONNX: "dense", then one per table. A .pt2 file takes (dense [B, D],
+            embeddings: list of [B, dim]), as the module does.
 
     Raises JobFileError for a module that cannot be exported.
     """
@@ -72,7 +72,7 @@ def export_dense(
 
 @contextmanager
 def _own_cache() -> Iterator[None]:
-    """The exporters make a folder for a compiler's cache, which would stay: it goes with the export."""
+    """Use a temporary folder for the compiler's cache, which the exporters would leave behind."""
     before = os.environ.get(_CACHE)
     with tempfile.TemporaryDirectory(prefix="shadowsync-") as folder:
         os.environ[_CACHE] = folder
@@ -87,7 +87,7 @@ def _own_cache() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporters say of their own deprecations and of packages that are not installed."""
+    """Silence the exporters' warnings about their own deprecations and about missing packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

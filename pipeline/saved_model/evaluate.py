@@ -1,4 +1,4 @@
-"""Scoring files with a saved model, without a cluster."""
+"""Evaluation of a saved model on files, without a cluster."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SCORE_BATCH = 4096
 
 @dataclass(frozen=True)
 class SpanScores:
-    """The scores of some spans: their sums, and how many rows were malformed and so have none."""
+    """Scores of some spans: sums for the metrics, and the number of malformed rows, which are skipped."""
 
     sums: QualitySums
     bad_rows: int
 
 
 def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "last") -> dict[str, Any]:
-    """NE, AUC, logloss and calibration of a run's saved model on data files of the job's format.
+    """Compute NE, AUC, logloss and calibration of a run's saved model on files of the job's format.
 
     Raises CheckpointError, DataError, ResourceError (the tables do not fit into memory).
     """
@@ -54,13 +54,15 @@ def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "last") -
 
 
 def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
-    """The spans of all files that match, of the format of the model's job, or parts of the folder that it was
-    trained on; raises DataError."""
+    """Plan the spans of all files that match the patterns. Raises DataError.
+
+    Files have the format of the model's job, or are parts of a prepared folder that it was trained on.
+    """
     return JobInput(model.job).plan_raw(patterns)
 
 
 def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
-    """Scores every example of the spans, in the order of their files, on this thread; raises DataError."""
+    """Score every example of the spans, in the order of their files, on this thread. Raises DataError."""
     bad_rows = BadRows(model.job.data.max_bad_rows)
     sums, spans = QualitySums(), list(spans)
     paths = {span.number: span.path for span in spans}
@@ -72,13 +74,13 @@ def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
             raise DataError(
                 f"batch {tuple(batch.id)} cannot be scored: {error}",
                 where=paths.get(batch.id.span, ""),
-                remedy="take a checkpoint of before, or mend what the model makes of these rows",
+                remedy="use an earlier checkpoint, or fix what the model computes for these rows",
             ) from error
     return SpanScores(sums, bad_rows.count)
 
 
 def batches_of(model: SavedModel, spans: Iterable[Span], bad_rows: BadRows) -> Iterator[Batch]:
-    """The examples of the spans, in the order of their files; raises DataError."""
+    """Yield the examples of the spans in batches, in the order of their files. Raises DataError."""
     job = model.job
     source = JobInput(job)
     for span in spans:

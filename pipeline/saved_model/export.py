@@ -1,7 +1,4 @@
-"""A saved model as files that others serve, with a manifest that says how.
-
-Embedding tables in formats that others read: Parquet, one file a table, or safetensors.
-"""
+"""Export of a saved model as files to serve, with a manifest that describes how to use them."""
 
 from __future__ import annotations
 
@@ -29,10 +26,11 @@ _WHOLE_BYTES = 1 << 60
 
 
 def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> dict[str, str]:
-    """Writes the tables into `folder`; gives the name of each one's file, by the table's name.
+    """Write the tables to `folder`; return the name of each table's file, by the table's name.
 
-    Parquet has the columns `row` (int32) and `vector` (a list of dim floats), in the order of rows. The one
-    safetensors file has a float32 tensor [rows, dim] of each table's name. Raises OSError, ResourceError.
+    Parquet has one file per table, with the columns `row` (int32) and `vector` (a list of dim floats), in the
+    order of rows. Safetensors has one file, with a float32 tensor [rows, dim] per table, by its name. Raises
+    OSError, ResourceError.
     """
     if form == "none":
         return {}
@@ -42,7 +40,7 @@ def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> d
         return dict.fromkeys(tensors, entry.name)
     files = {}
     for number, table in enumerate(tables):
-        # Any text may be a column's name, also one that is no file's.
+        # The name of a column may contain characters that file names cannot.
         files[table.name] = f"table-{number:03d}-{re.sub(r'[^A-Za-z0-9_-]+', '_', table.name)[:60]}.parquet"
         _write_parquet(table, folder / files[table.name])
     return files
@@ -53,7 +51,7 @@ def _write_parquet(table: Table, path: Path) -> None:
     schema = pa.schema(
         [pa.field("row", pa.int32(), nullable=False), pa.field("vector", vectors, nullable=False)]
     )
-    # Floats of a trained table are noise to a compressor.
+    # Floats of a trained table hardly compress.
     with pq.ParquetWriter(path, schema, use_dictionary=False, compression="none") as writer:
         for start in range(0, table.rows, CHUNK_ROWS):
             part = table.weights[start : start + CHUNK_ROWS]
@@ -64,7 +62,7 @@ def _write_parquet(table: Table, path: Path) -> None:
 
 EXPORT_VERSION = 1
 MANIFEST = "manifest.json"
-# What of the job's [data] says how a row becomes the model's input.
+# Keys of the job's [data] that state how a row becomes the model's input.
 _PARSING = {
     *("format", "columns", "header", "delimiter", "quote", "missing", "strip"),
     *("dense_features", "categorical_features"),
@@ -103,10 +101,10 @@ _BAG_RULE = [
 
 
 def export_model(model: SavedModel, folder: Path, form: Format, tables: TableFormat) -> dict[str, Any]:
-    """Writes the dense part, the tables and manifest.json into `folder`, all or nothing; gives the manifest.
+    """Write the dense part, the tables and manifest.json to `folder`, all or nothing; return the manifest.
 
-    Raises JobFileError (a package is missing, the module cannot be exported), ResourceError (the folder is
-    there already, or cannot be written).
+    Raises JobFileError (a package is missing, the module cannot be exported), ResourceError (the folder
+    exists already, or cannot be written).
     """
     require_exporter(form)
     width, dims = model.job.model_inputs
@@ -173,7 +171,7 @@ def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[s
 
 
 def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
-    """How the ids of a table stand in a row."""
+    """Describe how a row of the input holds the ids of a table."""
     column = model.job.data.columns.get(table.name)
     source = (column.source if column is not None else "") or table.name
     if not table.pooling:
@@ -188,7 +186,7 @@ def _integer_rule(table: Table) -> str:
 
 
 def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
-    """How each column of the dense input is made, in its order."""
+    """Describe how each column of the dense input is computed, in order."""
     data = model.job.data
     if not data.columns:
         rule = {"transform": "log", "shift": 0.0, "scale": 1.0}

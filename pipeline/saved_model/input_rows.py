@@ -1,6 +1,6 @@
-"""The rows of files that are to be scored: every one of them, in order, those that have no score included.
+"""Input rows for scoring: every row of a file, in order, including those that cannot be scored.
 
-What of a job's columns a model needs to score a row: neither a label, nor a weight, nor a time.
+Scoring needs no label, weight or timestamp; a file may lack these columns.
 """
 
 from __future__ import annotations
@@ -31,43 +31,45 @@ _NOT_INPUT = ("label", "weight", "timestamp", "ignored")
 
 @dataclass(frozen=True)
 class InputSchema:
-    """The schemas of one model. One thread at a time.
+    """The schemas of one model's input. One thread at a time.
 
     Attributes:
-        inputs: of the columns that the model sees; a file without the others has all that it needs.
-        label: of the label's column alone.
-        label_source: that column, as files call it.
-        places: the columns of a file without a header, in order.
-        data: how files are written: their format, delimiter, quotes.
-        id_classes: what ids training saw in each column of a file, where that is known.
+        inputs: schema of the columns that the model needs.
+        label: schema of the label column alone.
+        label_source: name of the label column in files.
+        file_columns: columns of a file without a header, in order.
+        data: format of files: delimiter, quotes and so on.
+        id_classes: type of the ids that training saw in each column of a file, where known.
     """
 
     inputs: RecordSchema
     label: RecordSchema
     label_source: str
-    places: list[str]
+    file_columns: list[str]
     data: DataSection
     id_classes: Mapping[str, IdClass]
 
 
 def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
-    """Of a job with or without [data.columns]; `id_classes` by the name of the column in the job. Raises
-    JobFileError for an expression that cannot be used."""
-    data = job.data if job.data.columns else _implied(job.data)
+    """Build the schema of a job's input, with or without [data.columns].
+
+    `id_classes` are by the name of the column in the job. Raises JobFileError for an invalid expression.
+    """
+    data = job.data if job.data.columns else _criteo_columns(job.data)
     label = next(name for name, column in data.columns.items() if column.kind == "label")
-    seen = {name: column for name, column in data.columns.items() if column.kind not in _NOT_INPUT}
+    needed = {name: column for name, column in data.columns.items() if column.kind not in _NOT_INPUT}
     return InputSchema(
-        inputs=RecordSchema(data.model_copy(update={"columns": seen}), job.table_rows),
+        inputs=RecordSchema(data.model_copy(update={"columns": needed}), job.table_rows),
         label=RecordSchema(data.model_copy(update={"columns": {label: data.columns[label]}}), ()),
         label_source=data.columns[label].source or label,
-        places=[name for name, column in data.columns.items() if column.source in ("", name)],
+        file_columns=[name for name, column in data.columns.items() if column.source in ("", name)],
         data=data,
         id_classes={data.columns[name].source or name: found for name, found in id_classes.items()},
     )
 
 
-def _implied(data: DataSection) -> DataSection:
-    """The same as columns: a label, numbers I1, I2, ... and ids C1, C2, ..."""
+def _criteo_columns(data: DataSection) -> DataSection:
+    """Add the columns that Criteo's format implies: a label, numbers I1, I2, ... and ids C1, C2, ..."""
     columns = {LABEL: ColumnSection(kind="label")}
     columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(data.dense_features)}
     columns |= {f"C{at + 1}": ColumnSection(kind="categorical") for at in range(data.categorical_features)}
@@ -84,25 +86,25 @@ class InputRows:
 
     Attributes:
         path: the file.
-        numbers: int64 [n], from 1: the line of each row in a text file, its row in Parquet.
-        examples: of the m rows that can be scored; their labels mean nothing.
-        places: int64 [m], which of the n rows those are.
-        why: for each other row, by its place among the n, what is wrong with it.
-        labels: float32 [n], NaN where there is none.
-        kept: the columns that were asked for, n values each.
+        numbers: int64 [n], from 1: the line of each row in a text file, or its row in Parquet.
+        examples: the m rows that can be scored; their labels have no meaning.
+        scored: int64 [m], the indices of these among the n rows.
+        why: by index, what is wrong with each of the other rows.
+        labels: float32 [n], NaN if a row has none.
+        kept: the columns that were requested, n values each.
     """
 
     path: str
     numbers: IndexArray
     examples: Examples
-    places: IndexArray
+    scored: IndexArray
     why: dict[int, str]
     labels: Float32Array
     kept: dict[str, pa.Array]
 
 
 def read_input(span: Span, schema: InputSchema, keep: Sequence[str] = ()) -> Iterator[InputRows]:
-    """All rows of a span, in order; of a text file without the lines that have no character.
+    """Yield all rows of a span, in order; empty lines of a text file are not rows.
 
     Memory is bounded, whatever the file. Raises DataError for a file that cannot be read or lacks a column.
     """
@@ -124,8 +126,10 @@ def _parquet_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[
 def rows_of_columns(
     columns: Columns, schema: InputSchema, keep: Sequence[str], path: str, numbers: IndexArray
 ) -> InputRows:
-    """A chunk of columns that have one value for every row; raises DataError for texts where the model was
-    trained on integers."""
+    """Build a chunk from columns that have one value per row.
+
+    Raises DataError for texts in a column where the model was trained on integers.
+    """
     records = schema.inputs.records(
         {name: _as_trained(columns[name], name, schema, path) for name in schema.inputs.sources}
     )
@@ -133,7 +137,7 @@ def rows_of_columns(
         path=path,
         numbers=numbers,
         examples=records.good()[0],
-        places=np.flatnonzero(~records.bad),
+        scored=np.flatnonzero(~records.bad),
         why=_faults(records, columns),
         labels=_labels(columns, schema, len(numbers)),
         kept={name: columns[name] for name in keep},
@@ -158,7 +162,7 @@ def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[Inp
 
 
 def _merged(parsed: Parsed, schema: InputSchema, keep: list[str], path: str, first: int) -> InputRows:
-    """The rows of a block: those with columns, and between them the lines that have none."""
+    """Merge the parsed rows of a block with its lines that could not be parsed, in order."""
     found = rows_of_columns(parsed.columns, schema, keep, path, parsed.lines + first)
     if not parsed.bad:
         return found
@@ -172,11 +176,11 @@ def _merged(parsed: Parsed, schema: InputSchema, keep: list[str], path: str, fir
     source[at] = np.arange(len(at))
     take = pa.array(np.where(source < 0, 0, source), mask=source < 0)
     kept = {name: column.take(take) for name, column in found.kept.items()}
-    return InputRows(path, lines + first, found.examples, at[found.places], why, labels, kept)
+    return InputRows(path, lines + first, found.examples, at[found.scored], why, labels, kept)
 
 
 def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
-    """The columns of a text file, in order. One without a header may lack the label's, as test files do."""
+    """Find the columns of a text file, in order; without a header the label's may be missing."""
     data = schema.data
     line = first_line(path)
     parser = LineParser(["a"], ["a"], delimiter, data.quote)
@@ -185,13 +189,13 @@ def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
     except ValueError as error:
         raise DataError(f"its first line has {error}: {printable(line)}", where=path) from error
     if not data.header:
-        without = [name for name in schema.places if name != schema.label_source]
-        return without if len(fields) == len(without) else schema.places
+        without_label = [name for name in schema.file_columns if name != schema.label_source]
+        return without_label if len(fields) == len(without_label) else schema.file_columns
     return [name.strip() for name in fields] if data.strip else fields
 
 
 def _wanted(path: str, schema: InputSchema, names: list[str], keep: Sequence[str]) -> list[str]:
-    """The columns to read; raises DataError for one that a file has not, or more than once."""
+    """List the columns to read. Raises DataError for one that a file lacks or has more than once."""
     for name in (*schema.inputs.sources, *keep):
         if names.count(name) != 1:
             times = "no" if name not in names else f"{names.count(name)} times"
@@ -222,13 +226,13 @@ def _faults(records: Records, columns: Columns) -> dict[int, str]:
 
 
 def _as_trained(column: pa.Array, source: str, schema: InputSchema, path: str) -> pa.Array:
-    """Ids as training saw them: integers where it had texts become the texts that they would stand as."""
+    """Convert integer ids to texts if training read texts."""
     trained, given = schema.id_classes.get(source), id_class(column.type)
     if trained == "text" and given == "integer":
         return _integers_as_text(column)
     if trained == "integer" and given == "text":
         raise DataError(
-            f"column {source!r} holds texts, and the model was trained on integers there: a text would get "
+            f"column {source!r} holds texts, but the model was trained on integers there: a text would get "
             "another row of the table",
             where=path,
             remedy="give the column as integers",
@@ -237,7 +241,7 @@ def _as_trained(column: pa.Array, source: str, schema: InputSchema, path: str) -
 
 
 def _integers_as_text(column: pa.Array) -> pa.Array:
-    """Integers, or lists of them, dictionaries of them too, as decimal digits."""
+    """Convert integers, or lists or dictionaries of integers, to decimal digits."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_integer(column.type):

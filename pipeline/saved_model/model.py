@@ -1,7 +1,4 @@
-"""A saved model: the dense module and the tables of a checkpoint, and the scores they give.
-
-The dense part of a saved model.
-"""
+"""A saved model: the dense module and the tables of a checkpoint, loaded for scoring."""
 
 from __future__ import annotations
 
@@ -33,10 +30,10 @@ REMEDY = "use the code of the model that it was trained with, or another checkpo
 
 
 def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Module:
-    """The dense module with the saved weights, on the CPU, in evaluation mode, without gradients.
+    """Load the dense module with the saved weights, on the CPU, in evaluation mode, without gradients.
 
-    Raises CheckpointError where the checkpoint's parameters are not those of the model, by name and shape;
-    JobFileError where the model cannot be made.
+    Raises CheckpointError if the checkpoint's parameters differ from those of the model by name or shape,
+    JobFileError if the model cannot be built.
     """
     module = build_model(job)
     reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "dense"])
@@ -65,12 +62,12 @@ Which: TypeAlias = Literal["last", "best"]
 
 @dataclass(frozen=True, eq=False)
 class SavedModel:
-    """What a run saved, whole in this process's memory. Any thread may use it; nothing changes it.
+    """The model that a run saved, completely in this process's memory. Immutable; any thread may use it.
 
     Attributes:
-        folder: the checkpoint's.
+        folder: folder of the checkpoint.
         manifest: its manifest; `manifest.model` says which model this is (a center, a mean, a replica).
-        job: the job that it is of.
+        job: the job that trained it.
         dense: the dense module, on the CPU, in evaluation mode: `forward(dense [B, D], embeddings: list of
             [B, dim]) -> logits [B]`, the embeddings in the order of `tables`.
         tables: the embedding tables by the name of their column.
@@ -87,11 +84,11 @@ class SavedModel:
 
     @classmethod
     def open(cls, path: str | PathLike[str], which: Which = "last") -> SavedModel:
-        """The model in a run's folder, or in a checkpoint's own.
+        """Open the model in the folder of a run or of a checkpoint.
 
         Args:
             path: for example "runs/latest".
-            which: "last", or "best", the one that validation kept.
+            which: the "last" checkpoint of the run, or the "best" one by validation.
 
         Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another model than
         its job; ResourceError if its tables do not fit into memory; JobFileError if its model's code cannot
@@ -114,14 +111,14 @@ class SavedModel:
         return cls(folder, manifest, job, dense, MappingProxyType(tables), classes, loaded)
 
     def logits(self, batch: Batch) -> Float32Array:
-        """The logits of a batch, float32 [B]; its labels are not looked at."""
+        """Compute the logits of a batch, float32 [B]; its labels are not used."""
         with torch.inference_mode():
             embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)
             logits: Float32Array = self.dense(torch.from_numpy(batch.dense), embeddings).numpy()
         return logits
 
     def predict(self, data: Any) -> Float32Array:
-        """Probabilities, float32 [n], one for each row in its order; NaN for a row that cannot be read.
+        """Compute probabilities, float32 [n], one per row, in order; NaN for a row that cannot be read.
 
         Args:
             data: a file, glob or URL of the job's format; or a dict of columns, or a table of pandas, polars
@@ -138,7 +135,7 @@ class SavedModel:
 
 
 def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]:
-    """As the manifest states them; the ids of text files are texts."""
+    """Find the types of ids as the manifest states them; ids of text files are texts."""
     found: dict[str, IdClass] = {}
     for table in job.tables:
         stated = manifest.plan.get("tables", {}).get(table.name, {}).get("ids")
@@ -150,5 +147,5 @@ def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]
 
 
 def load(path: str | PathLike[str], which: Which = "last") -> SavedModel:
-    """Opens the model that a run saved, see `SavedModel.open`: `shadowsync.load("runs/latest")`."""
+    """Open the model that a run saved, as `SavedModel.open`: `shadowsync.load("runs/latest")`."""
     return SavedModel.open(path, which)

@@ -1,4 +1,4 @@
-"""Scores of files and of columns, one for every row."""
+"""Predictions for files and for columns in memory, one per row."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from ..types import BatchId, Float32Array
 from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns
 
 NOT_FINITE = "the model's logit of it is not finite"
-_OWN = ("file", "row", "probability", "logit", "label")
+_OUTPUT_COLUMNS = ("file", "row", "probability", "logit", "label")
 
 
 class ScoringModel(Protocol):
-    """What scores rows: a `SavedModel`."""
+    """A model that scores rows, such as `SavedModel`."""
 
     @property
     def folder(self) -> Path:
-        """The checkpoint's."""
+        """Folder of the checkpoint."""
 
     @property
     def job(self) -> Job:
-        """The job that the model is of."""
+        """The job that trained the model."""
 
     @property
     def id_classes(self) -> Mapping[str, IdClass]:
         """Whether training read texts or integers as the ids of a column."""
 
     def logits(self, batch: Batch) -> Float32Array:
-        """The logits of a batch, float32 [B]."""
+        """Compute the logits of a batch, float32 [B]."""
 
 
 @dataclass
 class Predicted:
-    """What was scored.
+    """Counts of the rows that were scored.
 
     Attributes:
-        rows: how many there were.
-        without_score: how many of them have no score: they could not be read, or their logit is not finite.
-        first: of these, the first KEPT: file, row and why.
+        rows: number of rows.
+        without_score: rows without a score: they could not be read, or their logit is not finite.
+        first: file, row and reason of the first KEPT of these.
     """
 
     rows: int = 0
@@ -59,7 +59,7 @@ class Predicted:
     first: list[str] = field(default_factory=list)
 
     def add(self, rows: InputRows, logits: Float32Array) -> None:
-        """Counts a chunk and its logits, float32 [n]."""
+        """Count a chunk with its logits, float32 [n]."""
         without = np.flatnonzero(~np.isfinite(logits)).tolist()
         self.rows += len(rows.numbers)
         self.without_score += len(without)
@@ -68,21 +68,22 @@ class Predicted:
 
 
 def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
-    """Probabilities float32 [n] of n rows that are in memory; NaN for a row that has no score.
+    """Compute probabilities, float32 [n], of n rows in memory; NaN for a row without a score.
 
     Args:
-        columns: a dict of columns, or a table of pandas, polars or pyarrow, with the columns that the job's
-            files have; the label is not needed. Integers are taken for the texts that they would stand as
-            where training read texts: text files always, Parquet if its column had texts.
+        columns: a dict of columns, or a table of pandas, polars or pyarrow, with the columns of the job's
+            files; the label is not needed. If training read texts in a column (always from text files),
+            integers are converted to their decimal digits.
 
-    Raises DataError for a column that is absent, or of a type that does not fit: texts where training read
-    integers, too. Of a column that had no value at all in training, texts and integers are taken as they are.
+    Raises DataError for a column that is missing or has an unsuitable type, which includes texts where
+    training read integers. In a column without any value in training, texts and integers are used as they
+    are.
     """
     where = "the columns"
     try:
         table = pa.table(columns)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"are no table ({error})", where=where) from error
+        raise DataError(f"do not form a table ({error})", where=where) from error
     schema = input_schema(model.job, model.id_classes)
     check_parquet(where, table.schema, schema.inputs)
     arrays = {name: _one_array(table.column(name)) for name in schema.inputs.sources}
@@ -94,7 +95,7 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
 
 
 def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Float32Array]:
-    """Probabilities of files, chunk by chunk, in the order of rows; NaN for a row that has no score."""
+    """Yield the probabilities of files, chunk by chunk, in order of rows; NaN for a row without a score."""
     scorer = _Scorer(model)
     for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), ()):
         yield probability_of(scorer.logits_of(rows))
@@ -104,15 +105,14 @@ def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Floa
 def write_predictions(
     model: ScoringModel, patterns: Sequence[str], out: Path, keep: Sequence[str] = ()
 ) -> Predicted:
-    """Scores every row of the files into the Parquet file `out`, in their order, in bounded memory.
+    """Score every row of the files, in order and in bounded memory, and write the Parquet file `out`.
 
     Its columns are `file`, `row` (from 1: the line of a text file, the row of a Parquet file), `probability`
-    and `logit` (null for a row that cannot be read, or whose logit is not finite), `label` (null where there
-    is none) and those of `keep`.
-    The file is there whole or not at all. Raises DataError, ResourceError, and CheckpointError for a model
-    that gives no finite logit to any row.
+    and `logit` (null for a row that cannot be read, or whose logit is not finite), `label` (null if there is
+    none) and those of `keep`. The file appears completely or not at all. Raises DataError, ResourceError, and
+    CheckpointError for a model that gives no finite logit to any row.
     """
-    taken = [name for name in keep if name in _OWN]
+    taken = [name for name in keep if name in _OUTPUT_COLUMNS]
     if taken:
         raise DataError(
             f"has a column {taken[0]!r} of its own", where=str(out), remedy="leave out that --keep"
@@ -130,7 +130,7 @@ def write_predictions(
                     writer = pq.ParquetWriter(file, chunk.schema, compression="zstd")
                 writer.write_table(chunk)
             if writer is None:
-                raise DataError("have no rows", where=", ".join(patterns))
+                raise DataError("the files have no rows", where=", ".join(patterns))
             scorer.check()
         finally:
             if writer is not None:
@@ -139,16 +139,16 @@ def write_predictions(
 
 
 class _Scorer:
-    """Scores chunk after chunk, and knows whether any row had a score."""
+    """A scorer of chunks that remembers whether any row had a finite logit."""
 
     def __init__(self, model: ScoringModel) -> None:
         self._model = model
         self._finite = self._not_finite = 0
 
     def logits_of(self, rows: InputRows) -> Float32Array:
-        """float32 [n] of a chunk, NaN for a row that cannot be read or whose logit is not finite."""
+        """Compute float32 [n]; NaN for a row that cannot be read or whose logit is not finite."""
         logits = np.full(len(rows.numbers), np.nan, np.float32)
-        if len(rows.places):
+        if len(rows.scored):
             examples = rows.examples
             batch = Batch(
                 BatchId(0, 0, 0, 0),
@@ -162,21 +162,21 @@ class _Scorer:
             good = np.isfinite(found)
             self._finite += int(good.sum())
             self._not_finite += int((~good).sum())
-            logits[rows.places] = np.where(good, found, np.float32(np.nan))
+            logits[rows.scored] = np.where(good, found, np.float32(np.nan))
         return logits
 
     def check(self) -> None:
-        """At the end; raises CheckpointError for a model that gave no finite logit to any row."""
+        """Raise CheckpointError if there were rows, but none with a finite logit; call it at the end."""
         if self._not_finite and not self._finite:
             raise CheckpointError(
-                "gives no logit that is finite: the model has diverged",
+                "gives no finite logit: the model has diverged",
                 where=str(self._model.folder),
                 remedy="train again with a lower trainer.lr",
             )
 
 
 def probability_of(logits: Float32Array) -> Float32Array:
-    """1 / (1 + exp(-logit)), float32 [n]; NaN stays NaN."""
+    """Compute 1 / (1 + exp(-logit)), float32 [n]; NaN stays NaN."""
     z = logits.astype(np.float64)
     decay = np.exp(-np.abs(z))
     values: Float32Array = (np.where(z >= 0, 1.0, decay) / (1.0 + decay)).astype(np.float32)
@@ -185,7 +185,7 @@ def probability_of(logits: Float32Array) -> Float32Array:
 
 
 def _rows_of(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str]) -> Iterator[InputRows]:
-    """All rows of all files, in the order of the patterns; a file that two of them name comes once."""
+    """Yield all rows of all files, in the order of the patterns; a file that matches twice comes once."""
     seen: set[str] = set()
     for pattern in patterns:
         spans = plan_spans([pattern], schema.data.format, schema.data.span_bytes)
@@ -206,7 +206,7 @@ def _table(logits: Float32Array, rows: InputRows, schema: pa.Schema | None) -> p
     }
     try:
         for column in rows.kept.values():
-            # Texts of a file may be no UTF-8, which would make the output unreadable.
+            # Texts that are not valid UTF-8 would make the output unreadable.
             column.validate(full=True)
         table = pa.table(columns)
         return table if schema is None else table.cast(schema)

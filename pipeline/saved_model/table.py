@@ -15,15 +15,15 @@ RawId = str | bytes | int | None
 
 
 class Table:
-    """The rows of one table, and the way from a raw id to its row. Any thread may read.
+    """The rows of one table, and the mapping from raw ids to rows. Any thread may read.
 
     Attributes:
         name: of the column whose values it embeds.
         weights: float32 [rows, dim], read-only.
-        pooling: "" where an example has one row; "sum" or "mean" where it has a bag of them.
-        column: the number of the column in the hash (see `pipeline.data.hashing`).
-        integers_as_text: whether an integer is hashed as its decimal digits, as training read texts, and not
-            as its 8 bytes, as training read the integers of Parquet.
+        pooling: "" if an example has one row; "sum" or "mean" if it has a bag of rows.
+        column: number of the column in the hash (see `pipeline.data.hashing`).
+        integers_as_text: whether an integer is hashed as its decimal digits, because training read texts;
+            otherwise it is hashed as 8 bytes, as the integers of Parquet are.
     """
 
     def __init__(self, name: str, weights: Float32Array, pooling: str, *, integers_as_text: bool) -> None:
@@ -36,7 +36,7 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.weights)
 
     @property
@@ -45,7 +45,7 @@ class Table:
         return int(self.weights.shape[1])
 
     def hash(self, value: RawId) -> int:
-        """The row of a raw id, as a reader maps it: text by its UTF-8 bytes, None (missing) as no bytes.
+        """Map a raw id to its row, as a reader does: text by its UTF-8 bytes, None (missing) as no bytes.
 
         Raises TypeError for another type, ValueError for an integer that does not fit 64 bits.
         """
@@ -65,9 +65,9 @@ class Table:
         return self._row(np.array([hash_bytes(self.column, text)], np.uint64))
 
     def lookup(self, rows: int | Sequence[int] | NDArray[np.integer] | torch.Tensor) -> torch.Tensor:
-        """The vectors of these rows: from integers [...] to float32 [..., dim], a copy.
+        """Return the vectors of rows: from integers [...] to float32 [..., dim], a copy.
 
-        Raises IndexError for a row that there is not, TypeError for what are no integers.
+        Raises IndexError for a row that does not exist, TypeError for anything but integers.
         """
         index = np.asarray(rows)
         if index.size == 0:
@@ -79,7 +79,7 @@ class Table:
         return torch.from_numpy(self.weights[index])
 
     def lookup_ids(self, values: Iterable[RawId]) -> torch.Tensor:
-        """The vectors of raw ids: float32 [N, dim]; raises as `hash` does."""
+        """Return the vectors of raw ids, float32 [N, dim]. Raises as `hash` does."""
         return self.lookup([self.hash(value) for value in values])
 
     def _row(self, hashes: NDArray[np.uint64]) -> int:

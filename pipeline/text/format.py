@@ -45,7 +45,7 @@ def data_size(size_bytes: float | None, *, missing: str = MISSING) -> str:
     if size_bytes < 999.5:
         return f"{size_bytes:.0f} B"
     scaled, unit = size_bytes / 1000, 0
-    # What rounds to 1000 of a unit is 1.00 of the next.
+    # A value that rounds to 1000 of a unit is shown as 1.00 of the next.
     while scaled >= 999.5 and unit + 1 < len(_SIZE_UNITS):
         scaled, unit = scaled / 1000, unit + 1
     decimals = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0

@@ -1,4 +1,7 @@
-"""Float32 memory that is used again: a fresh array costs as much as filling it twice, page by page."""
+"""A pool of float32 buffers that are reused once nothing refers to them.
+
+A fresh array costs as much as filling it twice, since the system maps it page by page.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,15 @@ ROUNDED_TO_ELEMENTS = 4096
 
 
 def lend(values: Float32Array, take_back: Callable[[], None]) -> Float32Array:
-    """Has `take_back` called once nothing uses the memory of `values` any more; gives them back.
+    """Call `take_back` once nothing refers to the memory of `values`; return `values`.
 
-    `values` is a root: its `base` is no array, as that of what `np.frombuffer` makes. All that is made of a
-    root without a copy, a view, a view of a view, a tensor or a frame that ZeroMQ has still to send, refers
-    to it; so its end is the end of them all. `take_back` comes on whichever thread lets go of the last.
+    `values` must be a root: an array whose `base` is not an array, as `np.frombuffer` makes it. Everything
+    made from a root without a copy (a view, a view of a view, a tensor, a frame that ZeroMQ has yet to send)
+    refers to it, so it lives as long as all of these. `take_back` runs on whichever thread drops the last
+    reference.
 
     Raises:
-        ValueError: the array is no root, and views of it would outlive it.
+        ValueError: the array is not a root, so that views of it could outlive it.
     """
     if values.flags.owndata or isinstance(values.base, np.ndarray):
         raise ValueError("only the root of all views of its memory can be lent")
@@ -32,35 +36,36 @@ def lend(values: Float32Array, take_back: Callable[[], None]) -> Float32Array:
 
 
 class BufferPool:
-    """Lends float32 arrays of which nobody has to say when he is done with them; see `lend`.
+    """A pool that lends float32 arrays and takes each back when nothing refers to it, see `lend`.
 
-    One thread takes. What is still referred to is never lent again: whoever keeps it costs memory only.
+    One thread takes arrays. An array that is still referred to is never lent again: holding on to it costs
+    only memory.
 
     Args:
-        idle_bytes_limit: how much memory that nobody uses is kept.
+        idle_bytes_limit: how much unused memory the pool keeps.
 
     Attributes:
-        allocations: how often memory had to be had from the system.
+        allocations: number of buffers that were allocated from the system.
     """
 
     def __init__(self, idle_bytes_limit: int) -> None:
         self._limit = idle_bytes_limit
-        # Appended to by any thread, and in the midst of anything: by the end of the last reference.
+        # Any thread may append at any moment: whichever drops the last reference.
         self._returned: deque[Float32Array] = deque()
         self._idle: list[Float32Array] = []
         self.allocations = 0
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of the memory that is kept and that nobody uses; any thread may read it."""
+        """Bytes of unused memory that the pool keeps; any thread may read it."""
         return sum(memory.nbytes for memory in (*self._idle, *self._returned))
 
     def take(self, elements: int) -> Float32Array:
-        """A float32 array [elements], C-contiguous; its contents are undefined."""
+        """Lend a float32 array [elements], C-contiguous, with undefined contents."""
         self._collect()
         fitting = [at for at in range(len(self._idle)) if len(self._idle[at]) >= elements]
         if fitting:
-            # Of the shortest the one that was used last: it may still be in a cache.
+            # The shortest that fits; among equals the last one used, which may still be in a cache.
             memory = self._idle.pop(min(reversed(fitting), key=lambda at: len(self._idle[at])))
         else:
             size = -(-max(elements, 1) // ROUNDED_TO_ELEMENTS) * ROUNDED_TO_ELEMENTS
@@ -76,11 +81,11 @@ class BufferPool:
     def _collect(self) -> None:
         while self._returned:
             self._idle.append(self._returned.popleft())
-        kept_bytes = sum(memory.nbytes for memory in self._idle)
-        while kept_bytes > self._limit:
-            kept_bytes -= self._idle.pop(0).nbytes
+        idle_bytes = sum(memory.nbytes for memory in self._idle)
+        while idle_bytes > self._limit:
+            idle_bytes -= self._idle.pop(0).nbytes
 
 
 def bytes_of(elements: int, arrays: int = 1) -> int:
-    """Of so many arrays that a pool lends, with what it rounds them up by."""
+    """Size in bytes of `arrays` buffers for `elements` floats each, rounded up as the pool does."""
     return arrays * FLOAT_BYTES * (-(-max(elements, 1) // ROUNDED_TO_ELEMENTS) * ROUNDED_TO_ELEMENTS)

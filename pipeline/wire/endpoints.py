@@ -1,7 +1,4 @@
-"""Where a node listens and what it tells the others (`bind`, `advertise`).
-
-The address of this host as another one sees it: what `advertise = "auto"` stands for.
-"""
+"""Addresses of nodes: where one listens (`bind`) and what others connect to (`advertise`)."""
 
 from __future__ import annotations
 
@@ -12,28 +9,32 @@ from ..errors import ClusterError, JobFileError
 
 WILDCARDS = ("0.0.0.0", "*", "::", "[::]")
 MAX_PORT = 65_535
+AUTO = "auto"
+# Reserved for documentation (RFC 5737), so it is reached, if at all, by the default route.
+_ELSEWHERE = "192.0.2.1"
+_ANY_PORT = 9
 
 
 def listen_address(bind: str, port: int | str = "*") -> str:
-    """`tcp://BIND:PORT`; `bind` may have a port of its own.
+    """Build `tcp://BIND:PORT`; `bind` may include a port, which then counts.
 
     Raises:
-        ClusterError: no such port can be.
+        ClusterError: the port is out of range.
     """
     bind = bind.removeprefix("tcp://")
     if not _has_port(bind):
         return f"tcp://{bind}:{port}"
-    own = bind.rpartition(":")[2]
-    # ZeroMQ would listen on whatever its last 16 bits say.
-    if own != "*" and int(own) > MAX_PORT:
+    given = bind.rpartition(":")[2]
+    # ZeroMQ would use the last 16 bits of a larger number.
+    if given != "*" and int(given) > MAX_PORT:
         raise ClusterError(
-            f"there is no port {own:.20}", where=bind, remedy=f"give one up to {MAX_PORT} with --bind"
+            f"there is no port {given:.20}", where=bind, remedy=f"give one up to {MAX_PORT} with --bind"
         )
     return f"tcp://{bind}"
 
 
 def local_address(token: str) -> str:
-    """An `ipc` address in Linux's abstract namespace: it has no file that could be left behind."""
+    """Build an `ipc` address in Linux's abstract namespace, which leaves no file behind."""
     return f"ipc://@shadowsync-{token}"
 
 
@@ -46,7 +47,7 @@ def use_ipc(transport: str, bind: str, *, one_machine: bool) -> bool:
         one_machine: whether all nodes are children of one supervisor.
 
     Raises:
-        JobFileError: "ipc" is demanded and this is not Linux.
+        JobFileError: "ipc" is required and this is not Linux.
     """
     linux = sys.platform == "linux"
     if transport == "ipc" and not linux:
@@ -55,13 +56,13 @@ def use_ipc(transport: str, bind: str, *, one_machine: bool) -> bool:
 
 
 def advertised(endpoint: str, bind: str, advertise: str) -> str:
-    """The endpoint that others connect to: the bound one with the host that they can reach.
+    """Build the endpoint that others connect to: the bound one, with the host that they can reach.
 
-    `advertise` is that host; it may have a port of its own, where a port is mapped to another, and for a node
-    that listens on `ipc` another such address, where something stands between.
+    `advertise` is that host. It may include a port, if ports are mapped. For a node that listens on `ipc` it
+    may be another `ipc` address, that of a relay in between.
 
     Raises:
-        ClusterError: the node listens on all addresses and no `advertise` says which to tell.
+        ClusterError: the node listens on all addresses, and `advertise` does not say which one to use.
     """
     if endpoint.startswith("ipc://"):
         return advertise if advertise.startswith("ipc://") else endpoint
@@ -73,7 +74,7 @@ def advertised(endpoint: str, bind: str, advertise: str) -> str:
         host = advertise
     elif bind.rpartition(":")[0] in WILDCARDS or bind in WILDCARDS or host in WILDCARDS:
         raise ClusterError(
-            "listens on all addresses, so the others cannot be told where it is",
+            "listens on all addresses, so other nodes do not know which one to connect to",
             where=bind,
             remedy="give the address that other hosts reach with --advertise",
         )
@@ -81,27 +82,17 @@ def advertised(endpoint: str, bind: str, advertise: str) -> str:
 
 
 def host_of(address: str) -> str:
-    """The host of an address as `advertise` has it, without its port, if it has one, and without brackets."""
+    """Extract the host of an address in the form of `advertise`, without port and brackets."""
     address = address.removeprefix("tcp://")
     host = address.rpartition(":")[0] if _has_port(address) else address
     return host.removeprefix("[").removesuffix("]")
 
 
-def _has_port(bind: str) -> bool:
-    host, colon, port = bind.rpartition(":")
-    return bool(colon) and not host.endswith(":") and (port.isdigit() or port == "*") and "]" not in port
-
-
-AUTO = "auto"
-# Reserved for documentation (RFC 5737), so it is reached, if at all, by the default route.
-_ELSEWHERE = "192.0.2.1"
-_ANY_PORT = 9
-
-
 def own_address(towards: str = "") -> str:
-    """The address that packets to `towards`, `tcp://HOST:PORT`, leave from; without it, those to anywhere.
+    """Find this host's address on the route to `towards`, `tcp://HOST:PORT`, or on the default route.
 
-    Asks the kernel's routing table; nothing is sent. Any thread may call; looking HOST up may block.
+    `advertise = "auto"` means this address. It comes from the kernel's routing table; nothing is sent. Any
+    thread may call; resolving HOST may block.
 
     Raises:
         ClusterError: HOST is not known (yet), or there is no route.
@@ -112,11 +103,16 @@ def own_address(towards: str = "") -> str:
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
-            own = str(probe.getsockname()[0])
+            found_address = str(probe.getsockname()[0])
     except OSError as error:
         raise ClusterError(
-            f"this host's address towards it cannot be found ({error.strerror or error})",
+            f"this host's address on the route to it cannot be found ({error.strerror or error})",
             where=towards or "--advertise auto",
             remedy="give the address that other hosts reach with --advertise",
         ) from error
-    return f"[{own}]" if ":" in own else own
+    return f"[{found_address}]" if ":" in found_address else found_address
+
+
+def _has_port(bind: str) -> bool:
+    host, colon, port = bind.rpartition(":")
+    return bool(colon) and not host.endswith(":") and (port.isdigit() or port == "*") and "]" not in port

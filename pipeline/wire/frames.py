@@ -1,7 +1,4 @@
-"""Messages to frames and back: a checksummed msgpack header, then one raw frame a tensor.
-
-Rule "Header and raw frames" (docs/architecture.md).
-"""
+"""Encoding of messages as frames: a checksummed msgpack header, then one raw frame per tensor."""
 
 from __future__ import annotations
 
@@ -27,11 +24,11 @@ _CHECKSUM = struct.Struct("<I")
 
 
 def encode(message: Message) -> list[Any]:
-    """The frames of a message: header bytes, then its tensors as C-contiguous arrays (no copy is made).
+    """Encode a message as frames: header bytes, then its tensors as C-contiguous arrays, without a copy.
 
     Raises:
         ValueError: a tensor has another dtype or rank than the message declares, is not contiguous, or is
-            larger than the other side would take.
+            larger than the other side would accept.
     """
     schema = MESSAGES[message.KIND]
     shapes = []
@@ -60,15 +57,15 @@ def encode(message: Message) -> list[Any]:
 
 
 def decode(frames: Sequence[Any]) -> Message:
-    """The message that `frames` (bytes-like, without the identity) hold; tensors are views of the frames.
+    """Decode frames (bytes-like, without the identity) into a message; tensors are views of the frames.
 
     Raises:
-        ProtocolError: anything about it is not as declared. The text says what.
+        ProtocolError: something is not as the message declares; the text says what.
     """
     try:
         return _decode(frames)
     except RecursionError as error:
-        # msgpack takes deeper nestings than Python can put into words.
+        # msgpack decodes deeper nesting than Python can format in an error.
         raise ProtocolError("a header that is nested too deeply") from error
 
 
@@ -84,9 +81,9 @@ def _decode(frames: Sequence[Any]) -> Message:
     try:
         parts = msgpack.unpackb(body, raw=False, strict_map_key=True)
     except (ValueError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a header that is no msgpack ({error})") from error
+        raise ProtocolError(f"a header that is not msgpack ({error})") from error
     if not isinstance(parts, list) or len(parts) < 2:
-        raise ProtocolError("a header that is no list of version, kind, values and shapes")
+        raise ProtocolError("a header that is not a list of version, kind, values and shapes")
     if parts[0] != PROTOCOL_VERSION:
         raise ProtocolError(
             f"protocol version {parts[0]!r:.40}; this is version {PROTOCOL_VERSION}",

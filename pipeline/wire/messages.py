@@ -1,8 +1,7 @@
-"""Every message on the wire, by link; those between trainers are in `peer_messages`.
+"""All messages on the wire, by link; those between trainers are in `peer_messages`.
 
-`docs/protocol.md` says who sends which and what answers it. A message is frozen once built; its
-tensors are sent without a copy where they are large, so the sender must not write into them until ZeroMQ is
-done (see `pool`).
+`docs/protocol.md` says who sends each message and what answers it. A message is frozen. Its large tensors are
+sent without a copy, so the sender must not write to them until ZeroMQ is done (see `buffers`).
 """
 
 from __future__ import annotations
@@ -74,10 +73,10 @@ class PulseReply(Message):
 
 @dataclass(frozen=True, slots=True)
 class Credit(Message):
-    """A worker's standing with a reader, absolute, so that sending it twice changes nothing.
+    """Flow control of a worker towards a reader; values are absolute, so a repeat changes nothing.
 
-    `limit`: the highest sequence that may be sent; `received`: all up to it have arrived; `done`: all up to
-    it are trained and confirmed by the coordinator, so that the reader may forget them.
+    `limit`: the highest sequence number that may be sent. `received`: all up to it have arrived. `done`: all
+    up to it are trained and confirmed by the coordinator, so that the reader may drop them.
     """
 
     KIND: ClassVar[str] = "credit"
@@ -88,9 +87,10 @@ class Credit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Delivery(Message):
-    """One batch for one worker. `pass_number` is 0 for training, else the evaluation pass that it is of.
+    """One batch for one worker.
 
-    The tensors are those of `data.batch.Batch`.
+    `pass_number` is 0 for training, otherwise the number of an evaluation pass. The tensors are those of
+    `data.batch.Batch`.
     """
 
     KIND: ClassVar[str] = "delivery"
@@ -110,8 +110,10 @@ class Delivery(Message):
 
 @dataclass(frozen=True, slots=True)
 class WorkerMessage(Message):
-    """One thing that either tells the other, by its verb. Both are on one machine and live and die together,
-    so nothing is sent again."""
+    """A message between a trainer and its worker process, named by its verb.
+
+    Both are on one machine and end together, so nothing is sent again.
+    """
 
     KIND: ClassVar[str] = "worker_note"
     verb: str
@@ -123,13 +125,14 @@ class WorkerMessage(Message):
 
 @dataclass(frozen=True, slots=True)
 class Lookup(Message):
-    """Asks for the vectors of a shard's rows, int32 [N], each local to its bank, bank after bank.
+    """A request for the vectors of rows of a shard.
 
-    `counts` says how many are of each bank; () where the job has one, whose they all are. The last rows of a
-    bank are those of bags, of which the node answers the sums: `bag_lengths`, int32 [P, B], says how many of
-    the rows are of the bag of each of B examples, for each of the P pieces of tables with bags that the node
-    keeps, by bank and then by table. Where `segment` is not 0, the vectors, which are `floats`, may be
-    written into that segment of shared memory, from `offset` on.
+    `rows`, int32 [N], are bank after bank, each row number local to its bank. `counts` has the number of rows
+    of each bank; it is () if the job has only one bank. The last rows of a bank belong to bags, for which the
+    node returns sums: `bag_lengths`, int32 [P, B], has the number of rows in the bag of each of B examples,
+    for each of the P pieces of tables with bags that the node holds, by bank and then by table. If `segment`
+    is not 0, the node may write the vectors, `floats` in number, to that segment of shared memory from
+    `offset` on.
     """
 
     KIND: ClassVar[str] = "lookup"
@@ -144,9 +147,12 @@ class Lookup(Message):
 
 @dataclass(frozen=True, slots=True)
 class Vectors(Message):
-    """Answers `Lookup`: the floats of its rows, one after the other, at the end of each bank the sums of its
-    bags; and how many pushes the shard had applied by then. With `shared` the floats lie where the lookup
-    said, and `values` is empty."""
+    """The reply to `Lookup`: the vectors of its rows.
+
+    `values` are the vectors one after the other, with the sums of a bank's bags at the bank's end. If
+    `shared`, they are in shared memory at the place that the lookup named, and `values` is empty. `version`
+    is the number of pushes that the shard had applied.
+    """
 
     KIND: ClassVar[str] = "vectors"
     request: int
@@ -157,11 +163,13 @@ class Vectors(Message):
 
 @dataclass(frozen=True, slots=True)
 class Push(Message):
-    """Gradients for what the answer to a lookup of these rows has; `rows`, `counts` and `bag_lengths` as in
-    `Lookup`. That of a bag's sum is that of each of its rows. `version` is that of the lookup, or of
-    the oldest copy of a row that was used, for the staleness; the rate of the rows' optimizer is taken
-    `lr_scale` times. Where `segment` is not 0, the gradients, which are `floats`, lie in that segment of
-    shared memory, from `offset` on, and `gradients` is empty."""
+    """Gradients of the values in the reply to a lookup of these rows.
+
+    `rows`, `counts` and `bag_lengths` are as in `Lookup`. The gradient of a bag's sum applies to each of its
+    rows. `version` is that of the lookup's reply, from which staleness is computed. The learning rate of the
+    rows is multiplied by `lr_scale`. If `segment` is not 0, the gradients, `floats` in number, are in that
+    segment of shared memory from `offset` on, and `gradients` is empty.
+    """
 
     KIND: ClassVar[str] = "push"
     request: int
@@ -179,9 +187,11 @@ class Push(Message):
 
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
-    """Offers memory of the worker's process `pid`, its `descriptor`, of `size_bytes`, for vectors and
-    gradients, and numbers it: `segment`, counting from 1. It takes the place of the one before. `boot` names
-    the kernel, `token` is what its first bytes are, as hexadecimal digits."""
+    """An offer of shared memory for vectors and gradients, which replaces the one before.
+
+    The memory is file `descriptor` of process `pid` and has `size_bytes`. `segment` is its number, from 1.
+    `boot` identifies the kernel; `token` is the memory's first bytes as hexadecimal digits.
+    """
 
     KIND: ClassVar[str] = "attach"
     segment: int
@@ -194,7 +204,7 @@ class Attach(Message):
 
 @dataclass(frozen=True, slots=True)
 class Attached(Message):
-    """Answers `Attach`: whether the node shares that memory from now on, and if not, `why`."""
+    """The reply to `Attach`: whether the node now uses the memory, and if not, `why`."""
 
     KIND: ClassVar[str] = "attached"
     segment: int
@@ -204,7 +214,7 @@ class Attached(Message):
 
 @dataclass(frozen=True, slots=True)
 class CodedVectors(Message):
-    """`Vectors` of so many `elements`, by the codec that the job has for them."""
+    """`Vectors` with `elements` values, encoded with the job's codec for vectors."""
 
     KIND: ClassVar[str] = "coded_vectors"
     request: int
@@ -215,7 +225,7 @@ class CodedVectors(Message):
 
 @dataclass(frozen=True, slots=True)
 class CodedPush(Message):
-    """`Push` with gradients by the codec that the job has for them."""
+    """`Push` with gradients that are encoded with the job's codec for gradients."""
 
     KIND: ClassVar[str] = "coded_push"
     request: int
@@ -230,7 +240,7 @@ class CodedPush(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pushed(Message):
-    """Answers `Push`; `repeated` if the shard had applied this batch before, and so changed nothing."""
+    """The reply to `Push`; `repeated` if the shard had applied the batch before, so nothing changed."""
 
     KIND: ClassVar[str] = "pushed"
     request: int
@@ -242,9 +252,9 @@ class Pushed(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterSeed(Message):
-    """A chunk of a center's first value, for the slice `slice_start` to `slice_stop` of the model.
+    """A chunk of a center's initial value, for the slice `slice_start` to `slice_stop` of the model.
 
-    `start` is the place of the chunk's first element in the model.
+    `start` is the position of the chunk's first element in the model.
     """
 
     KIND: ClassVar[str] = "center_seed"
@@ -257,10 +267,11 @@ class CenterSeed(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterExchange(Message):
-    """A chunk of a replica's slice, for one exchange with the center. All chunks of it share `request`.
+    """A chunk of a replica's slice, for one exchange with the center.
 
-    `reference` is 0 for `elements` float32 as they are. Else the payload is, by the codec of this way, how
-    far they are from the values that the exchange of that number had.
+    All chunks of an exchange have the same `request`. If `reference` is 0 the payload is `elements` float32
+    values. Otherwise it is the difference from the values of the exchange of that number, encoded with the
+    codec of this direction.
     """
 
     KIND: ClassVar[str] = "center_exchange"
@@ -273,7 +284,7 @@ class CenterExchange(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterRead(Message):
-    """Asks for the center's elements `start` to `stop`, as they are now."""
+    """A request for the current values of the center's elements `start` to `stop`."""
 
     KIND: ClassVar[str] = "center_read"
     request: int
@@ -283,9 +294,10 @@ class CenterRead(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterValues(Message):
-    """Answers the three above, chunk by chunk: an exchange's delta, or values read; empty for a seed.
+    """The reply to the three above, chunk by chunk: a delta, or values read; empty for a seed.
 
-    With `coded` the payload is by the codec of this way, else it is `elements` float32.
+    If `coded` the payload is encoded with the codec of this direction, otherwise it is `elements` float32
+    values.
     """
 
     KIND: ClassVar[str] = "center_values"
@@ -301,7 +313,7 @@ class CenterValues(Message):
 
 @dataclass(frozen=True, slots=True)
 class Failure(Message):
-    """Answers what could not be understood or done. `request` is 0 when not even that could be read."""
+    """The reply to a message that is invalid or failed; `request` is 0 if it could not be read."""
 
     KIND: ClassVar[str] = "failure"
     request: int

@@ -1,6 +1,6 @@
-"""Messages between trainers: all-reduces and exchanges in pairs. See `messages`, of which they are.
+"""Messages between trainers: all-reduces and pairwise exchanges.
 
-`generation` and `number` say of which round a message is.
+`generation` and `number` identify the round of a message.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from .schema import Message, tensor
 
 @dataclass(frozen=True, slots=True)
 class PeerReady(Message):
-    """Ready for the round; `version` is how many rounds the algorithm's state is of, `heard` whether the
-    receiver is known to be ready too, so that nothing is to be answered."""
+    """The sender is ready for the round.
+
+    `version`: number of rounds that the algorithm's state contains. `heard`: the sender knows that the
+    receiver is ready too, so no reply is needed.
+    """
 
     KIND: ClassVar[str] = "peer_ready"
     generation: int
@@ -27,7 +30,7 @@ class PeerReady(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerWait(Message):
-    """Alive, and not that far yet; `blocked_by`: whose chunks are missing, int32 [members]."""
+    """The sender is alive but not that far yet; `blocked_by`, int32 [members], lacks their chunks."""
 
     KIND: ClassVar[str] = "peer_wait"
     generation: int
@@ -39,8 +42,8 @@ class PeerWait(Message):
 class PeerChunk(Message):
     """A chunk of the sender's values, for the member that reduces it.
 
-    `position` counts the round's chunks; `base` is the version of the reference that it is the difference
-    from, 0: of none.
+    `position` is the chunk's number in the round. `base` is the version of the reference that the values are
+    the difference from; 0 for the values themselves.
     """
 
     KIND: ClassVar[str] = "peer_chunk"
@@ -55,7 +58,7 @@ class PeerChunk(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerResult(Message):
-    """A reduced chunk; of an exchange, a chunk of the sender's values."""
+    """A reduced chunk; in a pairwise exchange, a chunk of the sender's values."""
 
     KIND: ClassVar[str] = "peer_result"
     generation: int
@@ -68,7 +71,7 @@ class PeerResult(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerAsk(Message):
-    """Asks for what is missing: positions of chunks and of results, int32 each."""
+    """A request for missing chunks and results, by their positions, int32 each."""
 
     KIND: ClassVar[str] = "peer_ask"
     generation: int
@@ -79,7 +82,10 @@ class PeerAsk(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerResolve(Message):
-    """The round cannot end as it should: asks whether the receiver completed it; if not, it never will."""
+    """A question whether the receiver completed the round, which cannot end normally.
+
+    A receiver that has not completed the round by then never will.
+    """
 
     KIND: ClassVar[str] = "peer_resolve"
     generation: int
@@ -88,8 +94,10 @@ class PeerResolve(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerVerdict(Message):
-    """Answers `PeerResolve`. `reduced`: whether the sender had reduced its slice, without which nobody can
-    have completed the round."""
+    """The reply to `PeerResolve`.
+
+    `reduced`: whether the sender had reduced its slice; if not, nobody can have completed the round.
+    """
 
     KIND: ClassVar[str] = "peer_verdict"
     generation: int
@@ -100,7 +108,7 @@ class PeerVerdict(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerEnded(Message):
-    """The sender takes part in no further round of this generation."""
+    """Notice that the sender takes part in no further round of this generation."""
 
     KIND: ClassVar[str] = "peer_ended"
     generation: int
@@ -108,7 +116,7 @@ class PeerEnded(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerStateAsk(Message):
-    """Asks for the algorithm's state of `version`, from its chunk `position` on."""
+    """A request for the algorithm's state of `version`, from its chunk `position` on."""
 
     KIND: ClassVar[str] = "peer_state_ask"
     generation: int
@@ -118,7 +126,7 @@ class PeerStateAsk(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerState(Message):
-    """A chunk of the algorithm's state: `position` counts the chunks of its tensors, one after the other."""
+    """A chunk of the algorithm's state; `position` counts chunks over all of its tensors."""
 
     KIND: ClassVar[str] = "peer_state"
     generation: int

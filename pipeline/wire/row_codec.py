@@ -1,4 +1,4 @@
-"""Vectors and gradients between workers and embedding nodes, by codecs that need no reference."""
+"""Encoding of vectors and gradients between workers and embedding nodes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from .schema import Message
 FloatsOf: TypeAlias = Callable[[int, Sequence[int], Int32Array], int]
 
 
-class RowCoding:
-    """Both ends of the link: what leaves is coded, what comes is decoded; other messages pass.
+class RowCodec:
+    """Encoder of outgoing and decoder of incoming messages, at either end of the link.
 
-    Float32 travels in the plain messages, without a copy. What a codec loses is not fed back: each row is
-    read and written by many, so nobody could hold what it owes. Infinities and NaNs stay what they are.
+    Messages other than vectors and pushes pass unchanged. Float32 values are sent in the plain messages,
+    without a copy. There is no error feedback: many workers read and write each row, so no node could hold
+    its residual. Infinities and NaNs are kept.
 
     Args:
         codecs: up for gradients, down for vectors.
-        floats_of: how many floats the gradients of a push have, by its number of rows, its counts and its bag
-            lengths (`ShardStore.floats_of`); a worker, to which no push comes, needs none.
+        floats_of: number of floats in the gradients of a push, from its number of rows, its counts and its
+            bag lengths (`ShardStore.floats_of`); None on a worker, which receives no pushes.
     """
 
     def __init__(self, codecs: LinkCodecs, floats_of: FloatsOf | None = None) -> None:
@@ -30,7 +31,7 @@ class RowCoding:
         self._floats_of = floats_of
 
     def outgoing(self, message: Message) -> Message:
-        """The message as it leaves; the same message gives the same bytes."""
+        """Encode a message to send; the same message gives the same bytes."""
         if isinstance(message, Push) and self._codecs.up.lossy:
             payload = self._codecs.up.encode(message.gradients)
             return CodedPush(
@@ -49,8 +50,12 @@ class RowCoding:
         return message
 
     def incoming(self, message: Message) -> Message:
-        """The message as it was before it was coded; raises CodecError for what is not by the codec, and
-        ValueError for a push whose rows, counts and bags do not fit."""
+        """Decode a received message.
+
+        Raises:
+            CodecError: the payload is not of the job's codec.
+            ValueError: the rows, counts and bags of a push do not fit together.
+        """
         if isinstance(message, CodedPush) and self._floats_of is not None:
             floats = self._floats_of(len(message.rows), message.counts, message.bag_lengths)
             return Push(

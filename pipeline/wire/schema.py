@@ -1,4 +1,4 @@
-"""How a message class describes itself: header fields with their types, and tensors with dtype and rank."""
+"""Schemas of messages, derived from their classes: header fields with types, tensors with dtype and rank."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class TensorField:
 
 
 def tensor(dtype: str, rank: int, *, optional: bool = False) -> Any:
-    """Declares a dataclass field that travels as a raw frame; `dtype` as numpy spells it, little-endian.
+    """Declare a dataclass field that is sent as a raw frame.
 
-    With `optional` it defaults to a tensor without elements.
+    `dtype` is a numpy name, little-endian on the wire. With `optional` the default is an empty tensor.
     """
     kind = np.dtype(dtype).newbyteorder("<")
     metadata = {"tensor": (kind, rank)}
@@ -42,7 +42,7 @@ class Message:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """What `frames` needs to write and to validate one kind of message."""
+    """What `frames` needs to encode and to validate one kind of message."""
 
     cls: type[Message]
     header: tuple[tuple[str, Callable[[Any], Any]], ...]
@@ -50,7 +50,7 @@ class MessageSchema:
 
 
 def schema_of(cls: type[Message]) -> MessageSchema:
-    """The schema of a message class, derived from its annotations; header fields come before tensors."""
+    """Derive the schema of a message class from its annotations; header fields come before tensors."""
     hints = typing.get_type_hints(cls, include_extras=True)
     header: list[tuple[str, Callable[[Any], Any]]] = []
     tensors: list[TensorField] = []

@@ -1,6 +1,6 @@
-"""Memory that two processes of one machine see: a file without a name, made by one, opened by the other.
+"""Shared memory of two processes on one machine: an unnamed file that one creates and the other opens.
 
-Nothing of it is in any folder, and it is gone with the last process that has it, however that ends.
+It is in no folder, and it is freed with the last process that maps it, however that process ends.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SegmentError(ValueError):
-    """Memory of another process cannot be opened, is not what was told, or is no part of it."""
+    """Memory of another process cannot be opened or is not the announced one, or a range is outside of it."""
 
 
 def running_kernel() -> str:
-    """Names the running kernel. Two processes that see the same name can share memory, and read one
-    monotonic clock."""
+    """Return an identifier of the running kernel.
+
+    Two processes with the same identifier can share memory, and read one monotonic clock.
+    """
     try:
         return _BOOT.read_text(encoding="ascii").strip()
     except OSError:
@@ -42,10 +44,10 @@ def running_kernel() -> str:
 
 
 class Segment:
-    """Shared memory, mapped by this process. One thread uses it.
+    """Shared memory that this process has mapped. One thread uses it.
 
     Attributes:
-        size_bytes: of the whole.
+        size_bytes: of the whole segment.
     """
 
     def __init__(self, mapped: mmap.mmap) -> None:
@@ -53,39 +55,39 @@ class Segment:
         self.size_bytes = len(mapped)
 
     def floats(self, offset: int, count: int) -> Float32Array:
-        """float32 [count], on the memory, which stays mapped as long as the array is there.
+        """Return a view of the memory, float32 [count]; the memory stays mapped while the array lives.
 
         Raises:
-            SegmentError: that is no part of it.
+            SegmentError: the range is outside of the memory.
         """
         end = offset + FLOAT_BYTES * count
         if offset < HEAD_BYTES or offset % FLOAT_BYTES or count < 0 or end > self.size_bytes:
             raise SegmentError(
-                f"{count} floats at {offset} are no part of {self.size_bytes} bytes of shared memory"
+                f"{count} floats at {offset} are not within {self.size_bytes} bytes of shared memory"
             )
         return np.frombuffer(self._mapped, np.float32, count, offset)
 
 
-class OwnSegment(Segment):
-    """Made by this process, of which others may open it while `descriptor` is open.
+class CreatedSegment(Segment):
+    """A segment that this process created; others may open it while `descriptor` is open.
 
     Attributes:
-        token: what its first bytes are, as hexadecimal digits.
+        token: its first bytes, as hexadecimal digits.
     """
 
     def __init__(self, size_bytes: int) -> None:
-        """Takes no memory until it is written. Raises OSError where there is no such memory to be had."""
+        """Create it; memory is used only as it is written. Raises OSError if it cannot be created."""
         if sys.platform != "linux":
-            raise OSError("only Linux shares memory that has no name")
+            raise OSError("only Linux has unnamed shared memory")
         import fcntl
 
-        # Python has them if the C library had when it was built: those for old systems have not.
+        # Python has these only if the C library had them when it was built, which older ones had not.
         if not (hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")):
             raise OSError("this Python was built without memfd_create")
         self.descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, size_bytes)
-            # Whoever maps it is killed by a signal if it is made smaller then: now it cannot be.
+            # A process that maps it would be killed by a signal if it shrank; seals prevent that.
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
             super().__init__(mmap.mmap(self.descriptor, size_bytes))
@@ -97,27 +99,27 @@ class OwnSegment(Segment):
         self.token = token.hex()
 
     def close(self) -> None:
-        """From now on nobody else can open it; who has, and this process, keep it mapped."""
+        """Close the descriptor, so that nobody else can open it; existing mappings stay."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class OpenedSegment(Segment):
-    """Made by another process of this machine."""
+    """A segment that another process of this machine created."""
 
     def __init__(self, *, pid: int, descriptor: int, size_bytes: int, boot: str, token: str) -> None:
-        """Opens it and checks that it is the one that is meant.
+        """Open it, and check that it is the announced one.
 
         Args:
-            pid: of the process that made it.
+            pid: of the process that created it.
             descriptor: of that process.
-            size_bytes: of the whole.
-            boot: `running_kernel` there.
-            token: see `OwnSegment`.
+            size_bytes: of the whole segment.
+            boot: `running_kernel` of that process.
+            token: see `CreatedSegment`.
 
         Raises:
-            SegmentError: it cannot be opened from here, or is another one; says why.
+            SegmentError: it cannot be opened from here, or is a different one; the text says why.
         """
         if sys.platform != "linux" or boot != running_kernel():
             raise SegmentError("it is on another machine")
@@ -125,9 +127,9 @@ class OpenedSegment(Segment):
             raise SegmentError(f"its size is {size_bytes} bytes")
         place = f"/proc/{pid}/fd/{descriptor}"
         try:
-            # Opening anything else, a pipe or a device, might do more than open it.
+            # Opening a pipe or a device could have side effects.
             if not os.readlink(place).startswith(f"/memfd:{_NAME}"):
-                raise SegmentError(f"{place} is no memory of a worker")
+                raise SegmentError(f"{place} is not memory of a worker")
             opened = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise SegmentError(f"{place} cannot be opened ({error.strerror})") from error
@@ -139,7 +141,7 @@ class OpenedSegment(Segment):
             os.close(opened)
         self.token = token
         if self._mapped[:TOKEN_BYTES].hex() != token:
-            raise SegmentError(f"{place} is of another process")
+            raise SegmentError(f"{place} belongs to another process")
 
 
 def _mapped(descriptor: int, size_bytes: int) -> mmap.mmap:
@@ -152,5 +154,5 @@ def _mapped(descriptor: int, size_bytes: int) -> mmap.mmap:
     with contextlib.suppress(OSError):
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     if not stat.S_ISREG(found.st_mode) or found.st_size != size_bytes or not seals & fcntl.F_SEAL_SHRINK:
-        raise SegmentError(f"it has {found.st_size} bytes, not {size_bytes} for good")
+        raise SegmentError(f"it has {found.st_size} bytes, not a fixed size of {size_bytes}")
     return mmap.mmap(descriptor, size_bytes)

@@ -1,4 +1,4 @@
-"""Waiting on an asyncio loop for what happens at plain ZeroMQ sockets."""
+"""Waiting for events of plain ZeroMQ sockets on an asyncio loop."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import zmq
 
 
 class SocketEvents:
-    """Wakes the one coroutine that drives some sockets of its loop, when something may have changed there.
+    """A waker for the one coroutine that drives some sockets, when their state may have changed.
 
-    ZeroMQ's descriptor tells of a change once, and every use of the socket may take the notice away. So the
-    coroutine takes what is there until nothing is; whoever else uses a socket calls `wake` after it.
-    `zmq.asyncio` spares its users that rule, for a future and a turn of the loop a message: see
-    docs/architecture.md for what that costs.
+    ZeroMQ's descriptor is edge-triggered: it signals a change once, and any use of the socket may consume the
+    signal. So the coroutine receives until nothing is left, and any other user of a socket calls `wake`
+    afterwards. `zmq.asyncio` needs no such rule, at the price of a future and a turn of the loop per message;
+    docs/architecture.md has the figures.
     """
 
     def __init__(self, *sockets: zmq.Socket[bytes]) -> None:
@@ -22,22 +22,22 @@ class SocketEvents:
         self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in sockets]
         for descriptor in self._descriptors:
             self._loop.add_reader(descriptor, self._event.set)
-        # What came before this was made is told by nobody.
+        # Messages that came before this object was made cause no signal.
         self.wake()
 
     def wake(self) -> None:
-        """Makes `changed` return; on the loop's thread."""
+        """Make `changed` return. Only the loop's thread may call."""
         self._event.set()
 
     async def changed(self) -> None:
-        """Returns when something may have changed since the last call, after a turn of the loop's others."""
+        """Wait until something may have changed since the last call; let other tasks run first."""
         if self._event.is_set():
             await asyncio.sleep(0)
         await self._event.wait()
         self._event.clear()
 
     def close(self) -> None:
-        """Watches no longer; to be called before the sockets are closed. A second time does nothing."""
+        """Stop watching; call it before the sockets are closed. A second call does nothing."""
         for descriptor in self._descriptors:
             self._loop.remove_reader(descriptor)
         self._descriptors = []

@@ -1,8 +1,6 @@
-"""The blocking sockets: `Connection` (DEALER) and `Listener` (ROUTER). Each is owned by one thread.
+"""ZeroMQ sockets of messages: `Connection` (DEALER), `Listener` (ROUTER), and a `Waker` for pollers.
 
-Sending from an asyncio loop without ever waiting.
-
-Waking a thread that waits in a ZeroMQ poller.
+Each socket is owned by one thread.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from .schema import Message
 HIGH_WATER_MESSAGES = 4096
 LINGER_MILLISECONDS = 500
 SERVED_AT_ONCE = 256
-# A plain number: an operation on flags of the enum takes longer than asking for them.
+# A plain number: an operation on flags of the enum takes longer than reading them from the socket.
 _READABLE = int(zmq.POLLIN)
 
 log = logging.getLogger(__name__)
 
 
 def prepare(socket: zmq.Socket[bytes] | Any) -> None:
-    """The options that every socket of ours has: bounded queues, bounded linger, bounded frames."""
+    """Set the options of every socket: bounded queues, bounded linger, bounded frames."""
     socket.setsockopt(zmq.LINGER, LINGER_MILLISECONDS)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MESSAGES)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MESSAGES)
@@ -42,10 +40,10 @@ def prepare(socket: zmq.Socket[bytes] | Any) -> None:
 
 
 def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
-    """Binds to `tcp://HOST:PORT` (port `*` or 0: any free one) and gives the endpoint it got.
+    """Bind to `tcp://HOST:PORT` (port `*` or 0: any free one) and return the actual endpoint.
 
     Raises:
-        ClusterError: the address is in use, is not of this host, or is no address.
+        ClusterError: the address is in use, not of this host, or invalid.
     """
     try:
         socket.bind(address[:-2] + ":*" if address.endswith(":0") else address)
@@ -59,12 +57,12 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message has arrived; a third of what it costs to try, and to be told by an exception."""
+    """Whether a message has arrived; costs a third of trying to receive and catching the exception."""
     return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
 
 def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> None:
-    """Sends frames as one message; large ones without a copy: ZeroMQ keeps them until they have left."""
+    """Send frames as one message; large ones without a copy, as ZeroMQ holds them until they are sent."""
     last = len(frames) - 1
     # Plain numbers: an operation on two flags of the enum takes longer than the rest of a small frame.
     flags = int(flags)
@@ -78,7 +76,7 @@ def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> Non
 
 
 class Connection:
-    """A DEALER to one endpoint, for the one thread that made it."""
+    """A DEALER socket to one endpoint. Only the thread that made it may use it."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, identity: str) -> None:
         self.endpoint = endpoint
@@ -92,9 +90,9 @@ class Connection:
         self.unsent_messages = 0
 
     def send(self, message: Message) -> None:
-        """Queues a message; its tensors must not change any more.
+        """Queue a message; its tensors must not change any more.
 
-        With a full queue nothing is sent and that is counted: every request is sent again until answered.
+        If the queue is full, the message is dropped and counted: a request is sent again until answered.
         """
         frames = encode(message)
         try:
@@ -105,7 +103,7 @@ class Connection:
         self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
 
     def receive(self) -> Message | None:
-        """The next message that has arrived, or None. What cannot be understood is counted and logged."""
+        """Return the next message that has arrived, or None; invalid messages are counted and logged."""
         while True:
             try:
                 parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -120,12 +118,12 @@ class Connection:
                 log.error("refused a message from %s: %s", self.endpoint, error)
 
     def close(self) -> None:
-        """Closes the socket; what is queued has LINGER_MILLISECONDS to leave."""
+        """Close the socket; queued messages have LINGER_MILLISECONDS to be sent."""
         self.socket.close()
 
 
 class Listener:
-    """A ROUTER at one endpoint, for the one thread that made it."""
+    """A ROUTER socket at one endpoint. Only the thread that made it may use it."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
         self.socket = context.socket(zmq.ROUTER)
@@ -143,7 +141,11 @@ class Listener:
         self.unreachable_messages = 0
 
     def send(self, identity: bytes, message: Message) -> None:
-        """Queues a message for a peer, nothing if it is gone or its queue full (counted: it asks again)."""
+        """Queue a message for a peer.
+
+        If the peer is gone or its queue is full, the message is dropped and counted: the peer repeats its
+        request.
+        """
         frames = encode(message)
         try:
             send_frames(self.socket, [identity, *frames], zmq.NOBLOCK)
@@ -155,9 +157,9 @@ class Listener:
         self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
 
     def receive(self) -> tuple[bytes, Message] | None:
-        """The next (identity, message) that has arrived, or None.
+        """Return the next (identity, message) that has arrived, or None.
 
-        What cannot be understood is counted, logged with its sender, and answered with a `Failure`.
+        An invalid message is counted, logged with its sender, and answered with a `Failure`.
         """
         while True:
             try:
@@ -177,23 +179,25 @@ class Listener:
     def serve(
         self, handle: Callable[[bytes, Message], None], takes_more: Callable[[], bool] = lambda: True
     ) -> None:
-        """Hands what has arrived to `handle`, as long as `takes_more`, and no more than SERVED_AT_ONCE, so
-        that its thread gets to other work however much comes."""
+        """Pass messages that have arrived to `handle`, while `takes_more()` is true.
+
+        At most SERVED_AT_ONCE of them, so that the thread also gets to its other work under load.
+        """
         for _ in range(SERVED_AT_ONCE):
             if not takes_more() or not has_message(self.socket) or (received := self.receive()) is None:
                 return
             handle(*received)
 
     def close(self) -> None:
-        """Closes the socket; what is queued has LINGER_MILLISECONDS to leave."""
+        """Close the socket; queued messages have LINGER_MILLISECONDS to be sent."""
         self.socket.close()
 
 
 def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
-    """Queues a message on the loop's thread and says whether it was queued.
+    """Queue a message without waiting; return whether it was queued. Only the loop's thread may call.
 
-    With a full queue, or a peer that is gone, nothing is sent: whoever asked asks again
-    (rule "No silent loss").
+    If the queue is full or the peer is gone, the message is dropped: a request is sent again until its reply
+    comes.
     """
     future = cast("asyncio.Future[Any]", socket.send_multipart(frames, zmq.NOBLOCK))
     error = future.exception() if future.done() else None
@@ -206,7 +210,10 @@ def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
 
 
 class Waker:
-    """A socket pair: `wake` may be called by any thread, `fileno` and `clear` belong to the waiting one."""
+    """A socket pair that wakes a thread which waits in a poller.
+
+    Any thread may call `wake`; `fileno` and `clear` belong to the waiting thread.
+    """
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -214,18 +221,18 @@ class Waker:
         self._writer.setblocking(False)
 
     def fileno(self) -> int:
-        """The descriptor to register with a poller for reading."""
+        """Return the descriptor to register with a poller for reading."""
         return self._reader.fileno()
 
     def wake(self) -> None:
-        """Makes the descriptor readable; a full pair is readable already."""
+        """Make the descriptor readable; if the pair is full, it is readable already."""
         try:
             self._writer.send(b"\0")
         except (BlockingIOError, OSError):
             return
 
     def clear(self) -> None:
-        """Takes what `wake` wrote."""
+        """Discard what `wake` wrote."""
         try:
             while self._reader.recv(4096):
                 continue
@@ -233,6 +240,6 @@ class Waker:
             return
 
     def close(self) -> None:
-        """Closes both ends."""
+        """Close both ends."""
         self._reader.close()
         self._writer.close()

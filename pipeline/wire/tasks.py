@@ -1,4 +1,4 @@
-"""Background tasks of an object's life, and the race of a coroutine against what ends it."""
+"""Background tasks that live as long as their owner, and a race of two awaitables."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class TaskSet:
-    """Tasks that come and go while their owner lives, and end with it; all on one loop.
+    """Tasks that an object starts during its life and cancels at its end; all on one loop.
 
-    `asyncio.TaskGroup` is for a block of code: it ends with its tasks, and one that fails ends the others.
+    `asyncio.TaskGroup` is different: its block waits for all tasks, and one failure cancels the others.
 
     Args:
         failed: called with the exception that ends a task, unless the task was cancelled.
@@ -23,19 +23,19 @@ class TaskSet:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs a coroutine on the running loop."""
+        """Start a coroutine as a task on the running loop."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def cancel(self) -> None:
-        """Cancels all tasks, and waits for none of them."""
+        """Cancel all tasks without waiting for their end."""
         for task in tuple(self._tasks):
             task.cancel()
 
     async def close(self) -> None:
-        """Cancels all tasks and waits for their end."""
+        """Cancel all tasks and wait for their end."""
         self.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -46,10 +46,10 @@ class TaskSet:
 
 
 async def race(work: Awaitable[T], end: Awaitable[Any]) -> T | None:
-    """The work's result; None if `end` came first, which cancels the work.
+    """Return the result of `work`; None if `end` completes first, which cancels `work`.
 
-    Raises what the work raises. Where this returns, the work has ended; a coroutine given as `end` was then
-    cancelled, and a future was left alone.
+    Raises what `work` raises. On return `work` has ended; if `end` is a coroutine it was cancelled, if it is
+    a future it was left alone.
     """
     task, ending = asyncio.ensure_future(work), asyncio.ensure_future(end)
     try:

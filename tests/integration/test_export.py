@@ -67,7 +67,7 @@ def test_the_export_scores_the_same(
     assert np.abs(shuffled - logits).max() > 0.1, "the control"
     again = starter.fork("export", str(saved_run), "--out", str(folder))
     assert again.wait() == 8
-    assert "is there already" in again.text()
+    assert "exists already" in again.text()
 
 
 COLUMNS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from shadowsync.watch.status import (
-    Books,
     CurvePart,
     Edge,
+    LedgerFigures,
     NodeStatus,
     Progress,
     Quality,
@@ -53,7 +53,7 @@ def a_status(trainers: int = 2, **changes: Any) -> Status:
         "speed": Speed(now=31_000.0, mean=30_000.0),
         "quality": Quality(ne=0.8, ne_recent=0.7),
         "sync": SyncFigures(rounds=40, gap_open=3, gap_mean=2.5, sent_bytes_per_second=2e6, divergence=0.02),
-        "ledger": Books(read=13_000, trained=12_288, distinct=12_288, in_flight=712),
+        "ledger": LedgerFigures(read=13_000, trained=12_288, distinct=12_288, in_flight=712),
         "nodes": nodes,
         "edges": edges,
         "curves": curves,

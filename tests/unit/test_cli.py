@@ -142,7 +142,7 @@ def test_generate_tells_what_it_wrote(tmp_path: Path) -> None:
     assert "eval: 500 examples" in first.output
     assert first.output.endswith(f"written: {folder}\n")
     again = CliRunner().invoke(main, arguments)
-    assert again.output == first.output.replace("written: ", "is there already: ")
+    assert again.output == first.output.replace("written: ", "exists already: ")
 
 
 def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

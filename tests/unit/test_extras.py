@@ -57,9 +57,9 @@ def test_a_job_says_in_one_line_what_it_leaves_out(monkeypatch: pytest.MonkeyPat
     block(monkeypatch, "aiohttp", "matplotlib", "tensorboard")
     assert missing_modules("metrics") == ["aiohttp"]
     pictures = "left out: the pictures of the report"
-    assert left_out(plain) == f"{pictures}; pip install 'shadowsync[plots]' brings it"
+    assert left_out(plain) == f"{pictures}; pip install 'shadowsync[plots]' adds it"
     assert left_out(watched) == (
-        f"{pictures}, the page, the metrics; pip install 'shadowsync[plots,web,metrics]' brings it"
+        f"{pictures}, the page, the metrics; pip install 'shadowsync[plots,web,metrics]' adds it"
     )
     assert "metrics" not in left_out(watched, metrics_port=0)
 

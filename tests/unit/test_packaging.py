@@ -134,7 +134,7 @@ def test_installed_command_runs_a_job_without_the_extras(
     # Its progress stands there, too, where the machine is slow.
     assert [line for line in told.splitlines() if "install" in line] == [
         "left out: the pictures of the report, the page, the metrics, TensorBoard's files; "
-        "pip install 'shadowsync[plots,web,metrics,tensorboard]' brings it"
+        "pip install 'shadowsync[plots,web,metrics,tensorboard]' adds it"
     ]
     assert not list((tmp_path / "runs" / "latest").glob("*.png"))
     report = json.loads((tmp_path / "runs" / "latest" / "report.json").read_text(encoding="utf-8"))

@@ -79,7 +79,7 @@ def test_what_is_none_is_refused(tmp_path: Path) -> None:
     for complete, partial in (((1, 4), (1, 4)), ((1, 5), (1, 5))):
         tensors = {"complete": np.zeros(complete, np.int64), "partial": np.zeros(partial, np.int64)}
         entries = write_tensors(tmp_path, "ledger", tensors, {"role": "ledger", "seed": "1"})
-        with pytest.raises(CheckpointError, match="the ledger is none"):
+        with pytest.raises(CheckpointError, match="the ledger cannot be read"):
             SavedLedger.read(tmp_path, entries)
     twice = replace(LEDGER, partial={(0, 1): {0: 1}})
     with pytest.raises(CheckpointError, match="a span twice"):

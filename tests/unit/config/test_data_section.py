@@ -95,9 +95,12 @@ X = Y + 'x = "categorical"\n'
         ("", '[data.columns]: is missing; data.format = "csv" needs it'),
         (X + 'z = "label"\n', 'data.columns: columns y and z are labels; give exactly one of kind "label"'),
         ('[data.columns]\nx = "categorical"\n', "data.columns: no column is a label; give exactly one"),
-        (X + 't = "timestamp"\nu = "timestamp"\n', "data.columns: t and u are of kind 'timestamp'; give one"),
-        (X + 't = "weight"\nu = "weight"\n', "data.columns: t and u are of kind 'weight'; give one at most"),
-        (Y, 'data.columns: no column is "categorical" or "multi_hot"; give one at least'),
+        (
+            X + 't = "timestamp"\nu = "timestamp"\n',
+            "data.columns: t and u are of kind 'timestamp'; give at most one",
+        ),
+        (X + 't = "weight"\nu = "weight"\n', "data.columns: t and u are of kind 'weight'; give at most one"),
+        (Y, 'data.columns: no column is "categorical" or "multi_hot"; give at least one'),
         (X + 'z = "numeric"\n', "data.columns.z.kind: 'numeric' given; input should be 'label', 'dense', "),
         (
             X + 'z = { kind = "dense", shfit = 1 }\n',
@@ -132,7 +135,7 @@ def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -
         (("data.format=criteo_tsv",), 'data.columns: given; data.format = "criteo_tsv" has its own'),
         (
             ("data.header=false", "data.columns.hour.source=att"),
-            "data.columns.hour.source: 'att' is no column; did you mean 'at'?",
+            "data.columns.hour.source: 'att' is not a column; did you mean 'at'?",
         ),
         (("data.quote=''", 'data.delimiter="xx"'), "data.delimiter: 'xx' given"),
         (('data.delimiter="\\""',), "data.quote: '\"' is the delimiter too; give another"),
@@ -165,7 +168,7 @@ def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -
         ),
         (
             ("data.order=time", "data.split.by=time", "data.split.test_from=soon"),
-            "data.split: 'soon' is no time; write 2026-03-31T12:00 or a number",
+            "data.split: 'soon' is not a time; write 2026-03-31T12:00 or a number",
         ),
         (
             (

@@ -172,7 +172,7 @@ def test_digest_is_the_same_in_another_process(load: Load, tmp_path: Path) -> No
     job = load("", "model.options={b=1, a=2}")
     file = tmp_path / "job.json"
     file.write_text(job.model_dump_json(), encoding="utf-8")
-    script = "import sys; from shadowsync.pipeline.config import load\n"
+    script = "import sys; from shadowsync.pipeline.jobfile import load\n"
     script += "print(load.load_resolved(sys.argv[1]).digest)"
     done = subprocess.run([sys.executable, "-c", script, file], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == job.digest

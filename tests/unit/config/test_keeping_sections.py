@@ -21,7 +21,7 @@ def load(folder: Path, text: str, *overrides: str) -> Job:
 def test_nothing_of_it_by_default(tmp_path: Path) -> None:
     job = load(tmp_path, "")
     assert job.start.checkpoint == ""
-    assert not job.validation.wanted
+    assert not job.validation.enabled
     assert (job.checkpoint.every_examples, job.checkpoint.every_seconds) == (0, 0.0)
 
 

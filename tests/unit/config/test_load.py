@@ -183,8 +183,8 @@ def test_resolved_job_moves_no_path(load: Load, tmp_path: Path, monkeypatch: pyt
     ("text", "said"),
     [
         ("{", "is not valid JSON (Expecting property name"),
-        ("[1]", "is no JSON object; give a run's job.json"),
-        ("3", "is no JSON object; give a run's job.json"),
+        ("[1]", "is not a JSON object; give a run's job.json"),
+        ("3", "is not a JSON object; give a run's job.json"),
         ("{}", "[data]: is missing; add it"),
         (
             json.dumps({"data": {"format": "parquet", "path": ["x"]}, "trainers": {}}),

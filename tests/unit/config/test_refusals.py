@@ -121,11 +121,11 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("codecs.center_down", '"bf"', "'bf' given; there are: float32, bfloat16, float16, int8, topk"),
         ("codecs.peers_up", '"top_k"', "'top_k' given; did you mean 'topk'?"),
         ("codecs.peers_down", '""', "'' given; there are: float32"),
-        ("codecs.vectors", '"int8"', "'int8' given; without error feedback only float32"),
+        ("codecs.vectors", '"int8"', "'int8' given; this link has no error feedback, use one of float32"),
         (
             "codecs.gradients",
             '"topk"',
-            "'topk' given; without error feedback only float32",
+            "'topk' given; this link has no error feedback, use one of float32",
         ),
         ("codecs.int8_block", "63", "63 given; input should be greater than or equal to 64"),
         ("codecs.int8_block", "65537", "65537 given; input should be less than or equal to 65536"),

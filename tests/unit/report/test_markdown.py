@@ -14,7 +14,7 @@ def test_the_answer_comes_first_and_names_its_model(full_report: Report) -> None
     assert head.startswith("# Run demo: finished although a node died\n")
     assert "NE 0.8123 on 100,000 held-out examples, of the center (easgd)" in head
     assert "85.4% of what the teacher" in head
-    assert "The ledger adds up. 2 dense updates died with a trainer." in head
+    assert "The ledger adds up. 2 dense updates were lost with a dead trainer." in head
     assert "10,234 examples/s" in head
 
 

@@ -53,7 +53,7 @@ def test_only_what_the_model_sees_is_needed(tmp_path: Path) -> None:
     file.write_text("price,other,tags,user\n3,a,x|y,u1\n,b,,u2\n")
     (rows,) = read(file, schema_of(), "other")
     assert rows.numbers.tolist() == [2, 3]
-    assert rows.places.tolist() == [0, 1]
+    assert rows.scored.tolist() == [0, 1]
     assert rows.examples.dense.tolist() == [[pytest.approx(np.log(4), rel=1e-6)], [0.0]]
     assert rows.examples.bags.lengths.tolist() == [[2, 0]]
     assert np.isnan(rows.labels).all()
@@ -66,7 +66,7 @@ def test_bad_rows_have_their_places_and_the_others_keep_theirs(tmp_path: Path) -
     file.write_text("\n".join(lines) + "\n")
     (rows,) = read(file, schema_of(), "price")
     assert rows.numbers.tolist() == [2, 3, 5, 6, 7], "a line without a character is no row"
-    assert rows.places.tolist() == [0, 3], "a label that is none takes no score away"
+    assert rows.scored.tolist() == [0, 3], "a label that is none takes no score away"
     assert sorted(rows.why) == [1, 2, 4]
     assert "3 columns, not 4" in rows.why[1]
     assert "price 'cheap'" in rows.why[2]
@@ -80,7 +80,7 @@ def test_a_block_of_bad_lines_only(tmp_path: Path) -> None:
     file.write_text("user,tags,price\na,b\na,b,c,d\n")
     (rows,) = read(file, schema_of(), "user")
     assert rows.numbers.tolist() == [2, 3]
-    assert len(rows.examples) == len(rows.places) == 0
+    assert len(rows.examples) == len(rows.scored) == 0
     assert sorted(rows.why) == [0, 1]
     assert rows.kept["user"].to_pylist() == [None, None]
 
@@ -145,7 +145,7 @@ def test_texts_where_training_read_integers_are_refused(
 ) -> None:
     schema = schema_of(INTEGERS, format="parquet", path="x.parquet")
     with pytest.raises(
-        DataError, match=rf"here: column '{column}' holds texts, and the model was trained on"
+        DataError, match=rf"here: column '{column}' holds texts, but the model was trained on"
     ):
         _rows(schema, pa.array(user), pa.array(tags))
     assert _rows(schema, pa.array([7]), pa.array([[1]])), "the control"

@@ -170,7 +170,7 @@ def test_a_header_above_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_follows_the_header_is_refused(checksummed: Callable[[bytes], bytes]) -> None:
     body = msgpack.packb(LOOKUP)
     for wrong in (body + b"\0", body[:-1], b"\xc1", struct.pack(">BI", 0xDD, 2**32 - 1)):
-        with pytest.raises(ProtocolError, match="no msgpack"):
+        with pytest.raises(ProtocolError, match="not msgpack"):
             decode([checksummed(wrong), ROWS])
 
 

@@ -51,6 +51,7 @@ def test_an_unknown_host_is_told_with_what_would_do(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ClusterError) as caught:
         own_address("tcp://coordinator:5555")
     assert str(caught.value) == (
-        "tcp://coordinator:5555: this host's address towards it cannot be found (Name or service not known); "
+        "tcp://coordinator:5555: this host's address on the route to it cannot be found "
+        "(Name or service not known); "
         "give the address that other hosts reach with --advertise"
     )

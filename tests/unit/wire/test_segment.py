@@ -15,8 +15,8 @@ import pytest
 from shadowsync.pipeline.wire.segment import (
     HEAD_BYTES,
     LARGEST_BYTES,
+    CreatedSegment,
     OpenedSegment,
-    OwnSegment,
     SegmentError,
     running_kernel,
 )
@@ -27,13 +27,13 @@ SIZE = HEAD_BYTES + 8192
 
 
 @pytest.fixture
-def own() -> Iterator[OwnSegment]:
-    made = OwnSegment(SIZE)
+def own() -> Iterator[CreatedSegment]:
+    made = CreatedSegment(SIZE)
     yield made
     made.close()
 
 
-def offer(own: OwnSegment, **changes: Any) -> dict[str, Any]:
+def offer(own: CreatedSegment, **changes: Any) -> dict[str, Any]:
     told = {
         "pid": os.getpid(),
         "descriptor": own.descriptor,
@@ -44,7 +44,7 @@ def offer(own: OwnSegment, **changes: Any) -> dict[str, Any]:
     return told | changes
 
 
-def test_what_one_side_writes_the_other_reads(own: OwnSegment) -> None:
+def test_what_one_side_writes_the_other_reads(own: CreatedSegment) -> None:
     other = OpenedSegment(**offer(own))
     ours, theirs = own.floats(HEAD_BYTES + 4, 5), other.floats(HEAD_BYTES + 4, 5)
     assert not theirs.any()
@@ -60,8 +60,8 @@ def test_what_one_side_writes_the_other_reads(own: OwnSegment) -> None:
     ("offset", "count"),
     [(0, 1), (HEAD_BYTES - 4, 1), (HEAD_BYTES + 2, 1), (HEAD_BYTES, 2049), (SIZE, 1), (-4, 1), (2**62, 1)],
 )
-def test_what_is_no_part_of_it_is_refused(own: OwnSegment, offset: int, count: int) -> None:
-    with pytest.raises(SegmentError, match=f"{count} floats at {offset} are no part of {SIZE} bytes"):
+def test_what_is_no_part_of_it_is_refused(own: CreatedSegment, offset: int, count: int) -> None:
+    with pytest.raises(SegmentError, match=f"{count} floats at {offset} are not within {SIZE} bytes"):
         own.floats(offset, count)
     assert own.floats(HEAD_BYTES, 2048).size == 2048
 
@@ -70,8 +70,8 @@ def test_what_is_no_part_of_it_is_refused(own: OwnSegment, offset: int, count: i
     ("changes", "why"),
     [
         ({"boot": "another"}, "on another machine"),
-        ({"token": "00" * 16}, "is of another process"),
-        ({"size_bytes": SIZE - 4096}, f"it has {SIZE} bytes, not {SIZE - 4096}"),
+        ({"token": "00" * 16}, "belongs to another process"),
+        ({"size_bytes": SIZE - 4096}, f"it has {SIZE} bytes, not a fixed size of {SIZE - 4096}"),
         ({"size_bytes": 0}, "its size is 0"),
         ({"size_bytes": LARGEST_BYTES + 1}, "its size is"),
         ({"descriptor": 987_654}, "cannot be opened"),
@@ -79,31 +79,31 @@ def test_what_is_no_part_of_it_is_refused(own: OwnSegment, offset: int, count: i
         ({"pid": -1}, "cannot be opened"),
     ],
 )
-def test_another_than_was_told_is_refused(own: OwnSegment, changes: dict[str, Any], why: str) -> None:
+def test_another_than_was_told_is_refused(own: CreatedSegment, changes: dict[str, Any], why: str) -> None:
     before = memory_descriptors()
     with pytest.raises(SegmentError, match=why):
         OpenedSegment(**offer(own, **changes))
     assert memory_descriptors() == before
 
 
-def test_a_file_with_a_name_is_not_opened(own: OwnSegment, tmp_path: Path) -> None:
+def test_a_file_with_a_name_is_not_opened(own: CreatedSegment, tmp_path: Path) -> None:
     named = tmp_path / "file"
     named.write_bytes(bytes.fromhex(own.token) + bytes(SIZE - 16))
     descriptor = os.open(named, os.O_RDWR)
     try:
-        with pytest.raises(SegmentError, match="is no memory of a worker"):
+        with pytest.raises(SegmentError, match="is not memory of a worker"):
             OpenedSegment(**offer(own, descriptor=descriptor))
     finally:
         os.close(descriptor)
 
 
-def test_memory_that_could_be_cut_is_refused(own: OwnSegment) -> None:
+def test_memory_that_could_be_cut_is_refused(own: CreatedSegment) -> None:
     """Whoever has it mapped would be killed by a signal."""
     descriptor = os.memfd_create("shadowsync-rows", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, SIZE)
         os.pwrite(descriptor, bytes.fromhex(own.token), 0)
-        with pytest.raises(SegmentError, match="for good"):
+        with pytest.raises(SegmentError, match="not a fixed size"):
             OpenedSegment(**offer(own, descriptor=descriptor))
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         OpenedSegment(**offer(own, descriptor=descriptor))
@@ -111,7 +111,7 @@ def test_memory_that_could_be_cut_is_refused(own: OwnSegment) -> None:
         os.close(descriptor)
 
 
-def test_its_size_is_for_good(own: OwnSegment) -> None:
+def test_its_size_is_for_good(own: CreatedSegment) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(own.descriptor, 0)
 
@@ -120,7 +120,7 @@ def test_nothing_is_left_and_arrays_keep_the_memory() -> None:
     before = memory_descriptors()
     values = None
     for _ in range(20):
-        own = OwnSegment(SIZE)
+        own = CreatedSegment(SIZE)
         other = OpenedSegment(**offer(own))
         own.floats(HEAD_BYTES, 4)[:] = 7
         values = other.floats(HEAD_BYTES, 4)

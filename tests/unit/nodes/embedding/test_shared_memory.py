@@ -35,7 +35,7 @@ from shadowsync.pipeline.wire.messages import (
 )
 from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.pipeline.wire.segment import HEAD_BYTES, OwnSegment, running_kernel
+from shadowsync.pipeline.wire.segment import HEAD_BYTES, CreatedSegment, running_kernel
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.leaks import memory_descriptors
@@ -162,7 +162,7 @@ class Offered:
     """Memory that the test offers to a node by itself."""
 
     def __init__(self, connection: Connection) -> None:
-        self.own = OwnSegment(HEAD_BYTES + 4096)
+        self.own = CreatedSegment(HEAD_BYTES + 4096)
         self._connection = connection
         self.values = self.own.floats(HEAD_BYTES, 1024)
         boot = running_kernel()
@@ -211,7 +211,7 @@ def test_a_place_that_is_none_is_refused_and_nothing_changes(offered: tuple[Shar
         for message in (lookup, push):
             answer = memory.ask(replace(message, offset=offset))
             assert isinstance(answer, Failure)
-            assert "are no part of" in answer.what
+            assert "are not within" in answer.what
     answer = memory.ask(replace(push, segment=2))
     assert isinstance(answer, Failure)
     for message in (lookup, push):
@@ -268,7 +268,7 @@ def test_what_was_offered_by_a_dead_process_is_let_go_of(offered: tuple[ShardSer
     service, memory = offered
     before = memory_descriptors()
     for number in range(1, 6):
-        other = OwnSegment(HEAD_BYTES + 4096)
+        other = CreatedSegment(HEAD_BYTES + 4096)
         offer = replace(memory.offer, segment=number, descriptor=other.descriptor, token=other.token)
         assert memory.ask(offer) == Attached(number, shared=True, why="")
         other.close()

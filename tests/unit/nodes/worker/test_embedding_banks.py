@@ -17,7 +17,7 @@ from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire.messages import Delivery, Failure, Push
-from shadowsync.pipeline.wire.row_codec import RowCoding
+from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.embedding_cluster import draw_rows
@@ -99,7 +99,7 @@ def test_a_push_whose_counts_do_not_fit_is_refused(
     rows = np.zeros(3, np.int32)
     floats = np.ones(4 + 6 + 4, np.float32)
     for counts in ((), (1, 1), (1, 1, 2), (2, 2, -1)):
-        connection.send(RowCoding(codecs).outgoing(Push(7, batch_id(0), 0, rows, floats, 1.0, counts)))
+        connection.send(RowCodec(codecs).outgoing(Push(7, batch_id(0), 0, rows, floats, 1.0, counts)))
         assert connection.socket.poll(10_000), "nothing came"
         answer = connection.receive()
         assert isinstance(answer, Failure)

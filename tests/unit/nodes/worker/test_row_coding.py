@@ -32,7 +32,7 @@ from shadowsync.pipeline.wire.messages import (
     Pushed,
     Vectors,
 )
-from shadowsync.pipeline.wire.row_codec import RowCoding
+from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.tables import make_tables
@@ -42,9 +42,9 @@ ROWS, DIM, LR = 40, 4, 0.5
 BATCH = BatchId(0, 0, 1, 1)
 
 
-def coding(up: str, down: str, dim: int = DIM) -> RowCoding:
+def coding(up: str, down: str, dim: int = DIM) -> RowCodec:
     codecs = LinkCodecs(make_codec(up), make_codec(down))
-    return RowCoding(codecs, lambda rows, counts, _: count_floats((dim,), rows, counts))
+    return RowCodec(codecs, lambda rows, counts, _: count_floats((dim,), rows, counts))
 
 
 def floats(rows: int) -> Float32Array:
