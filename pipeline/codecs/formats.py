@@ -101,7 +101,7 @@ class BFloat16(Codec):
         return bits.view("<f4")
 
 
-LARGEST = 65504.0
+FLOAT16_MAX = 65504.0
 
 
 class Float16(Codec):
@@ -120,7 +120,7 @@ class Float16(Codec):
             halves = values.astype("<f2")
         if np.isinf(halves).any():
             over = np.isinf(halves) & np.isfinite(values)
-            halves[over] = np.copysign(np.float16(LARGEST), values[over])
+            halves[over] = np.copysign(np.float16(FLOAT16_MAX), values[over])
         return halves.view(np.uint8)
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:

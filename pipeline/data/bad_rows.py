@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import DataError
 
-KEPT = 5
+SAMPLES_KEPT = 5
 TEXT_CHARACTERS = 80
 
 
@@ -38,7 +38,7 @@ class BadRows:
     Attributes:
         limit: how many are borne (`data.max_bad_rows`).
         count: how many there were.
-        first: the first KEPT of them.
+        first: the first SAMPLES_KEPT of them.
     """
 
     def __init__(self, limit: int) -> None:
@@ -52,14 +52,14 @@ class BadRows:
         Raises DataError when there are now more than `limit`.
         """
         self.count += 1
-        if len(self.first) < KEPT:
+        if len(self.first) < SAMPLES_KEPT:
             self.first.append(BadRow(path, line(), why, printable(text)))
         self._check(path)
 
     def add_all(self, others: BadRows) -> None:
         """Counts those that were counted elsewhere; raises as `add` does."""
         self.count += others.count
-        self.first += others.first[: KEPT - len(self.first)]
+        self.first += others.first[: SAMPLES_KEPT - len(self.first)]
         if others.first:
             self._check(others.first[-1].path)
 

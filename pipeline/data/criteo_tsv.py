@@ -65,7 +65,7 @@ def read_tsv(
         bad[fields.good[valid]] = False
         for line in np.flatnonzero(bad).tolist():
             text = block.buffer[fields.lines[line] : fields.lines[line + 1]].tobytes().rstrip(b"\r\n")
-            bad_rows.add(span.path, partial(line_number, lines_read + line), _why(text, shape), text)
+            bad_rows.add(span.path, partial(line_number, lines_read + line), _reason(text, shape), text)
         yield _examples(block, fields, shape, labels, dense, valid, tap)
         lines_read += len(fields.lines) - 1
 
@@ -124,7 +124,7 @@ def _labels(block: LineBlock, fields: _Fields) -> NDArray[np.uint8]:
     return labels
 
 
-def _why(text: bytes, shape: FeatureShape) -> str:
+def _reason(text: bytes, shape: FeatureShape) -> str:
     """What is wrong with a bad line."""
     fields = text.split(b"\t")
     if len(fields) != shape.columns:

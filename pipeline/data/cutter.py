@@ -15,7 +15,7 @@ from .shuffle import WindowMemory, row_order, windows
 from .span import Span
 
 
-def batches_of(
+def cut_into_batches(
     examples: Iterator[Examples],
     span: Span,
     *,
@@ -40,7 +40,7 @@ def batches_of(
     pieces: list[Examples] = []
     held = number = 0
     memory = memory or WindowMemory()
-    for piece in _pieces(examples, span, epoch, seed, batch, shuffle_window, memory):
+    for piece in _batch_pieces(examples, span, epoch, seed, batch, shuffle_window, memory):
         pieces.append(piece)
         held += len(piece)
         if held == batch:
@@ -50,7 +50,7 @@ def batches_of(
         yield _batch(BatchId(epoch, span.number, number, seed), pieces)
 
 
-def examples_of(
+def read_examples(
     span: Span, data_format: str, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None = None
 ) -> Iterator[Examples]:
     """The good rows of a span in file order, in chunks of any size.
@@ -65,7 +65,7 @@ def examples_of(
     raise DataError(f'data format "{data_format}" is not known', remedy="use criteo_tsv or parquet")
 
 
-def _pieces(
+def _batch_pieces(
     chunks: Iterator[Examples],
     span: Span,
     epoch: int,

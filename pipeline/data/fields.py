@@ -40,7 +40,7 @@ def is_number(kind: pa.DataType) -> bool:
     return any(check(kind) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
 
 
-def bytes_of(value: pa.Scalar) -> bytes:
+def display_bytes(value: pa.Scalar) -> bytes:
     """A value as it is shown to a user; texts of a file may be no UTF-8, and stay as they are."""
     if pa.types.is_dictionary(value.type):
         value = value.value
@@ -50,10 +50,10 @@ def bytes_of(value: pa.Scalar) -> bytes:
         return str(value).encode("utf-8", "replace")
     except UnicodeDecodeError:
         # A list with such a text.
-        return b"[" + b", ".join(bytes_of(item) for item in value) + b"]"
+        return b"[" + b", ".join(display_bytes(item) for item in value) + b"]"
 
 
-def numbers_of(column: pa.Array, missing: float) -> NDArray[np.float64]:
+def to_float64(column: pa.Array, missing: float) -> NDArray[np.float64]:
     """Integers, floats or booleans as float64 [n], `missing` for nulls."""
     if pa.types.is_null(column.type):
         return np.full(len(column), missing)
@@ -160,28 +160,28 @@ class TextRules:
         if self.strip:
             column = pc.ascii_trim_whitespace(column)
         gone = pc.is_in(column, value_set=pa.array(self.missing, column.type))
-        return _without(column, gone.to_numpy(zero_copy_only=False)) if gone.true_count else column
+        return _with_nulls(column, gone.to_numpy(zero_copy_only=False)) if gone.true_count else column
 
 
-def _without(column: pa.Array, gone: Mask) -> pa.Array:
+def _with_nulls(column: pa.Array, gone: Mask) -> pa.Array:
     """A text column with null where `gone`, over the same texts."""
-    kept = ~(gone | nulls(column))
+    kept = ~(gone | null_mask(column))
     valid = np.packbits(np.concatenate([np.zeros(column.offset, np.bool_), kept]), bitorder="little")
     _, offsets, texts = column.buffers()
     buffers = [pa.py_buffer(valid), offsets, texts]
     return pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
 
 
-def nulls(column: pa.Array) -> Mask:
+def null_mask(column: pa.Array) -> Mask:
     """bool [n]: which are null."""
     mask: Mask = column.is_null().to_numpy(zero_copy_only=False)
     return mask
 
 
-def numbers(column: pa.Array) -> Float64Array:
+def parse_number_column(column: pa.Array) -> Float64Array:
     """float64 [n] of a cleaned column: 0.0 for nulls, NaN for what is no finite decimal number."""
     if not is_text(column.type):
-        values = numbers_of(column, missing=0.0)
+        values = to_float64(column, missing=0.0)
     else:
         try:
             values = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
@@ -192,21 +192,21 @@ def numbers(column: pa.Array) -> Float64Array:
             values[lengths == 0] = np.nan
         if column.null_count:
             # Arrow's cast has NaN there.
-            values = np.where(nulls(column), 0.0, values)
+            values = np.where(null_mask(column), 0.0, values)
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def moments(column: pa.Array) -> Float64Array:
+def parse_times(column: pa.Array) -> Float64Array:
     """float64 [n] of a cleaned column: seconds since 1970 of times and dates, typed or in ISO 8601, without a
     zone UTC; numbers as they are; NaN for nulls and for everything else."""
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         values = _seconds(column)
     elif is_text(kind) or is_number(kind):
-        values = np.where(nulls(column), np.nan, numbers(column))
+        values = np.where(null_mask(column), np.nan, parse_number_column(column))
         if is_text(kind):
-            for at in np.flatnonzero(np.isnan(values) & ~nulls(column)).tolist():
-                values[at] = _moment(column[at].as_buffer().to_pybytes())
+            for at in np.flatnonzero(np.isnan(values) & ~null_mask(column)).tolist():
+                values[at] = _parse_time(column[at].as_buffer().to_pybytes())
     else:
         values = np.full(len(column), np.nan)
     return values
@@ -221,11 +221,11 @@ def _seconds(column: pa.Array) -> Float64Array:
     if unit == "ns":
         ticks, unit = ticks // 1000, "us"
     values: Float64Array = ticks * 86_400.0 if unit == "day" else ticks / _TICKS[unit]
-    values[nulls(column)] = np.nan
+    values[null_mask(column)] = np.nan
     return values
 
 
-def _moment(text: bytes) -> float:
+def _parse_time(text: bytes) -> float:
     try:
         at = datetime.fromisoformat(text.decode("ascii"))
     except ValueError:
@@ -233,7 +233,7 @@ def _moment(text: bytes) -> float:
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-def hashes(column: pa.Array, number: int) -> Uint64Array:
+def hash_ids(column: pa.Array, number: int) -> Uint64Array:
     """uint64 [n] of ids, texts or integers, of the empty text for nulls; `number` is the hash's `column`."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -245,11 +245,11 @@ def hashes(column: pa.Array, number: int) -> Uint64Array:
     filled = pc.fill_null(column, pa.scalar(0, column.type)) if column.null_count else column
     h = hash_integers(number, filled.to_numpy(zero_copy_only=False))
     if column.null_count:
-        h[nulls(column)] = hash_bytes(number, b"")
+        h[null_mask(column)] = hash_bytes(number, b"")
     return h
 
 
-def bags(
+def hash_bags(
     column: pa.Array, rules: TextRules, *, delimiter: str, max_ids: int, number: int
 ) -> tuple[Uint64Array, Int32Array]:
     """The bags of a cleaned column of delimited texts or of lists: hashes uint64 [N], lengths int32 [n].
@@ -263,12 +263,12 @@ def bags(
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     ids = rules.clean(column.flatten())
     owners = np.repeat(np.arange(len(column)), lengths)
-    here = ~nulls(ids)
+    here = ~null_mask(ids)
     before = np.concatenate([[0], np.cumsum(here)])
     first = before[np.cumsum(lengths) - lengths]
     here &= before[:-1] - first[owners] < max_ids
     kept = ids.filter(pa.array(here))
-    return hashes(kept, number), np.bincount(owners[here], minlength=len(column)).astype(np.int32)
+    return hash_ids(kept, number), np.bincount(owners[here], minlength=len(column)).astype(np.int32)
 
 
 def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
@@ -278,4 +278,6 @@ def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
         found = pc.is_in(text, value_set=pa.array(list(values), text.type))
         mask: Mask = found.to_numpy(zero_copy_only=False)
         return mask
-    return np.isin(numbers(column), np.array([float(value) for value in values])) & ~nulls(column)
+    return np.isin(parse_number_column(column), np.array([float(value) for value in values])) & ~null_mask(
+        column
+    )

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from ..config.data import ColumnSection, suggest
 from ..errors import DataError
 from .bad_rows import BadRows
-from .fields import hashes, is_number, is_text, nulls, numbers_of, plain_type
+from .fields import hash_ids, is_number, is_text, null_mask, plain_type, to_float64
 from .hashing import table_rows_of
-from .paths import opened, reading
+from .paths import open_for_arrow, read_errors
 from .record_schema import RecordSchema
 from .schema import LABEL, ColumnTap, Examples, FeatureShape, log_transform
 from .span import Span
@@ -87,7 +87,7 @@ def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
 
     Raises DataError when it is not one or has no rows, and what `check` raises.
     """
-    with reading(path), opened(path) as source, pq.ParquetFile(source) as file:
+    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
         check(file.schema_arrow)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         sizes = [
@@ -138,8 +138,8 @@ def parquet_rows(
     and what `columns` raises; errors of who uses the rows are left as they are.
     """
     with (
-        reading(span.path),
-        opened(span.path) as source,
+        read_errors(span.path),
+        open_for_arrow(span.path) as source,
         # With a buffer size pages are read as they are needed; without one, whole column chunks.
         pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file,
     ):
@@ -192,10 +192,10 @@ def rows_at_once(metadata: Any, groups: list[int]) -> int:
 def _examples(
     rows: Any, path: str, done: int, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None
 ) -> Examples:
-    labels = numbers_of(rows.column(LABEL), missing=np.nan)
+    labels = to_float64(rows.column(LABEL), missing=np.nan)
     dense = np.empty((shape.dense, len(rows)))
     for index, name in enumerate(shape.dense_names):
-        dense[index] = numbers_of(rows.column(name), missing=0.0)
+        dense[index] = to_float64(rows.column(name), missing=0.0)
     valid = (labels == 0) | (labels == 1)
     # A finite sum has finite terms only, and takes a fraction of the time.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -214,12 +214,12 @@ def _examples(
     tapped = {}
     for index, (name, count) in enumerate(zip(shape.categorical_names, shape.table_rows, strict=True)):
         # Column after column, so that one stays in the cache until it is a row of its table.
-        column_hashes = hashes(rows.column(name), index)
+        column_hashes = hash_ids(rows.column(name), index)
         table_rows[index] = table_rows_of(column_hashes[None], (count,))
         if tap is not None:
             tapped[name] = column_hashes[valid]
     if tap is not None:
-        tap.show(tapped, {name: nulls(rows.column(name))[valid] for name in shape.dense_names})
+        tap.show(tapped, {name: null_mask(rows.column(name))[valid] for name in shape.dense_names})
     if not valid.all():
         labels, dense, table_rows = labels[valid], dense[:, valid], np.compress(valid, table_rows, axis=1)
     return Examples(labels.astype(np.float32), np.ascontiguousarray(log_transform(dense).T), table_rows)

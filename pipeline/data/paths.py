@@ -22,12 +22,12 @@ def is_url(path: str) -> bool:
     return "://" in path and not path.startswith(_LOCAL)
 
 
-def absolute(pattern: str) -> str:
+def absolute_path(pattern: str) -> str:
     """A path or pattern that means the same in every working directory; a URL as it is."""
     return pattern if is_url(pattern) else os.path.abspath(pattern)
 
 
-def identity(path: str) -> str:
+def file_identity(path: str) -> str:
     """The same text for every name of one file: of this machine its path without links; a URL as it is."""
     return path if is_url(path) else os.path.realpath(path)
 
@@ -39,7 +39,7 @@ def suffix_of(path: str) -> str:
 
 
 @contextmanager
-def reading(path: str) -> Iterator[None]:
+def read_errors(path: str) -> Iterator[None]:
     """Makes the errors of reading `path` (of the system, a decompressor, or Arrow) a DataError.
 
     What a file system of fsspec raises is of any class, so for a URL every error is made one.
@@ -58,7 +58,7 @@ def reading(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Any]:
+def open_for_arrow(path: str) -> Iterator[Any]:
     """A file for Arrow: its path, or an open file of fsspec."""
     if not is_url(path):
         yield path
@@ -69,7 +69,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 @contextmanager
-def opened_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
+def open_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
     """A file to read bytes from, with `read`, `readinto` and `seek`, or with `forward` from its begin to its
     end only, which every web server can serve."""
     if not is_url(path):
@@ -82,7 +82,7 @@ def opened_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
         yield file
 
 
-def size_of(path: str) -> int | None:
+def file_size_bytes(path: str) -> int | None:
     """Its size in bytes, or None where the file system does not tell it."""
     if not is_url(path):
         return os.path.getsize(path)
@@ -95,7 +95,7 @@ def can_seek(path: str) -> bool:
     """Whether a part of the file can be read without what is before it."""
     if not is_url(path):
         return True
-    with reading(path), opened_raw(path) as file:
+    with read_errors(path), open_raw(path) as file:
         if not file.seekable():
             return False
         try:
@@ -107,7 +107,7 @@ def can_seek(path: str) -> bool:
         return True
 
 
-def matching(patterns: Sequence[str]) -> list[str]:
+def match_files(patterns: Sequence[str]) -> list[str]:
     """The files that any pattern names, sorted, each once. Raises DataError for one that names none."""
     found: dict[str, str] = {}
     for pattern in patterns:
@@ -119,27 +119,27 @@ def matching(patterns: Sequence[str]) -> list[str]:
         names = [local] if os.path.exists(local) else glob.glob(local, recursive=True)
         files = [name for name in names if os.path.isfile(name)]
         if not files:
-            raise _none(pattern, os.path.isdir(local))
+            raise _no_files(pattern, os.path.isdir(local))
         found.update((os.path.abspath(name), name) for name in files)
     return [found[key] for key in sorted(found)]
 
 
 def _matching_urls(pattern: str) -> list[str]:
-    with reading(pattern):
+    with read_errors(pattern):
         system, name = _system(pattern)
         if system.exists(name):
             if system.isdir(name) and not system.isfile(name):
-                raise _none(pattern, folder=True)
+                raise _no_files(pattern, folder=True)
             return [pattern]
         if "::" in pattern or not glob.has_magic(name):
-            raise _none(pattern, folder=False)
+            raise _no_files(pattern, folder=False)
         urls = [str(system.unstrip_protocol(found)) for found in system.glob(name)]
         if not urls:
-            raise _none(pattern, folder=False)
+            raise _no_files(pattern, folder=False)
         return urls
 
 
-def _none(pattern: str, folder: bool) -> DataError:
+def _no_files(pattern: str, folder: bool) -> DataError:
     return DataError(
         "is a folder" if folder else "matches no file",
         where=pattern,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..types import Int32Array
 from .batch import Bags
-from .records import Chunk
+from .records import RecordChunk
 from .schema import Examples
 
 # What a permutation is of, so that spans and rows with equal numbers do not get related ones.
@@ -154,34 +154,34 @@ class SortedRows:
     than `limit_bytes`.
     """
 
-    def __init__(self, chunks: Iterator[Chunk], limit_bytes: int, paths: Sequence[str]) -> None:
+    def __init__(self, chunks: Iterator[RecordChunk], limit_bytes: int, paths: Sequence[str]) -> None:
         examples, times = [], []
         held = rows = 0
         for chunk in chunks:
-            held += size_of_chunk(chunk)
+            held += chunk_bytes(chunk)
             rows += len(chunk.examples)
             if held > limit_bytes:
-                raise too_large(held, rows, limit_bytes, paths)
+                raise too_large_to_sort(held, rows, limit_bytes, paths)
             examples.append(chunk.examples)
             times.append(chunk.times)
         self._examples = Examples.join(examples)
         self._order = np.argsort(np.concatenate(times), kind="stable")
 
-    def chunks(self, start: int, stop: int) -> Iterator[Chunk]:
+    def chunks(self, start: int, stop: int) -> Iterator[RecordChunk]:
         """Rows start to stop - 1 in the order of time; their times are left out."""
         for first in range(start, stop, CHUNK_ROWS):
             rows = self._order[first : min(first + CHUNK_ROWS, stop)]
-            yield Chunk(self._examples.take(rows), np.zeros(0))
+            yield RecordChunk(self._examples.take(rows), np.zeros(0))
 
 
-def size_of_chunk(chunk: Chunk) -> int:
+def chunk_bytes(chunk: RecordChunk) -> int:
     """Bytes that a chunk has in memory, its times and its place in the order with it."""
     rows = chunk.examples
     arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths)
     return sum(array.nbytes for array in arrays) + 16 * len(rows)
 
 
-def too_large(held_bytes: int, rows: int, limit_bytes: int, paths: Sequence[str]) -> DataError:
+def too_large_to_sort(held_bytes: int, rows: int, limit_bytes: int, paths: Sequence[str]) -> DataError:
     """The error for input that is too large to be sorted in memory."""
     return DataError(
         f"is not sorted by time, and {rows} rows of about {held_bytes // max(rows, 1)} bytes each are "

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from ..errors import DataError
 from .bad_rows import printable
 from .parquet import IdClasses, check_click_columns, check_parquet, check_raw, row_groups
-from .paths import can_seek, matching, reading, size_of
+from .paths import can_seek, file_size_bytes, match_files, read_errors
 from .record_schema import RecordSchema
 from .schema import FeatureShape
 from .schema_check import check_groups, check_text
@@ -20,7 +20,7 @@ __all__ = ["Span", "plan_spans", "span_order"]
 
 _PEEK_BYTES = 1 << 16
 Shape: TypeAlias = FeatureShape | RecordSchema | None
-_Piece: TypeAlias = tuple[Literal["bytes", "stream", "row_groups"], int, int]
+_SpanBounds: TypeAlias = tuple[Literal["bytes", "stream", "row_groups"], int, int]
 
 
 def plan_spans(
@@ -41,8 +41,8 @@ def plan_spans(
     that is empty, cannot be read, is of another format, lacks columns, or has ids of another class.
     """
     spans: list[Span] = []
-    for path in matching(patterns):
-        for kind, start, stop in _pieces(path, data_format, span_bytes, shape, ids):
+    for path in match_files(patterns):
+        for kind, start, stop in _span_bounds(path, data_format, span_bytes, shape, ids):
             spans.append(Span(len(spans), path, kind, start, stop))
     return spans
 
@@ -55,19 +55,19 @@ def span_order(count: int, epoch: int, seed: int, shuffled: bool) -> list[int]:
     return permutation(count, SPANS, seed, epoch).tolist() if shuffled else list(range(count))
 
 
-def _pieces(
+def _span_bounds(
     path: str, data_format: str, span_bytes: int, shape: Shape, ids: IdClasses | None
-) -> Iterator[_Piece]:
+) -> Iterator[_SpanBounds]:
     if data_format == "parquet":
-        yield from _group_pieces(path, span_bytes, shape, ids)
+        yield from _row_group_bounds(path, span_bytes, shape, ids)
         return
     if data_format not in ("criteo_tsv", "csv", "tsv"):
         raise DataError(
             f'data format "{data_format}" is not known', remedy="use criteo_tsv, csv, tsv or parquet"
         )
     compressed = compression_of(path) is not None
-    with reading(path):
-        size = size_of(path)
+    with read_errors(path):
+        size = file_size_bytes(path)
     parted = not compressed and size is not None and can_seek(path)
     if size == 0:
         raise DataError("is empty", where=path, remedy="remove it from data.path, or fill it")
@@ -83,7 +83,9 @@ def _pieces(
         yield "bytes", index * size // count, (index + 1) * size // count
 
 
-def _group_pieces(path: str, span_bytes: int, shape: Shape, ids: IdClasses | None) -> Iterator[_Piece]:
+def _row_group_bounds(
+    path: str, span_bytes: int, shape: Shape, ids: IdClasses | None
+) -> Iterator[_SpanBounds]:
     def check(arrow: Any) -> None:
         check_raw(path, arrow)
         if isinstance(shape, RecordSchema):

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from ..config.data import SplitSection
 from .bad_rows import BadRows
 from .hashing import hash_bytes, mix64, mix_numbers
-from .records import Chunk
+from .records import RecordChunk
 from .span import Span
 
 _DRAW: Final = 3
 
 
-def drawn(span: Span, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
+def drawn_rows(span: Span, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
     """bool [count]: whether rows `first_row` on of a span are of its part.
 
     Each row's draw is a function of (split.seed, name of the file, start of the span, row): below
@@ -38,7 +38,9 @@ def drawn(span: Span, first_row: int, count: int, split: SplitSection) -> NDArra
     return mask
 
 
-def of_part(chunks: Iterator[Chunk], span: Span, split: SplitSection, first_row: int = 0) -> Iterator[Chunk]:
+def rows_of_part(
+    chunks: Iterator[RecordChunk], span: Span, split: SplitSection, first_row: int = 0
+) -> Iterator[RecordChunk]:
     """The rows of the span's part; all rows when it has none. `first_row`: the good rows of the span that are
     before the first chunk."""
     done = first_row
@@ -46,18 +48,20 @@ def of_part(chunks: Iterator[Chunk], span: Span, split: SplitSection, first_row:
         if not span.part:
             yield chunk
             continue
-        keep = np.flatnonzero(drawn(span, done, len(chunk.examples), split))
+        keep = np.flatnonzero(drawn_rows(span, done, len(chunk.examples), split))
         done += len(chunk.examples)
         yield chunk.take(keep)
 
 
-def of_range(chunks: Callable[[BadRows], Iterator[Chunk]], span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+def rows_of_range(
+    chunks: Callable[[BadRows], Iterator[RecordChunk]], span: Span, bad_rows: BadRows
+) -> Iterator[RecordChunk]:
     """Rows `span.first` to `span.last` - 1 of what `chunks` gives.
 
     Ranges that share a piece tell each of its bad rows once: a chunk's are told with the earliest of them
     that reads so far.
     """
-    gate = _Gate(bad_rows, told=span.first == 0)
+    gate = _BadRowFilter(bad_rows, told=span.first == 0)
     done = 0
     with closing(_generator(chunks(gate))) as source:
         for chunk in source:
@@ -73,11 +77,11 @@ def of_range(chunks: Callable[[BadRows], Iterator[Chunk]], span: Span, bad_rows:
                 return
 
 
-def _generator(chunks: Iterator[Chunk]) -> Generator[Chunk, None, None]:
+def _generator(chunks: Iterator[RecordChunk]) -> Generator[RecordChunk, None, None]:
     yield from chunks
 
 
-class _Gate(BadRows):
+class _BadRowFilter(BadRows):
     """Hands bad rows on, or not."""
 
     def __init__(self, inner: BadRows, *, told: bool) -> None:

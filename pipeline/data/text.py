@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..types import IndexArray, Uint8Array
 from .hashing import PADDING_BYTES
-from .paths import opened_raw, reading, suffix_of
+from .paths import open_raw, read_errors, suffix_of
 from .span import Span
 
 BLOCK_BYTES = 1 << 19
@@ -75,7 +75,7 @@ def compression_of(path: str) -> Compression | None:
     Raises DataError when the file's first bytes say something else, or it cannot be read.
     """
     named = _SUFFIXES.get(suffix_of(path))
-    with reading(path), opened_raw(path) as file:
+    with read_errors(path), open_raw(path) as file:
         head = file.read(8)
     found = _kind_of(head)
     if found != named and head:
@@ -90,7 +90,7 @@ def compression_of(path: str) -> Compression | None:
     return named
 
 
-class _Range:
+class _ByteRange:
     """The lines that begin in a byte range of a plain file; `readinto` gives 0 after the last of them."""
 
     def __init__(self, file: Any, span: Span) -> None:
@@ -134,11 +134,11 @@ class _Range:
 
 
 @contextmanager
-def _opened(span: Span) -> Iterator[_Readable]:
+def _open_span(span: Span) -> Iterator[_Readable]:
     compression = compression_of(span.path)
-    with opened_raw(span.path, forward=span.kind != "bytes") as file:
+    with open_raw(span.path, forward=span.kind != "bytes") as file:
         if span.kind == "bytes":
-            yield _Range(file, span)
+            yield _ByteRange(file, span)
         elif compression is None:
             yield file
         else:
@@ -165,7 +165,7 @@ def line_blocks(span: Span, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBloc
     memory = bytearray(MAX_LINE_BYTES + block_bytes + 1 + PADDING_BYTES)
     buffer, view = np.frombuffer(memory, np.uint8), memoryview(memory)
     held = 0
-    with reading(span.path), _opened(span) as source:
+    with read_errors(span.path), _open_span(span) as source:
         while count := source.readinto(view[held : held + block_bytes]):
             end = memory.rfind(b"\n", held, held + count) + 1
             held += count
@@ -183,7 +183,7 @@ def line_blocks(span: Span, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBloc
 def first_line(path: str) -> bytes:
     """The first line of a text file, without its end; DataError if it cannot be read or has none."""
     head = b""
-    with reading(path), _opened(Span(0, path, "stream", 0, 1)) as source:
+    with read_errors(path), _open_span(Span(0, path, "stream", 0, 1)) as source:
         buffer = memoryview(bytearray(1 << 16))
         while b"\n" not in head and (count := source.readinto(buffer)):
             head += buffer[:count].tobytes()
@@ -215,7 +215,7 @@ def _lines_before(span: Span) -> int:
 def count_newlines(path: str, stop: int) -> int:
     """How many newlines the first `stop` bytes of a plain file have; DataError if it cannot be read."""
     count, left = 0, stop
-    with reading(path), opened_raw(path) as file:
+    with read_errors(path), open_raw(path) as file:
         while left > 0 and (block := file.read(min(left, BLOCK_BYTES))):
             count += block.count(b"\n")
             left -= len(block)
@@ -226,7 +226,7 @@ _RETURN, _LINE_END = 13, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedLines:
     """The lines of a block.
 
     Attributes:
@@ -280,7 +280,7 @@ class LineParser:
             return text.split(self._delimiter)
         return next(csv.reader([text], delimiter=self._delimiter, quotechar=self._quote.decode()), [])
 
-    def parse(self, block: LineBlock) -> Parsed:
+    def parse(self, block: LineBlock) -> ParsedLines:
         """All lines of a block."""
         data = block.buffer[: block.stop]
         starts = np.concatenate([[0], np.flatnonzero(data == _LINE_END) + 1])
@@ -300,14 +300,14 @@ class LineParser:
             return "skip"
 
         if not len(data):
-            return Parsed({name: pa.array([], pa.string()) for name in self._wanted}, lines, bad, starts)
+            return ParsedLines({name: pa.array([], pa.string()) for name in self._wanted}, lines, bad, starts)
         options = pcsv.ReadOptions(
             use_threads=False, block_size=max(len(data), 1 << 16), column_names=self._names
         )
         table = pcsv.read_csv(pa.py_buffer(data), options, self._parse_options(skip), self._convert)
         columns = [column.combine_chunks() for column in table.columns]
         rows = np.delete(lines, ragged) if ragged else lines
-        return Parsed(dict(zip(self._wanted, columns, strict=True)), rows, bad, starts)
+        return ParsedLines(dict(zip(self._wanted, columns, strict=True)), rows, bad, starts)
 
     def _odd_lines(self, data: NDArray[np.uint8], starts: IndexArray) -> IndexArray:
         """Lines with a quote, or a return that does not end them, and lines without a character."""

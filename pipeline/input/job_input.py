@@ -9,15 +9,15 @@ import numpy as np
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch
-from ..data.cutter import batches_of, examples_of
+from ..data.cutter import cut_into_batches, read_examples
 from ..data.parquet import IdClasses
 from ..data.record_schema import RecordSchema
-from ..data.records import Chunk, read_records
+from ..data.records import RecordChunk, read_records
 from ..data.schema import ColumnTap, FeatureShape
 from ..data.shuffle import SortedRows, WindowMemory
 from ..data.span import Span
 from ..data.spans import plan_spans
-from ..data.split import of_part, of_range
+from ..data.split import rows_of_part, rows_of_range
 from .prepared import PreparedInput
 
 
@@ -64,7 +64,7 @@ class JobInput:
             return parts
         return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids)
 
-    def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+    def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         """The rows that a span means, in order: of its part, and of its range of rows.
 
         Where all rows are sorted, the bad ones of all of them are told with the span of the first row.
@@ -75,17 +75,17 @@ class JobInput:
             self._prepared.check_same(span)
         if span.kind == "sorted":
             return self._sorted_span(span, bad_rows)
-        return of_range(lambda told: self._of_part(span, told), span, bad_rows)
+        return rows_of_range(lambda told: self._of_part(span, told), span, bad_rows)
 
     def batches(
         self, span: Span, *, epoch: int, seed: int, batch: int, shuffle_window: int, bad_rows: BadRows
     ) -> Iterator[Batch]:
-        """The batches of a span, as `batches_of` has them; raises as `chunks` does."""
+        """The batches of a span, as `cut_into_batches` has them; raises as `chunks` does."""
         examples = (chunk.examples for chunk in self.chunks(span, bad_rows))
         # From span to span; a second iterator that runs at the same time finds none, and gets its own.
         memory = self._memory.pop() if self._memory else WindowMemory()
         try:
-            yield from batches_of(
+            yield from cut_into_batches(
                 examples,
                 span,
                 epoch=epoch,
@@ -97,19 +97,19 @@ class JobInput:
         finally:
             self._memory.append(memory)
 
-    def _of_part(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+    def _of_part(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         if self._prepared is not None and self._prepared.has(span):
             return self._prepared.chunks(span)
-        return of_part(self._raw(span, bad_rows), span, self._data.split)
+        return rows_of_part(self._raw(span, bad_rows), span, self._data.split)
 
-    def _raw(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+    def _raw(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         if isinstance(self._shape, RecordSchema):
             yield from read_records(span, self._shape, bad_rows)
             return
-        for examples in examples_of(span, self._data.format, self._shape, bad_rows, self._tap):
-            yield Chunk(examples, np.zeros(0))
+        for examples in read_examples(span, self._data.format, self._shape, bad_rows, self._tap):
+            yield RecordChunk(examples, np.zeros(0))
 
-    def _sorted_span(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+    def _sorted_span(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         rows = self._sorted_rows()
         if span.start == 0:
             bad_rows.add_all(self._sorted_bad)

@@ -15,8 +15,8 @@ from ..config.data import DataSection, seconds_of
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.parquet import IdClass
-from ..data.paths import identity
-from ..data.shuffle import size_of_chunk, too_large
+from ..data.paths import file_identity
+from ..data.shuffle import chunk_bytes, too_large_to_sort
 from ..data.span import PartName, Span
 from ..errors import DataError
 from .job_input import JobInput
@@ -57,7 +57,7 @@ def count_rows(
         rows = 0
         for chunk in source.chunks(span, bad_rows):
             rows += len(chunk.examples)
-            count.size_bytes += size_of_chunk(chunk)
+            count.size_bytes += chunk_bytes(chunk)
             if not len(chunk.times):
                 continue
             rising = bool((np.diff(chunk.times, prepend=latest) >= 0).all())
@@ -99,15 +99,15 @@ def plan_input(job: Job) -> InputPlan:
     validation, test = (
         source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
     )
-    check_apart({"path": files, "validation_path": validation, "eval_path": test})
+    check_disjoint({"path": files, "validation_path": validation, "eval_path": test})
     given = InputPlan([], validation, test, id_classes=source.ids.by_column)
     if data.order == "time":
         return _by_time(source, data, files, given)
     train = files
     if data.split.by == "fraction":
-        train = _drawn(files, "train")
-        validation = _drawn(files, "validation") if data.split.validation else validation
-        test = _drawn(files, "test") if data.split.test else test
+        train = _with_part(files, "train")
+        validation = _with_part(files, "validation") if data.split.validation else validation
+        test = _with_part(files, "test") if data.split.test else test
     given = replace(given, train=train, validation=validation, test=test)
     if not data.split.progressive:
         return given
@@ -115,9 +115,9 @@ def plan_input(job: Job) -> InputPlan:
     return _with_progressive(train, count.of_span, count.rows, data, given)
 
 
-def check_apart(parts: Mapping[str, Sequence[Span]]) -> None:
+def check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:
     """Raises DataError for a file that two keys of the data section name."""
-    files = {key: {identity(span.path): span.path for span in spans} for key, spans in parts.items()}
+    files = {key: {file_identity(span.path): span.path for span in spans} for key, spans in parts.items()}
     for (one, mine), (other, yours) in combinations(files.items(), 2):
         for name in sorted(mine.keys() & yours.keys())[:1]:
             raise DataError(
@@ -127,7 +127,7 @@ def check_apart(parts: Mapping[str, Sequence[Span]]) -> None:
             )
 
 
-def _drawn(spans: Sequence[Span], part: PartName) -> list[Span]:
+def _with_part(spans: Sequence[Span], part: PartName) -> list[Span]:
     return [replace(span, part=part) for span in spans]
 
 
@@ -138,7 +138,7 @@ def _by_time(source: JobInput, data: DataSection, files: list[Span], plan: Input
     spans, rows = files, count.of_span
     if not count.in_order:
         if count.size_bytes > data.sort_limit_bytes:
-            raise too_large(count.size_bytes, count.rows, data.sort_limit_bytes, data.path)
+            raise too_large_to_sort(count.size_bytes, count.rows, data.sort_limit_bytes, data.path)
         spans = _sorted_spans(files[0], count, data.span_bytes)
         rows = [span.stop - span.start for span in spans]
     ends = _ends(data, count)

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from ..config.job import Job
 from ..data.parquet import IdClass
-from ..data.paths import absolute, matching, reading, size_of
+from ..data.paths import absolute_path, file_size_bytes, match_files, read_errors
 from ..data.prepared.agreement import check_agreement, role_paths
-from ..data.prepared.manifest import Part, PreparedManifest, Role, in_folder, read_prepared
+from ..data.prepared.manifest import DataRole, PreparedManifest, PreparedPart, in_folder, read_prepared
 from ..data.prepared.part_reader import REMEDY, read_part
-from ..data.records import Chunk
+from ..data.records import RecordChunk
 from ..data.span import Span
-from ..data.split import of_part
+from ..data.split import rows_of_part
 from ..errors import DataError
 
 
@@ -29,7 +29,7 @@ class PreparedInput:
         self._job = job
         self._folder = job.data.prepared
         self._manifest: PreparedManifest | None = None
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, PreparedPart] = {}
 
     @property
     def id_classes(self) -> Mapping[str, IdClass]:
@@ -40,12 +40,12 @@ class PreparedInput:
         """Whether a span is a part of the folder, by its path."""
         return span.path.startswith(in_folder(self._folder, "")) and span.path in self._all()
 
-    def role_of(self, patterns: Sequence[str]) -> Role | None:
+    def role_of(self, patterns: Sequence[str]) -> DataRole | None:
         """The role whose files these patterns name in the job; None for other files."""
-        wanted = [absolute(pattern) for pattern in patterns]
+        wanted = [absolute_path(pattern) for pattern in patterns]
         return next((role for role, paths in role_paths(self._job.data).items() if paths == wanted), None)
 
-    def plan(self, role: Role) -> list[Span]:
+    def plan(self, role: DataRole) -> list[Span]:
         """The spans of a role. Compares the settings, and the size of every part.
 
         Raises JobFileError where the job is not what was prepared; DataError for a part that is absent or of
@@ -64,7 +64,7 @@ class PreparedInput:
 
         Raises DataError for a pattern that matches no file, and as `plan`.
         """
-        files = [absolute(file) for file in matching(patterns)]
+        files = [absolute_path(file) for file in match_files(patterns)]
         folder = in_folder(self._folder, "")
         if not all(file.startswith(folder) and file in self._all() for file in files):
             return []
@@ -82,20 +82,20 @@ class PreparedInput:
                 remedy="leave it alone while a job runs, and give all nodes the same folder",
             )
 
-    def chunks(self, span: Span) -> Iterator[Chunk]:
+    def chunks(self, span: Span) -> Iterator[RecordChunk]:
         """The rows of a span, or of its drawn part, in order; raises DataError as `read_part`."""
         part = self._all()[span.path]
         # Rows are drawn by the name of the source's file and where the source's span began.
         source = replace(span, path=part.source, start=part.start)
         chunks = read_part(span.path, part, self._read())
-        return of_part(chunks, source, self._job.data.split, part.first_row)
+        return rows_of_part(chunks, source, self._job.data.split, part.first_row)
 
-    def _span(self, number: int, part: Part) -> Span:
+    def _span(self, number: int, part: PreparedPart) -> Span:
         path = in_folder(self._folder, part.name)
         _check_size(path, part)
         return Span(number, path, "row_groups", 0, part.row_groups, prepared=self._read().digest)
 
-    def _all(self) -> dict[str, Part]:
+    def _all(self) -> dict[str, PreparedPart]:
         if not self._parts:
             self._parts = {in_folder(self._folder, part.name): part for part in self._read().parts}
         return self._parts
@@ -106,8 +106,8 @@ class PreparedInput:
         return self._manifest
 
 
-def _check_size(path: str, part: Part) -> None:
-    with reading(path):
-        size = size_of(path)
+def _check_size(path: str, part: PreparedPart) -> None:
+    with read_errors(path):
+        size = file_size_bytes(path)
     if size is not None and size != part.bytes:
         raise DataError(f"has {size} bytes, its manifest says {part.bytes}", where=path, remedy=REMEDY)

@@ -20,7 +20,7 @@ SAMPLED_SPANS = 4
 log = logging.getLogger(__name__)
 
 
-class UntoldRows(BadRows):
+class UnreportedBadRows(BadRows):
     """Bad rows that whoever reads all of the input will tell of."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[B
             seed=job.run.seed,
             batch=job.trainer.batch,
             shuffle_window=0,
-            bad_rows=UntoldRows(),
+            bad_rows=UnreportedBadRows(),
         )
         for batch in batches:
             yield batch

@@ -15,7 +15,7 @@ from torch import nn
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ParameterSlice:
     """Where one parameter lies in the flat buffer."""
 
     name: str
@@ -37,16 +37,16 @@ class FlatLayout:
     ALIGNMENT = 16
 
     def __init__(self, module: nn.Module) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[ParameterSlice] = []
         at = 0
         for name, parameter in module.named_parameters():
             if parameter.dtype != torch.float32:
                 raise TypeError(f"parameter {name} is {parameter.dtype}; a flat replica holds float32 only")
-            self.spans.append(Span(name, at, tuple(parameter.shape)))
+            self.spans.append(ParameterSlice(name, at, tuple(parameter.shape)))
             at += -(-parameter.numel() // self.ALIGNMENT) * self.ALIGNMENT
         self.numel = at
 
-    def views(self, flat: torch.Tensor) -> Iterator[tuple[Span, torch.Tensor]]:
+    def views(self, flat: torch.Tensor) -> Iterator[tuple[ParameterSlice, torch.Tensor]]:
         """Each parameter as a view of `flat`, float32 [numel]."""
         for span in self.spans:
             yield span, flat[span.start : span.start + span.numel].view(span.shape)
@@ -79,11 +79,11 @@ def digest_of(flat: torch.Tensor) -> str:
     return hashlib.sha256(flat.contiguous().numpy().data).hexdigest()
 
 
-_MULTIPLYING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_MATRIX_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Modules that read their `weight` in a product only, of which autocast rounds it in any case."""
 
 
-class RoundedMatrices:
+class BFloat16Weights:
     """A worker's bfloat16 copy of the weights of its linear and convolutional layers; all other parameters
     are used as they are, in float32, and rounded by autocast where that does it.
 
@@ -107,7 +107,7 @@ class RoundedMatrices:
         self._others: list[torch.Tensor] = []
         layout.attach(module, flat, gradient)
         parameters = dict(module.named_parameters())
-        rounded = set(_rounded(module))
+        rounded = set(_roundable_weights(module))
         for (span, value), (_, slope) in zip(layout.views(self._values), layout.views(gradient), strict=True):
             parameter = parameters[span.name]
             if parameter in rounded:
@@ -140,10 +140,10 @@ class RoundedMatrices:
                 to.zero_()
 
 
-def _rounded(module: nn.Module) -> Iterator[nn.Parameter]:
+def _roundable_weights(module: nn.Module) -> Iterator[nn.Parameter]:
     """Weights that nothing but one layer's product reads, as far as modules tell."""
     owners = Counter(p for own in module.modules() for p in own.parameters(recurse=False))
     for own in module.modules():
         # Of the class itself: what is derived from it may use its weight in some other way.
-        if type(own) in _MULTIPLYING and owners[own.weight] == 1:  # type: ignore[index]
+        if type(own) in _MATRIX_LAYERS and owners[own.weight] == 1:  # type: ignore[index]
             yield own.weight  # type: ignore[misc]

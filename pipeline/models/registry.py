@@ -35,7 +35,7 @@ from .built_in import DLRM, DCNv2, WideDeep
 _WHERE = "model.name"
 
 
-def load_own(name: str) -> Any:
+def load_custom_model(name: str) -> Any:
     """What the name stands for; raises JobFileError. A file is imported once in a process, by its path."""
     where, _, wanted = name.rpartition(":")
     try:
@@ -58,7 +58,7 @@ MODELS: dict[str, type[nn.Module]] = {"dcn_v2": DCNv2, "dlrm": DLRM, "wide_deep"
 # The keys of [model] that a model is made with, beside its options.
 WIDTHS = {"dcn_v2": ("top",), "dlrm": ("bottom", "top"), "wide_deep": ("top",)}
 # Of torch's own generator, which all threads share: from its seed to the last weight that is drawn.
-_DRAWING = threading.Lock()
+_generator_lock = threading.Lock()
 
 
 def build_model(job: Job) -> nn.Module:
@@ -85,7 +85,7 @@ def build_model(job: Job) -> nn.Module:
             f"{', '.join(arguments) or 'no options'}): {error}",
             where="model.options",
         ) from error
-    with _DRAWING:
+    with _generator_lock:
         generator = torch.random.get_rng_state()
         try:
             torch.manual_seed(job.run.seed)
@@ -110,7 +110,7 @@ def find_model(name: str) -> Callable[..., nn.Module]:
             where="model.name",
             remedy="write one of these, or package.module:Class or ./file.py:Class",
         )
-    found = load_own(name)
+    found = load_custom_model(name)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise JobFileError(f"{name!r} is no torch.nn.Module class", where="model.name")
     return found

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..data.prepared.manifest import Column
+from ..data.prepared.manifest import PreparedColumn
 from ..data.prepared.part_reader import ROW_GROUP_ROWS, STORED_TYPES, part_schema
-from ..data.records import Chunk
+from ..data.records import RecordChunk
 
 
 class PartWriter:
@@ -30,7 +30,7 @@ class PartWriter:
         row_groups: as many are complete after `close`.
     """
 
-    def __init__(self, path: Path, columns: Sequence[Column], order_digest: str) -> None:
+    def __init__(self, path: Path, columns: Sequence[PreparedColumn], order_digest: str) -> None:
         self._columns = columns
         self._schema = part_schema(columns, order_digest)
         # Opened here: Arrow takes some names of files for URLs.
@@ -41,7 +41,7 @@ class PartWriter:
         self.rows = 0
         self.row_groups = 0
 
-    def write(self, chunk: Chunk) -> None:
+    def write(self, chunk: RecordChunk) -> None:
         """Appends rows."""
         count = len(chunk.examples)
         if not count:
@@ -86,7 +86,7 @@ class PartWriter:
             write_statistics=False,
         )
 
-    def _table(self, chunk: Chunk) -> Any:
+    def _table(self, chunk: RecordChunk) -> Any:
         examples = chunk.examples
         dense = iter(np.ascontiguousarray(examples.dense.T))
         ids, bags = iter(examples.rows), iter(_lists(chunk))
@@ -113,7 +113,7 @@ def _repeats(column: Any) -> bool:
     return bool(distinct * width_bytes + 2 * len(values) <= width_bytes * len(values))
 
 
-def _lists(chunk: Chunk) -> list[Any]:
+def _lists(chunk: RecordChunk) -> list[Any]:
     """The bags of each table as an Arrow array."""
     bags, start, arrays = chunk.examples.bags, 0, []
     for lengths in bags.lengths:

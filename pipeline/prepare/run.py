@@ -13,17 +13,17 @@ from typing import ClassVar, TypeAlias
 from ..checkpoint.atomic_file import UNFINISHED, sync_directory, unwritable, whole_file
 from ..config.job import Job
 from ..data.bad_rows import BadRows
-from ..data.prepared.manifest import MANIFEST_NAME, ROLES, Part, PreparedManifest, Role
+from ..data.prepared.manifest import MANIFEST_NAME, ROLES, DataRole, PreparedManifest, PreparedPart
 from ..errors import DataError
-from .folder import Progress, clear_unfinished
+from .folder import SavedProgress, clear_unfinished
 from .part_writer import PartWriter, sha256_of
-from .source import Piece, TappedInput, TappedRows, columns_of_job
+from .source import SourcePiece, TappedInput, TappedRows, columns_of_job
 from .statistics import StatisticsCounter
 from .statistics_page import write_statistics
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PreparationStatus:
     """How far a preparation is: bytes of the source that are done, of all of them, and good rows."""
 
     bytes_done: int
@@ -31,7 +31,7 @@ class Told:
     rows: int
 
 
-Tell: TypeAlias = Callable[[Told], None]
+StatusCallback: TypeAlias = Callable[[PreparationStatus], None]
 
 
 class PreparationRun:
@@ -44,7 +44,9 @@ class PreparationRun:
 
     save_share: ClassVar[float] = 0.05
 
-    def __init__(self, job: Job, folder: Path, source: TappedInput, progress: Progress, tell: Tell) -> None:
+    def __init__(
+        self, job: Job, folder: Path, source: TappedInput, progress: SavedProgress, tell: StatusCallback
+    ) -> None:
         self._job, self._folder, self._source = job, folder, source
         self._progress, self._tell = progress, tell
         self._columns = columns_of_job(job)
@@ -53,21 +55,21 @@ class PreparationRun:
         row_bytes = 4 * sum(1 for column in self._columns)
         # A compressed file is one piece, whatever its size.
         self._stream_rows = max(1, job.data.span_bytes // row_bytes)
-        self._told = Told(0, 0, progress.rows)
+        self._told = PreparationStatus(0, 0, progress.rows)
         self._saved_at = self._saving_seconds = 0.0
 
-    def pieces(self, pieces: list[Piece]) -> None:
+    def pieces(self, pieces: list[SourcePiece]) -> None:
         """Takes up the work at the first piece that is not done."""
         sizes = _sizes_bytes(self._progress, pieces)
         for at, piece in enumerate(pieces):
-            self._told = Told(sum(sizes[:at]), sum(sizes), self._progress.rows)
+            self._told = PreparationStatus(sum(sizes[:at]), sum(sizes), self._progress.rows)
             if at >= self._progress.pieces:
                 self._piece(piece)
         self._save()
-        self._told = Told(sum(sizes), sum(sizes), self._progress.rows)
+        self._told = PreparationStatus(sum(sizes), sum(sizes), self._progress.rows)
         self._tell(self._told)
 
-    def _piece(self, piece: Piece) -> None:
+    def _piece(self, piece: SourcePiece) -> None:
         progress, span = self._progress, piece.span
         known = progress.bad_rows.get(piece.role)
         bad = BadRows(self._job.data.max_bad_rows)
@@ -98,7 +100,7 @@ class PreparationRun:
         self._saved_at = time.monotonic()
         self._saving_seconds = self._saved_at - began
 
-    def _part(self, piece: Piece, first_row: int, rows: Iterator[TappedRows]) -> int:
+    def _part(self, piece: SourcePiece, first_row: int, rows: Iterator[TappedRows]) -> int:
         """Writes one part; gives its rows."""
         number = sum(part.role == piece.role for part in self._progress.parts)
         path = self._folder / f"{piece.role}-{number:05d}.parquet"
@@ -114,7 +116,7 @@ class PreparationRun:
         finally:
             unfinished.unlink(missing_ok=True)
         span, progress = piece.span, self._progress
-        part = Part(
+        part = PreparedPart(
             name=path.name,
             role=piece.role,
             source=span.path,
@@ -132,7 +134,7 @@ class PreparationRun:
         self._told = replace(self._told, rows=progress.rows)
         return writer.rows
 
-    def _write(self, path: Path, role: Role, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
+    def _write(self, path: Path, role: DataRole, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
         """The rows as a file; gives its closed writer, and how many rows have label 1."""
         positives = 0
         writer = PartWriter(path, self._columns, self._digest)
@@ -169,16 +171,16 @@ class PreparationRun:
         with whole_file(self._folder / MANIFEST_NAME) as file:
             file.write(manifest.model_dump_json(indent=1).encode() + b"\n")
         clear_unfinished(self._folder, {part.name for part in progress.parts})
-        Progress.remove(self._folder)
+        SavedProgress.remove(self._folder)
         return manifest
 
 
-def _is_of(part: Part, piece: Piece) -> bool:
+def _is_of(part: PreparedPart, piece: SourcePiece) -> bool:
     span = piece.span
     return (part.role, part.source, part.start) == (piece.role, span.path, span.start)
 
 
-def _sizes_bytes(progress: Progress, pieces: list[Piece]) -> list[int]:
+def _sizes_bytes(progress: SavedProgress, pieces: list[SourcePiece]) -> list[int]:
     """Of each piece, as an equal share of its file."""
     files = {(file.path, file.role): file.bytes or 1 for file in progress.order.files}
     shares = Counter((piece.span.path, piece.role) for piece in pieces)

@@ -13,45 +13,47 @@ from ..config.data import ColumnSection
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.hashing import column_number
-from ..data.paths import is_url, reading, size_of
+from ..data.paths import file_size_bytes, is_url, read_errors
 from ..data.prepared.agreement import role_paths, row_settings
-from ..data.prepared.manifest import ROLES, Column, Order, Role, SourceFile
-from ..data.records import Chunk
+from ..data.prepared.manifest import ROLES, DataRole, PreparationSettings, PreparedColumn, SourceFile
+from ..data.records import RecordChunk
 from ..data.schema import LABEL, ColumnTap
 from ..data.span import Span
 from ..input.job_input import JobInput
-from ..input.plan import check_apart
+from ..input.plan import check_disjoint
 from ..types import Mask, Uint64Array
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SourcePiece:
     """A span of the source, and whose it is."""
 
-    role: Role
+    role: DataRole
     span: Span
 
 
-def plan_pieces(source: JobInput, job: Job) -> list[Piece]:
+def plan_pieces(source: JobInput, job: Job) -> list[SourcePiece]:
     """All spans of the job's input, those of training first; checks the files as a job's start does.
 
     Raises DataError as `JobInput.plan` does, and for a file that is in two roles.
     """
     data = job.data
-    paths: dict[Role, list[str]] = {
+    paths: dict[DataRole, list[str]] = {
         "train": data.path,
         "validation": data.validation_path,
         "test": data.eval_path,
     }
     spans = {role: source.plan(paths[role]) if paths[role] else [] for role in ROLES}
-    check_apart({"path": spans["train"], "validation_path": spans["validation"], "eval_path": spans["test"]})
-    return [Piece(role, span) for role in ROLES for span in spans[role]]
+    check_disjoint(
+        {"path": spans["train"], "validation_path": spans["validation"], "eval_path": spans["test"]}
+    )
+    return [SourcePiece(role, span) for role in ROLES for span in spans[role]]
 
 
-def order_of(job: Job, pieces: list[Piece]) -> Order:
+def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSettings:
     """The order that the job and its files make; raises DataError for a file that cannot be looked at."""
     files = {piece.span.path: piece.role for piece in pieces}
-    return Order(
+    return PreparationSettings(
         data=row_settings(job.data),
         tables={table.name: table.rows for table in job.tables},
         paths={role: role_paths(job.data).get(role, []) for role in ROLES},
@@ -60,13 +62,13 @@ def order_of(job: Job, pieces: list[Piece]) -> Order:
     )
 
 
-def _source_file(path: str, role: Role) -> SourceFile:
-    with reading(path):
+def _source_file(path: str, role: DataRole) -> SourceFile:
+    with read_errors(path):
         modified = None if is_url(path) else os.stat(path).st_mtime_ns
-        return SourceFile(path=path, role=role, bytes=size_of(path), modified_ns=modified)
+        return SourceFile(path=path, role=role, bytes=file_size_bytes(path), modified_ns=modified)
 
 
-def columns_of_job(job: Job) -> tuple[Column, ...]:
+def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
     """The columns of the parts, in their order: label, numbers, ids, bags, timestamp, weight."""
     sections = dict(job.data.columns) or _click_columns(job)
     rows = {table.name: table.rows for table in job.tables}
@@ -85,9 +87,9 @@ def _click_columns(job: Job) -> dict[str, ColumnSection]:
     return columns | {table.name: ColumnSection(kind="categorical") for table in job.tables}
 
 
-def _column(name: str, section: ColumnSection, rows: int | None) -> Column:
+def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColumn:
     stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64"}
-    return Column(
+    return PreparedColumn(
         name=name,
         kind=section.kind,
         source=section.source or name,
@@ -121,7 +123,7 @@ class TappedRows:
         bagged: the multi-hot columns, in the order of the bags.
     """
 
-    chunk: Chunk
+    chunk: RecordChunk
     hashes: Mapping[str, Uint64Array]
     missing: Mapping[str, Mask]
     bagged: tuple[str, ...]

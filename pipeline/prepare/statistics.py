@@ -28,11 +28,11 @@ MOST_COUNTED: Final = 1 << 16
 WAITING_VALUES: Final = 1 << 22
 
 
-class _Stated(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ColumnStatistics(_Stated):
+class ColumnStatistics(_FrozenModel):
     """What every column has.
 
     Attributes:
@@ -84,7 +84,7 @@ class IdStatistics(ColumnStatistics):
     longest: int
 
 
-class Statistics(_Stated):
+class Statistics(_FrozenModel):
     """The rows of training.
 
     Attributes:
@@ -110,7 +110,7 @@ def shared_rows(distinct: int, table_rows: int) -> float:
     return float(1.0 - (1.0 - 1.0 / table_rows) ** (distinct - 1)) if distinct > 1 else 0.0
 
 
-class _Counts:
+class _ValueCounts:
     """How often each value occurs.
 
     Attributes:
@@ -139,7 +139,7 @@ class _Counts:
         return {**arrays, "short": np.array([self.short])}
 
 
-class _Distinct:
+class _DistinctCounter:
     """How many different hashes there are, from those below a bound that falls as they become many.
 
     Adaptive sampling: Flajolet, On adaptive sampling, Computing 43 (1990). Hashes are taken to be even.
@@ -166,7 +166,7 @@ class _Distinct:
         return {"sample": self._sample.to_numpy(), "halvings": np.array([self._halvings])}
 
 
-class _Column:
+class _ColumnCounter:
     """Of one column int64 [4]: rows, rows without a value, labels of 1, labels of 1 without a value."""
 
     def __init__(self, saved: Arrays) -> None:
@@ -186,12 +186,12 @@ class _Column:
         }
 
 
-class _NumberColumn(_Column):
+class _NumberCounter(_ColumnCounter):
     def __init__(self, saved: Arrays) -> None:
         super().__init__(saved)
         # The sum, the least, the largest.
         self._moments = np.array(saved.get("moments", [0.0, np.inf, -np.inf]))
-        self._counts = _Counts(pl.Float64, _part(saved, "counts"))
+        self._counts = _ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
 
     def add(self, values: NDArray[np.float64], missing: NDArray[np.bool_], labels: Float32Array) -> None:
         self.add_presence(missing, labels)
@@ -207,7 +207,7 @@ class _NumberColumn(_Column):
 
     def saved(self) -> dict[str, NDArray[Any]]:
         arrays = {"presence": self.presence, "moments": self._moments}
-        return arrays | _named("counts", self._counts.saved())
+        return arrays | _with_prefix("counts", self._counts.saved())
 
     def statistics(self, name: str) -> NumberStatistics:
         values = int(self.presence[0] - self.presence[1])
@@ -234,7 +234,7 @@ class _NumberColumn(_Column):
         }
 
 
-class _IdColumn(_Column):
+class _IdCounter(_ColumnCounter):
     """Counts hashes of a column's values; `number` is the `column` that they were hashed with."""
 
     def __init__(self, number: int, limit: int, *, bagged: bool, saved: Arrays) -> None:
@@ -243,8 +243,8 @@ class _IdColumn(_Column):
         self._missing_hash = np.uint64(hash_bytes(number, b""))
         # All values, and the longest bag.
         self._sizes = np.array(saved.get("sizes", np.zeros(2)), np.int64)
-        self._counts = _Counts(pl.UInt64, _part(saved, "counts"))
-        self._distinct = _Distinct(limit, _part(saved, "distinct"))
+        self._counts = _ValueCounts(pl.UInt64, _without_prefix(saved, "counts"))
+        self._distinct = _DistinctCounter(limit, _without_prefix(saved, "distinct"))
 
     def add(
         self, hashes: NDArray[np.uint64], lengths: NDArray[np.int32] | None, labels: Float32Array
@@ -265,7 +265,11 @@ class _IdColumn(_Column):
 
     def saved(self) -> dict[str, NDArray[Any]]:
         arrays = {"presence": self.presence, "sizes": self._sizes}
-        return arrays | _named("counts", self._counts.saved()) | _named("distinct", self._distinct.saved())
+        return (
+            arrays
+            | _with_prefix("counts", self._counts.saved())
+            | _with_prefix("distinct", self._distinct.saved())
+        )
 
     def statistics(self, name: str, table_rows: int) -> IdStatistics:
         values, longest = self._sizes.tolist()
@@ -302,13 +306,13 @@ class StatisticsCounter:
         self._tables = job.tables
         self._bagged = [table.name for table in job.tables if table.pooling]
         self.counted = max(256, min(MOST_COUNTED, ALL_COUNTED // len(self._tables)))
-        self._numbers = {name: _NumberColumn(_part(saved, f"number {name}")) for name in dense}
+        self._numbers = {name: _NumberCounter(_without_prefix(saved, f"number {name}")) for name in dense}
         self._ids = {
-            table.name: _IdColumn(
+            table.name: _IdCounter(
                 column_number(table.name),
                 self.counted,
                 bagged=bool(table.pooling),
-                saved=_part(saved, f"id {table.name}"),
+                saved=_without_prefix(saved, f"id {table.name}"),
             )
             for table in self._tables
         }
@@ -334,9 +338,9 @@ class StatisticsCounter:
         self._count()
         arrays = {"totals": self._totals}
         for name, numbers in self._numbers.items():
-            arrays |= _named(f"number {name}", numbers.saved())
+            arrays |= _with_prefix(f"number {name}", numbers.saved())
         for name, ids in self._ids.items():
-            arrays |= _named(f"id {name}", ids.saved())
+            arrays |= _with_prefix(f"id {name}", ids.saved())
         return arrays
 
     def statistics(self) -> Statistics:
@@ -390,11 +394,11 @@ class StatisticsCounter:
         return found
 
 
-def _named(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+def _with_prefix(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
     return {f"{prefix}/{name}": values for name, values in arrays.items()}
 
 
-def _part(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
-    """What `_named` gave under this prefix."""
+def _without_prefix(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
+    """What `_with_prefix` gave under this prefix."""
     start = f"{prefix}/"
     return {name[len(start) :]: values for name, values in arrays.items() if name.startswith(start)}

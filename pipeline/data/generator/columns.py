@@ -18,8 +18,8 @@ from ..hashing import mix64, mix_numbers
 BLOCK_EXAMPLES: Final = 8_192
 LARGEST_COUNT: Final = 10_000_000
 
-Part = Literal["train", "eval", "calibration"]
-_PART_NUMBER: Final[dict[Part, int]] = {"train": 0, "eval": 1, "calibration": 2}
+LogPart = Literal["train", "eval", "calibration"]
+_PART_NUMBER: Final[dict[LogPart, int]] = {"train": 0, "eval": 1, "calibration": 2}
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class ClickColumns:
     chance: Float64Array
 
 
-def draw_block(seed: int, part: Part, block: int) -> ClickColumns:
+def draw_block(seed: int, part: LogPart, block: int) -> ClickColumns:
     """Rows `block * BLOCK_EXAMPLES` to the next block's first, a pure function of the arguments.
 
     Made from the raw 64-bit words of Philox, whose stream NumPy never changes. Any thread may call.

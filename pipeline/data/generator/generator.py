@@ -21,8 +21,8 @@ from .columns import BLOCK_EXAMPLES, ClickColumns, draw_block
 from .manifest import (
     GENERATOR_VERSION,
     MANIFEST_NAME,
-    Compression,
     DataFormat,
+    LogCompression,
     LogFile,
     LogManifest,
     PartManifest,
@@ -32,7 +32,7 @@ from .manifest import (
     write_manifest,
 )
 from .teacher import Teacher
-from .writer import TableMaker, open_writer, suffix_of
+from .writer import TableMaker, data_file_suffix, open_writer
 
 __all__ = ["LogManifest", "generate_log", "read_manifest"]
 
@@ -40,11 +40,11 @@ CHUNK_EXAMPLES: Final = 8 * BLOCK_EXAMPLES
 _DATA_FILE: Final = re.compile(r"\.?(train|eval)-\d{3,}\.(tsv(\.gz|\.zst)?|parquet)(\.partial)?")
 _LARGEST_SEED: Final = 2**63 - 1
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class _Order:
+class _LogRequest:
     """What was asked for, checked."""
 
     directory: Path
@@ -53,7 +53,7 @@ class _Order:
     seed: int
     data_format: DataFormat
     files: int
-    compression: Compression
+    compression: LogCompression
 
     def __post_init__(self) -> None:
         for name, given, least, most in (
@@ -66,7 +66,7 @@ class _Order:
                 raise JobFileError(f"{given} given", where=name, remedy=f"give {least} to {most}")
         for name, word, known in (
             ("data_format", self.data_format, get_args(DataFormat)),
-            ("compression", self.compression, get_args(Compression)),
+            ("compression", self.compression, get_args(LogCompression)),
         ):
             if word not in known:
                 raise JobFileError(f"{word!r} given", where=name, remedy=f"give one of {', '.join(known)}")
@@ -74,7 +74,7 @@ class _Order:
     def names(self, part: Literal["train", "eval"]) -> list[tuple[str, range]]:
         """The files of a part and the rows of each. The eval part is one file, or none without rows."""
         total, files = (self.examples, self.files) if part == "train" else (self.eval_examples, 1)
-        suffix = suffix_of(self.data_format, self.compression)
+        suffix = data_file_suffix(self.data_format, self.compression)
         return [
             (f"{part}-{file:03d}{suffix}", range(total * file // files, total * (file + 1) // files))
             for file in range(files if total else 0)
@@ -101,9 +101,9 @@ def generate_log(
     seed: int,
     data_format: DataFormat,
     files: int = 1,
-    compression: Compression = "none",
+    compression: LogCompression = "none",
     reuse: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> LogManifest:
     """Writes train-000..., eval-000... and, last of all and whole or not at all, log.json.
 
@@ -126,7 +126,7 @@ def generate_log(
         ResourceError: the disk is full.
         After an error or an interrupt the folder has no log.json, and none of the files begun.
     """
-    order = _Order(Path(directory), examples, eval_examples, seed, data_format, files, compression)
+    order = _LogRequest(Path(directory), examples, eval_examples, seed, data_format, files, compression)
     found = read_manifest_file(order.directory / MANIFEST_NAME) if reuse else None
     if found and order.is_met_by(found):
         return found.model_copy(update={"reused": True})
@@ -149,7 +149,7 @@ def generate_log(
 class _Generation:
     """One run of the generator: from an order to the files."""
 
-    def __init__(self, order: _Order, progress: Progress | None) -> None:
+    def __init__(self, order: _LogRequest, progress: ProgressCallback | None) -> None:
         self._order, self._progress = order, progress
         self._teacher = Teacher(order.seed)
         self._tables = TableMaker(order.seed)

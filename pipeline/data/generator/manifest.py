@@ -22,15 +22,15 @@ MANIFEST_NAME: Final = "log.json"
 GENERATOR_VERSION: Final = 1
 
 DataFormat = Literal["criteo_tsv", "parquet"]
-Compression = Literal["none", "gz", "zst"]
+LogCompression = Literal["none", "gz", "zst"]
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Stated(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LogFile(_Stated):
+class LogFile(_FrozenModel):
     """One data file: its name in the folder of the manifest, its examples and its size."""
 
     name: str
@@ -38,7 +38,7 @@ class LogFile(_Stated):
     bytes: Count
 
 
-class PartManifest(_Stated):
+class PartManifest(_FrozenModel):
     """A part of the log.
 
     Attributes:
@@ -62,7 +62,7 @@ class PartManifest(_Stated):
     bytes: Count
 
 
-class LogManifest(_Stated):
+class LogManifest(_FrozenModel):
     """A whole log: the parameters that it was made from, and what came of them.
 
     Attributes:
@@ -74,7 +74,7 @@ class LogManifest(_Stated):
     version: Annotated[int, Field(ge=1)]
     seed: Count
     data_format: DataFormat
-    compression: Compression
+    compression: LogCompression
     train: PartManifest
     eval: PartManifest
     reused: Annotated[bool, Field(exclude=True)] = False

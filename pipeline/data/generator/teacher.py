@@ -119,7 +119,9 @@ def _calibrate(parts: Float64Array) -> _Calibration:
     for _ in range(_HALVINGS):
         scale = (low + high) / 2
         chances = _sigmoid(_bias(raw, scale) + scale * raw)
-        if float(entropy(chances).mean()) > EXPECTED_NE * float(entropy(np.array(MEAN_LABEL))):
+        if float(expected_logloss(chances).mean()) > EXPECTED_NE * float(
+            expected_logloss(np.array(MEAN_LABEL))
+        ):
             low = scale
         else:
             high = scale
@@ -135,7 +137,7 @@ def _bias(raw: Float64Array, scale: float) -> float:
     return bias
 
 
-def entropy(chances: Float64Array) -> Float64Array:
+def expected_logloss(chances: Float64Array) -> Float64Array:
     """The expected logloss, in nats, of predicting labels by their true chances, strictly between 0 and 1."""
     result: Float64Array = -(chances * np.log(chances) + (1.0 - chances) * np.log1p(-chances))
     return result

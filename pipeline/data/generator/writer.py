@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from .columns import COUNT_COLUMNS, ID_COLUMNS, ClickColumns, ids_of_ranks
-from .manifest import Compression, DataFormat
+from .manifest import DataFormat, LogCompression
 
 _GZIP_LEVEL: Final = 6
-_PARQUET_CODEC: Final[dict[Compression, str]] = {"none": "none", "gz": "gzip", "zst": "zstd"}
+_PARQUET_CODEC: Final[dict[LogCompression, str]] = {"none": "none", "gz": "gzip", "zst": "zstd"}
 
 SCHEMA: Final = pa.schema(
     [pa.field("label", pa.int32(), nullable=False)]
@@ -61,7 +61,7 @@ def _hexadecimal(ids: NDArray[np.uint32]) -> Any:
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
-def suffix_of(data_format: DataFormat, compression: Compression) -> str:
+def data_file_suffix(data_format: DataFormat, compression: LogCompression) -> str:
     """The end of a data file's name. Parquet compresses inside, so its name does not tell."""
     if data_format == "parquet":
         return ".parquet"
@@ -69,7 +69,7 @@ def suffix_of(data_format: DataFormat, compression: Compression) -> str:
 
 
 @contextmanager
-def open_writer(path: Path, data_format: DataFormat, compression: Compression) -> Iterator[LogWriter]:
+def open_writer(path: Path, data_format: DataFormat, compression: LogCompression) -> Iterator[LogWriter]:
     """A writer of a new file, which is complete when the context ends. Raises OSError.
 
     Each table becomes one row group of Parquet. The bytes are a function of the tables alone: no times, no

@@ -12,16 +12,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import DataError
 from ..hashing import HASH_SEED, HASH_VERSION
-from ..paths import is_url, opened_raw, reading
+from ..paths import is_url, open_raw, read_errors
 from ..span import SpanKind
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT_VERSION: Final = 1
 HASH_NAME: Final = "splitmix64 of 8-byte words, multiply-shift"
 
-Role = Literal["train", "validation", "test"]
-ROLES: Final[tuple[Role, ...]] = ("train", "validation", "test")
-PATH_KEYS: Final[dict[Role, str]] = {"train": "path", "validation": "validation_path", "test": "eval_path"}
+DataRole = Literal["train", "validation", "test"]
+ROLES: Final[tuple[DataRole, ...]] = ("train", "validation", "test")
+PATH_KEYS: Final[dict[DataRole, str]] = {
+    "train": "path",
+    "validation": "validation_path",
+    "test": "eval_path",
+}
 """The key of [data] that names the files of each role."""
 
 Count = Annotated[int, Field(ge=0)]
@@ -29,11 +33,11 @@ _NAME = re.compile(r"[a-z]+-\d{5,}\.parquet")
 _AGAIN = "prepare it again, with --force"
 
 
-class _Stated(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Hash(_Stated):
+class HashSettings(_FrozenModel):
     """How ids became rows, see `pipeline.data.hashing`; the seed in hex."""
 
     name: str = HASH_NAME
@@ -41,16 +45,16 @@ class Hash(_Stated):
     seed: str = f"{HASH_SEED:#x}"
 
 
-class SourceFile(_Stated):
+class SourceFile(_FrozenModel):
     """A file that rows came from; `modified_ns` since 1970, None for a URL."""
 
     path: str
-    role: Role
+    role: DataRole
     bytes: Count | None
     modified_ns: int | None = None
 
 
-class Order(_Stated):
+class PreparationSettings(_FrozenModel):
     """What a preparation is of: two with equal orders make the same rows and the same parts.
 
     Attributes:
@@ -60,10 +64,10 @@ class Order(_Stated):
         span_bytes: `data.span_bytes`, by which the source was cut.
     """
 
-    hash: Hash = Hash()
+    hash: HashSettings = HashSettings()
     data: dict[str, Any]
     tables: dict[str, Annotated[int, Field(ge=1, lt=2**31)]]
-    paths: dict[Role, list[str]]
+    paths: dict[DataRole, list[str]]
     span_bytes: int
     files: tuple[SourceFile, ...]
 
@@ -74,7 +78,7 @@ class Order(_Stated):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Column(_Stated):
+class PreparedColumn(_FrozenModel):
     """A column of the parts, for readers without shadowsync.
 
     Attributes:
@@ -97,12 +101,12 @@ class Column(_Stated):
     pooling: str = ""
 
 
-class Part(_Stated):
+class PreparedPart(_FrozenModel):
     """One Parquet file: a bare name, and the piece of a source file whose good rows it has, from `first_row`
     of them on, in their order."""
 
     name: Annotated[str, Field(pattern=rf"^{_NAME.pattern}$")]
-    role: Role
+    role: DataRole
     source: str
     kind: SpanKind
     start: Count
@@ -114,17 +118,17 @@ class Part(_Stated):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class RoleSummary(_Stated):
+class RoleSummary(_FrozenModel):
     """The rows of a role, its bad ones, and the first of those in words."""
 
-    role: Role
+    role: DataRole
     rows: Count
     positives: Count
     bad_rows: Count
     bad_samples: tuple[str, ...] = ()
 
 
-class PreparedManifest(_Stated):
+class PreparedManifest(_FrozenModel):
     """A whole prepared folder.
 
     Attributes:
@@ -136,11 +140,11 @@ class PreparedManifest(_Stated):
     format: Literal["shadowsync-prepared"] = "shadowsync-prepared"
     version: Annotated[int, Field(ge=1)] = FORMAT_VERSION
     order_digest: str
-    order: Order
-    columns: tuple[Column, ...]
+    order: PreparationSettings
+    columns: tuple[PreparedColumn, ...]
     roles: tuple[RoleSummary, ...]
     id_classes: dict[str, Literal["text", "integer"]] = {}
-    parts: tuple[Part, ...]
+    parts: tuple[PreparedPart, ...]
     digest: str = ""
 
     @property
@@ -181,9 +185,9 @@ def read_prepared(folder: str) -> PreparedManifest:
             where=folder,
             remedy="call shadowsync prepare, which goes on where it stopped",
         )
-    with reading(path), opened_raw(path) as file:
+    with read_errors(path), open_raw(path) as file:
         text = file.read()
-    return manifest_of(text, path)
+    return parse_manifest(text, path)
 
 
 def source_files(files: list[str]) -> list[str]:
@@ -201,7 +205,7 @@ def source_files(files: list[str]) -> list[str]:
     return list(found)
 
 
-def manifest_of(text: bytes, where: str) -> PreparedManifest:
+def parse_manifest(text: bytes, where: str) -> PreparedManifest:
     """The manifest that `text` is; raises DataError as `read_prepared` does."""
     try:
         tree = json.loads(text)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from .request import Bags, BankLookup, Distinct, LookupPlan
+from .request import BankLookup, DistinctRows, LookupPlan, TableBags
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SplitTableRows:
     """The rows of one piece of a split table in a bank's answer.
 
     Attributes:
@@ -24,8 +24,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats:
-    """A `Distinct` on the device."""
+class DistinctIndices:
+    """A `DistinctRows` on the device."""
 
     which: torch.Tensor
     order: torch.Tensor
@@ -33,7 +33,7 @@ class Repeats:
 
 
 @dataclass(frozen=True, slots=True)
-class BankRoute:
+class BankIndices:
     """A `BankLookup` with its index tensors.
 
     Of the answer's vectors come first `single` for single rows, then, B each, those of the tables of `bags`.
@@ -45,13 +45,13 @@ class BankRoute:
     single: int
     examples: int
     batch: int
-    repeats: Repeats | None
+    repeats: DistinctIndices | None
     whole: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[SplitTableRows, ...]
     bags: tuple[int, ...]
 
 
-class Routes:
+class GatherIndices:
     """Of one batch. Used by the thread that trains it.
 
     Attributes:
@@ -75,13 +75,13 @@ class Routes:
         }
         self.nodes = [tuple(self._route(bank) for bank in request.banks) for request in requests]
 
-    def _route(self, bank: BankLookup) -> BankRoute:
+    def _route(self, bank: BankLookup) -> BankIndices:
         parts = [
-            Part(table, torch.from_numpy(positions).to(self.device))
+            SplitTableRows(table, torch.from_numpy(positions).to(self.device))
             for table, positions in zip(bank.cut, bank.positions, strict=True)
         ]
         share, distinct = bank.share, bank.distinct
-        return BankRoute(
+        return BankIndices(
             dim=share.dim,
             vectors=share.single + share.pieces * share.batch,
             single=share.single,
@@ -93,11 +93,11 @@ class Routes:
             bags=bank.bags,
         )
 
-    def _repeats(self, distinct: Distinct) -> Repeats:
+    def _repeats(self, distinct: DistinctRows) -> DistinctIndices:
         arrays = (distinct.which, distinct.order, distinct.begins)
-        return Repeats(*(torch.from_numpy(array).to(self.device) for array in arrays))
+        return DistinctIndices(*(torch.from_numpy(array).to(self.device) for array in arrays))
 
 
-def _divisor(bags: Bags, device: torch.device) -> torch.Tensor:
+def _divisor(bags: TableBags, device: torch.device) -> torch.Tensor:
     # An empty bag's sum is zeros, and stays that.
     return torch.from_numpy(bags.lengths).clamp(min=1).float()[:, None].to(device)

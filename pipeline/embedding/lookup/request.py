@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...types import Int32Array
+from ...types import IndexArray, Int32Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Distinct:
+class DistinctRows:
     """The distinct ones among S rows of a bank, and how to get from those to these and back.
 
     Ids have long tails: of a batch's rows only some are distinct, and the others need not travel.
@@ -30,11 +28,11 @@ class Distinct:
 
     rows: Int32Array
     which: Int32Array
-    order: NDArray[np.int64]
-    begins: NDArray[np.int64]
+    order: IndexArray
+    begins: IndexArray
 
     @classmethod
-    def of(cls, rows: Int32Array, tables: int = 0, batch: int = 0) -> Distinct:
+    def of(cls, rows: Int32Array, tables: int = 0, batch: int = 0) -> DistinctRows:
         """Of rows int32 [S], at least 0, the first of which are those of so many tables, `batch` each.
 
         No two tables have a row in common, nor one with what follows them, so each is sorted by itself.
@@ -54,9 +52,6 @@ class Distinct:
         which = np.empty(len(rows), np.int32)
         which[order] = np.repeat(numbers, np.diff(begins, append=len(rows)))
         return cls(keys[begins].astype(np.int32), which, order, begins)
-
-
-Places: TypeAlias = NDArray[np.int64]
 
 
 NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
@@ -161,15 +156,15 @@ class BankLookup:
     """
 
     share: BankShare
-    distinct: Distinct | None
+    distinct: DistinctRows | None
     whole: tuple[int, ...]
     cut: tuple[int, ...]
-    positions: tuple[Places, ...]
+    positions: tuple[IndexArray, ...]
     bags: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bags:
+class TableBags:
     """The bags of one table in one batch.
 
     Attributes:
@@ -210,7 +205,7 @@ class LookupPlan:
     rows: Int32Array
     batch: int
     banks: tuple[BankLookup, ...]
-    bags: dict[int, Bags]
+    bags: dict[int, TableBags]
     bag_lengths: Int32Array
 
     @property

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...types import Int32Array
+from ...types import IndexArray, Int32Array
 from ..placement.plan import Piece, TablePlan
-from .request import NO_BAG_LENGTHS, Bags, BankLookup, BankShare, Distinct, LookupPlan, Places
-from .vectors import Floats, Vectors
+from .request import NO_BAG_LENGTHS, BankLookup, BankShare, DistinctRows, LookupPlan, TableBags
+from .vectors import BatchEmbeddings, FloatBuffer
 
 
-class NodeTables:
+class NodeRequestBuilder:
     """Makes the requests to one node. It keeps nothing of a batch; any thread may call it.
 
     Args:
@@ -31,11 +31,11 @@ class NodeTables:
         self._node, self._distinct = node, distinct
         pieces = plan.pieces_of(node)
         self._banks = [
-            _BankTables(plan, [piece for piece in pieces if piece.bank == number], bank.dim, single)
+            _BankLayout(plan, [piece for piece in pieces if piece.bank == number], bank.dim, single)
             for number, bank in enumerate(plan.banks)
         ]
 
-    def request(self, rows: Int32Array, batch: int, bags: Mapping[int, Bags]) -> LookupPlan:
+    def request(self, rows: Int32Array, batch: int, bags: Mapping[int, TableBags]) -> LookupPlan:
         """The request for a batch.
 
         Args:
@@ -46,7 +46,7 @@ class NodeTables:
         banks, local, lengths = [], [], []
         for bank in self._banks:
             positions, single = bank.single(rows)
-            distinct = Distinct.of(single, len(bank.whole), batch) if self._distinct else None
+            distinct = DistinctRows.of(single, len(bank.whole), batch) if self._distinct else None
             asked = single if distinct is None else distinct.rows
             bag_rows, bag_lengths = bank.of_bags(bags)
             share = BankShare(
@@ -63,7 +63,7 @@ class NodeTables:
         return LookupPlan(self._node, np.concatenate(local), batch, tuple(banks), dict(bags), of_bags)
 
 
-class _BankTables:
+class _BankLayout:
     """One bank of the node."""
 
     def __init__(self, plan: TablePlan, pieces: list[Piece], dim: int, single: tuple[int, ...]) -> None:
@@ -85,7 +85,7 @@ class _BankTables:
         self.bags = tuple(piece.table for piece in self._bag_pieces)
         self._all = [plan.is_whole(piece) for piece in self._bag_pieces]
 
-    def single(self, rows: Int32Array) -> tuple[tuple[Places, ...], Int32Array]:
+    def single(self, rows: Int32Array) -> tuple[tuple[IndexArray, ...], Int32Array]:
         """For each piece of a split table which examples have their row in it, and the single rows, local to
         the bank, in the order that `BankLookup` states."""
         own = [rows[index] for index in self._piece_index]
@@ -101,7 +101,7 @@ class _BankTables:
             at += len(examples)
         return positions, out
 
-    def of_bags(self, bags: Mapping[int, Bags]) -> tuple[list[Int32Array], list[Int32Array]]:
+    def of_bags(self, bags: Mapping[int, TableBags]) -> tuple[list[Int32Array], list[Int32Array]]:
         """For each of `bags` the rows that are here, local to the bank, and int32 [B], how many each bag
         has of them."""
         rows, lengths = [], []
@@ -113,7 +113,7 @@ class _BankTables:
         return rows, lengths
 
 
-def _inside(piece: Piece, rows: Int32Array) -> Places:
+def _inside(piece: Piece, rows: Int32Array) -> IndexArray:
     """Which of a table's rows are in the piece: int64, ascending."""
     return np.flatnonzero((rows >= piece.start) & (rows < piece.stop))
 
@@ -141,7 +141,9 @@ class ShardRouter:
         single = tuple(number for number in range(len(plan.tables)) if number not in self._bagged)
         self._single = single
         self._row_limits = np.array([plan.tables[number].rows for number in single], np.uint32)
-        self._nodes = [NodeTables(plan, node, single, distinct=distinct) for node in range(plan.nodes)]
+        self._nodes = [
+            NodeRequestBuilder(plan, node, single, distinct=distinct) for node in range(plan.nodes)
+        ]
 
     def requests(
         self, rows: Int32Array, bag_rows: Int32Array = NO_ROWS, bag_lengths: Int32Array = NO_BAG_LENGTHS
@@ -169,7 +171,7 @@ class ShardRouter:
         bags = self._bags(bag_rows, bag_lengths, batch)
         return [node.request(rows, batch, bags) for node in self._nodes]
 
-    def _bags(self, bag_rows: Int32Array, lengths: Int32Array, batch: int) -> dict[int, Bags]:
+    def _bags(self, bag_rows: Int32Array, lengths: Int32Array, batch: int) -> dict[int, TableBags]:
         """By table: its bags."""
         if not self._bagged and not bag_rows.size and not lengths.size:
             return {}
@@ -180,13 +182,13 @@ class ShardRouter:
             raise ValueError(
                 f"bag_rows must be int32 [{lengths.sum(dtype=np.int64)}], the sum of bag_lengths"
             )
-        bags: dict[int, Bags] = {}
+        bags: dict[int, TableBags] = {}
         at = 0
         for table, own in zip(self._bagged, lengths, strict=True):
             part = bag_rows[at : at + int(own.sum(dtype=np.int64))]
             if part.size and part.view(np.uint32).max() >= self.plan.tables[table].rows:
                 self._refuse_rows(table)
-            bags[table] = Bags(part, own, self.plan.tables[table].pooling)
+            bags[table] = TableBags(part, own, self.plan.tables[table].pooling)
             at += len(part)
         return bags
 
@@ -196,9 +198,9 @@ class ShardRouter:
     def assemble(
         self,
         requests: Sequence[LookupPlan],
-        answers: Sequence[Floats],
+        answers: Sequence[FloatBuffer],
         device: torch.device | None = None,
-    ) -> Vectors:
+    ) -> BatchEmbeddings:
         """The embeddings of a batch from the nodes' answers.
 
         Args:
@@ -216,4 +218,4 @@ class ShardRouter:
             raise ValueError(
                 f"{len(answers)} answers to {len(requests)} requests, for {self.plan.nodes} nodes"
             )
-        return Vectors(requests, answers, len(self.plan.tables), device or torch.device("cpu"))
+        return BatchEmbeddings(requests, answers, len(self.plan.tables), device or torch.device("cpu"))

@@ -15,14 +15,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 from ...types import Float32Array
-from .gather_indices import BankRoute, Routes
+from .gather_indices import BankIndices, GatherIndices
 from .request import LookupPlan
 
-Floats: TypeAlias = NDArray[np.float32] | torch.Tensor | memoryview | bytearray | bytes
+FloatBuffer: TypeAlias = NDArray[np.float32] | torch.Tensor | memoryview | bytearray | bytes
 """Floats one after the other, of any shape: C-contiguous, 4-byte aligned."""
 
 
-def flat_floats(values: Floats, count: int, what: str) -> torch.Tensor:
+def flat_floats(values: FloatBuffer, count: int, what: str) -> torch.Tensor:
     """A float32 tensor [count] on the memory of `values`, copied only if that is read-only.
 
     Any thread may call this; `what` names the values in the ValueError that another size or type raises.
@@ -45,7 +45,7 @@ def flat_floats(values: Floats, count: int, what: str) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-class Vectors:
+class BatchEmbeddings:
     """One batch's embeddings. Used by the worker thread that trains the batch.
 
     Attributes:
@@ -59,7 +59,11 @@ class Vectors:
     """
 
     def __init__(
-        self, requests: Sequence[LookupPlan], answers: Sequence[Floats], tables: int, device: torch.device
+        self,
+        requests: Sequence[LookupPlan],
+        answers: Sequence[FloatBuffer],
+        tables: int,
+        device: torch.device,
     ) -> None:
         data = [
             flat_floats(answer, request.floats, f"the answer of embedding node {request.node}").to(
@@ -68,7 +72,7 @@ class Vectors:
             for request, answer in zip(requests, answers, strict=True)
         ]
         self.leaves: list[torch.Tensor] = [values.detach().requires_grad_() for values in data]
-        routes = Routes(requests, tables, device)
+        routes = GatherIndices(requests, tables, device)
         self._targets: list[Float32Array | None] = [None] * len(data)
         self.embeddings: list[torch.Tensor] = list(_join(routes, data, self._targets, self.leaves))
 
@@ -91,7 +95,7 @@ class Vectors:
 
 
 def _join(
-    routes: Routes,
+    routes: GatherIndices,
     data: Sequence[torch.Tensor],
     targets: list[Float32Array | None],
     leaves: Sequence[torch.Tensor],
@@ -110,7 +114,7 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        routes: Routes,
+        routes: GatherIndices,
         data: Sequence[torch.Tensor],
         targets: list[Float32Array | None],
         *_: torch.Tensor,
@@ -128,7 +132,7 @@ class _Join(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        routes: Routes = ctx.routes
+        routes: GatherIndices = ctx.routes
         of_tables = list(gradients)
         for table, divisor in routes.divisors.items():
             gradient = of_tables[table]
@@ -146,7 +150,7 @@ class _Join(torch.autograd.Function):
         return (None, None, None, *results)
 
 
-def _by_bank(node: Sequence[BankRoute], values: torch.Tensor) -> Iterator[tuple[BankRoute, torch.Tensor]]:
+def _by_bank(node: Sequence[BankIndices], values: torch.Tensor) -> Iterator[tuple[BankIndices, torch.Tensor]]:
     """Each bank's part of a node's floats, [vectors, dim]."""
     at = 0
     for route in node:
@@ -155,7 +159,7 @@ def _by_bank(node: Sequence[BankRoute], values: torch.Tensor) -> Iterator[tuple[
         at += size
 
 
-def _take(route: BankRoute, values: torch.Tensor, tables: dict[int, torch.Tensor]) -> None:
+def _take(route: BankIndices, values: torch.Tensor, tables: dict[int, torch.Tensor]) -> None:
     """Puts one bank's vectors where they belong: by table, [B, dim]."""
     single = values[: route.single]
     if route.repeats is not None:
@@ -176,7 +180,7 @@ def _take(route: BankRoute, values: torch.Tensor, tables: dict[int, torch.Tensor
         tables[table] = tables[table] + sums if table in tables else sums
 
 
-def _give(route: BankRoute, result: torch.Tensor, gradients: Sequence[torch.Tensor | None]) -> None:
+def _give(route: BankIndices, result: torch.Tensor, gradients: Sequence[torch.Tensor | None]) -> None:
     """Writes the gradients of one bank's vectors, float32 [vectors, dim], from those of the tables."""
     repeats, own = route.repeats, result[: route.single]
     single = own if repeats is None else result.new_empty(route.examples, route.dim)
@@ -195,7 +199,7 @@ def _give(route: BankRoute, result: torch.Tensor, gradients: Sequence[torch.Tens
 
 
 def _give_blocks(
-    route: BankRoute, tables: Sequence[int], result: torch.Tensor, gradients: Sequence[torch.Tensor | None]
+    route: BankIndices, tables: Sequence[int], result: torch.Tensor, gradients: Sequence[torch.Tensor | None]
 ) -> None:
     """Writes the gradients of tables that have a vector for each example here."""
     own = [gradients[table] for table in tables]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...config.tables import TableSettings
 from ...errors import ClusterError, JobFileError
-from .ranges import Range, fault_of, require_enough
+from .ranges import Range, check_enough_rows, find_split_fault
 from .split_by_rows import split_by_rows
 
 ROWS_LIMIT = 2**31
@@ -86,8 +86,8 @@ class TablePlan:
                 banks.
             ValueError: a row that is on no node or on two, or two ranges of a table on one node.
         """
-        require_enough(tables, nodes)
-        if fault := fault_of(tables, nodes, ranges):
+        check_enough_rows(tables, nodes)
+        if fault := find_split_fault(tables, nodes, ranges):
             raise ValueError(fault)
         wanted = [bank_of(table) for table in tables]
         banks = tuple(dict.fromkeys(wanted))
@@ -120,7 +120,7 @@ class TablePlan:
             raise _unusable(f"it cannot be read ({type(error).__name__}: {error})") from error
         if told != nodes:
             raise _unusable(f"it is for {told} embedding nodes, and the job has {nodes}")
-        if fault := fault_of(tables, nodes, ranges):
+        if fault := find_split_fault(tables, nodes, ranges):
             raise _unusable(fault)
         plan = cls.of_ranges(tables, nodes, ranges)
         if plan.digest != digest:

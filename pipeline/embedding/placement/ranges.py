@@ -22,7 +22,7 @@ class Range(NamedTuple):
     node: int
 
 
-def require_enough(tables: Sequence[TableSettings], nodes: int) -> None:
+def check_enough_rows(tables: Sequence[TableSettings], nodes: int) -> None:
     """Raises JobFileError if there are fewer rows than nodes, ValueError for tables that are none."""
     rows = [table.rows for table in tables]
     if not rows or min(rows) < 1 or min(table.dim for table in tables) < 1 or nodes < 1:
@@ -35,7 +35,7 @@ def require_enough(tables: Sequence[TableSettings], nodes: int) -> None:
         )
 
 
-def fault_of(tables: Sequence[TableSettings], nodes: int, ranges: Iterable[Range]) -> str:
+def find_split_fault(tables: Sequence[TableSettings], nodes: int, ranges: Iterable[Range]) -> str:
     """What is wrong with a split, in words; "" if every row of every table has one node, and no node has two
     ranges of one table."""
     expected = [0] * len(tables)

@@ -24,7 +24,7 @@ ENTRY_NS: Final = 15.0
 """Of one row of a push: sorting it, and finding where it begins."""
 
 
-class RowPrices(Protocol):
+class RowCostModel(Protocol):
     """What moving a row costs, in nanoseconds."""
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
@@ -33,17 +33,17 @@ class RowPrices(Protocol):
 
 
 @dataclass(frozen=True)
-class CountedPrices:
+class CountedRowCosts:
     """By bytes alone: the same on every machine and every day."""
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
-        """See `RowPrices.move`; the table's size does not matter."""
+        """See `RowCostModel.move`; the table's size does not matter."""
         del table_bytes
         return 10.0 + 0.1 * width_bytes
 
 
 @dataclass(frozen=True)
-class TimedPrices:
+class TimedRowCosts:
     """As this machine does it.
 
     Attributes:
@@ -53,7 +53,7 @@ class TimedPrices:
     grid: tuple[tuple[float, float], tuple[float, float]]
 
     @classmethod
-    def measure(cls, seconds: float, clock: Callable[[], float] = time.perf_counter) -> TimedPrices:
+    def measure(cls, seconds: float, clock: Callable[[], float] = time.perf_counter) -> TimedRowCosts:
         """Times random rows of two tables for about `seconds`, with 32 MiB of memory."""
         each = seconds / (len(TABLE_BYTES) * len(WIDTHS_BYTES))
         memory = np.zeros(TABLE_BYTES[1] // 4, np.float32)
@@ -64,7 +64,7 @@ class TimedPrices:
         return cls(((small[0], small[1]), (large[0], large[1])))
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
-        """See `RowPrices.move`: straight lines between, and beyond, what was timed."""
+        """See `RowCostModel.move`: straight lines between, and beyond, what was timed."""
         narrow, wide = WIDTHS_BYTES
         part = (width_bytes - narrow) / (wide - narrow)
         small, large = (max(1.0, low + (high - low) * part) for low, high in self.grid)
@@ -89,7 +89,7 @@ class TableCost:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class LookupTraffic:
     """What trainers ask for and send.
 
     Attributes:
@@ -101,8 +101,8 @@ class Traffic:
     float_bytes: float = 4.0
 
 
-def cost_of(
-    table: TableSettings, access: TableAccess, prices: RowPrices, traffic: Traffic | None = None
+def table_cost(
+    table: TableSettings, access: TableAccess, prices: RowCostModel, traffic: LookupTraffic | None = None
 ) -> TableCost:
     """From how a table is used, what moving a row costs, and what trainers ask for (all of it as float32, if
     that is not given).
@@ -110,7 +110,7 @@ def cost_of(
     A lookup reads each row of an example; a bag is summed, and goes over the wire as one vector. A push adds
     up the gradients of each row and reads and writes every distinct row of the batch once, with its state.
     """
-    traffic = traffic or Traffic()
+    traffic = traffic or LookupTraffic()
     whole = row_bytes(table.optimizer, table.dim, table.storage)
     row = whole - 4 * state_floats(table.optimizer, table.dim)
     once = traffic.distinct and not table.pooling

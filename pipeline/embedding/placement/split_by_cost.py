@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...config.tables import TableSettings
-from .ranges import Range, require_enough, row_bytes
+from .ranges import Range, check_enough_rows, row_bytes
 
 
 @dataclass(frozen=True)
@@ -112,19 +112,21 @@ def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], n
     Raises:
         JobFileError: fewer rows than nodes.
     """
-    require_enough(tables, nodes)
-    shares = [_Share(0, bytes_limit(tables, nodes)) for _ in range(nodes)]
+    check_enough_rows(tables, nodes)
+    shares = [_NodeLoad(0, bytes_limit(tables, nodes)) for _ in range(nodes)]
     mean = -(-sum(load.total for load in loads) // nodes)
     left, ranges = _place_whole(tables, loads, shares, mean)
-    line = [_Item(table, tables[table].rows, _width_bytes(tables[table]), loads[table]) for table in left]
+    line = [
+        _UnplacedTable(table, tables[table].rows, _width_bytes(tables[table]), loads[table]) for table in left
+    ]
     work, memory = sum(i.load.total for i in line), sum(i.rows * i.width_bytes for i in line)
     busy = [item for item in line if item.load.total * memory > item.rows * item.width_bytes * work]
-    ranges += _cut_line(busy, shares)
-    return ranges + _cut_line([item for item in line if item not in busy], shares)
+    ranges += _cut_over_nodes(busy, shares)
+    return ranges + _cut_over_nodes([item for item in line if item not in busy], shares)
 
 
 @dataclass
-class _Share:
+class _NodeLoad:
     """What a node has to do, in picoseconds an example, and what it has room for, in bytes."""
 
     load: int
@@ -132,7 +134,7 @@ class _Share:
 
 
 @dataclass(frozen=True)
-class _Item:
+class _UnplacedTable:
     """A table on the line."""
 
     table: int
@@ -142,7 +144,7 @@ class _Item:
 
 
 def _place_whole(
-    tables: Sequence[TableSettings], loads: Sequence[TableLoad], shares: list[_Share], mean: int
+    tables: Sequence[TableSettings], loads: Sequence[TableLoad], shares: list[_NodeLoad], mean: int
 ) -> tuple[list[int], list[Range]]:
     """Gives whole tables to nodes; the tables that fit nowhere, and the ranges of the others."""
     limit = shares[0].room_bytes
@@ -167,7 +169,7 @@ def _place_whole(
     return sorted(left), ranges
 
 
-def _cut_line(line: list[_Item], shares: list[_Share]) -> list[Range]:
+def _cut_over_nodes(line: list[_UnplacedTable], shares: list[_NodeLoad]) -> list[Range]:
     """A stretch of the line for each node, at the lowest level that holds all of it."""
     if not line:
         return []
@@ -192,7 +194,7 @@ def _cut_line(line: list[_Item], shares: list[_Share]) -> list[Range]:
     return ranges
 
 
-def _fill(line: list[_Item], shares: list[_Share], level: int) -> list[Range] | None:
+def _fill(line: list[_UnplacedTable], shares: list[_NodeLoad], level: int) -> list[Range] | None:
     """Each node in turn takes as much as it has room for below `level`; None if something is left."""
     ranges: list[Range] = []
     at, start = 0, 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from ...config.tables import TableSettings
-from .ranges import Range, require_enough, row_bytes
+from .ranges import Range, check_enough_rows, row_bytes
 
 
 def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:
@@ -22,7 +22,7 @@ def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:
 
     Raises JobFileError for fewer rows than nodes.
     """
-    require_enough(tables, nodes)
+    check_enough_rows(tables, nodes)
     rows = tuple(table.rows for table in tables)
     widths = _row_costs(tables)
     sizes = tuple(count * width for count, width in zip(rows, widths, strict=True))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...errors import CheckpointError
 from ...types import BatchId
 
-_Key = tuple[int, int, int]
+_SpanKey = tuple[int, int, int]
 
 
 class AppliedBatches:
@@ -28,7 +28,7 @@ class AppliedBatches:
     def __init__(self) -> None:
         # Ascending bounds [start0, stop0, start1, stop1, ...]: a number is in the set where an odd number of
         # bounds lies at or below it.
-        self._bounds: dict[_Key, list[int]] = {}
+        self._bounds: dict[_SpanKey, list[int]] = {}
         self._applied = 0
         self.repeats = 0
 

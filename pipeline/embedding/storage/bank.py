@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from ...types import Float32Array, Int32Array
+from ...types import Float32Array, IndexArray, Int32Array
 from ..placement.plan import Bank
 from ..placement.ranges import WEIGHTS
 from .optimizers import make_row_optimizer
 from .row_storage import RowArray, make_row_storage
-
-Places = NDArray[np.int64]
 
 
 class RowBank:
@@ -43,7 +40,7 @@ class RowBank:
         """ "weights" [rows, dim] and the optimizer's state [rows, ...] by name: the bank's own memory."""
         return {WEIGHTS: self.weights, **self._optimizer.state}
 
-    def lookup(self, rows: Int32Array, out: Float32Array, own: Places | None = None) -> None:
+    def lookup(self, rows: Int32Array, out: Float32Array, own: IndexArray | None = None) -> None:
         """Copies rows into `out`.
 
         Args:
@@ -61,7 +58,7 @@ class RowBank:
         out.view(whole)[own] = part.view(whole)
 
     def apply(
-        self, rows: Int32Array, gradients: torch.Tensor, places: Places | None, scale: float, key: int
+        self, rows: Int32Array, gradients: torch.Tensor, places: IndexArray | None, scale: float, key: int
     ) -> None:
         """Sums the gradients of each distinct row, in the order given, and lets the optimizer step it once.
 
@@ -75,7 +72,7 @@ class RowBank:
         if not len(rows):
             return
         with torch.inference_mode():
-            distinct, sums = _summed(rows, gradients, places)
+            distinct, sums = _sum_by_row(rows, gradients, places)
             self._storage.add(distinct, self._optimizer.step(distinct, sums, scale), key)
 
     def require(self, rows: Int32Array) -> None:
@@ -90,8 +87,8 @@ class RowBank:
             )
 
 
-def _summed(
-    rows: Int32Array, gradients: torch.Tensor, places: Places | None
+def _sum_by_row(
+    rows: Int32Array, gradients: torch.Tensor, places: IndexArray | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The distinct rows, int64 [M], ascending, and the sums of their gradients, float32 [M, dim]."""
     # Row and place in one number: numpy sorts numbers by vector instructions, but not by an index.

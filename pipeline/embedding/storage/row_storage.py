@@ -17,7 +17,7 @@ from .bf16_rows import WidenedRows, round_at_random, rounding_bits
 
 Number = TypeVar("Number", bound=np.generic)
 
-LINE_BYTES = 64
+CACHE_LINE_BYTES = 64
 """Of a line of the cache; a power of 2."""
 
 
@@ -39,10 +39,10 @@ class RowMemory(Generic[Number]):
         size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         # numpy's memory, since it asks the kernel for huge pages and torch's does not; zeros that are not
         # written take none of it.
-        space = np.zeros(size_bytes + LINE_BYTES, np.uint8)
-        start = -space.ctypes.data % LINE_BYTES
+        space = np.zeros(size_bytes + CACHE_LINE_BYTES, np.uint8)
+        start = -space.ctypes.data % CACHE_LINE_BYTES
         self.values: NDArray[Number] = space[start : start + size_bytes].view(dtype).reshape(shape)
-        self._whole = _as_whole(self.values)
+        self._whole = _as_row_values(self.values)
 
     def take(self, rows: NDArray[Any], out: NDArray[Number] | None = None) -> NDArray[Number]:
         """Copies of rows int32 or int64 [N], all in range, repeats allowed: [N, ...], in `out` if it is
@@ -52,17 +52,17 @@ class RowMemory(Generic[Number]):
 
     def put(self, rows: NDArray[np.int64], values: NDArray[Number]) -> None:
         """Writes `values`, [M, ...], C-contiguous, to rows int64 [M], all in range, distinct."""
-        np.put(self._whole, rows, _as_whole(values), mode="clip")
+        np.put(self._whole, rows, _as_row_values(values), mode="clip")
 
 
-def _as_whole(values: NDArray[Any]) -> NDArray[Any]:
+def _as_row_values(values: NDArray[Any]) -> NDArray[Any]:
     """A row as one value of so many bytes, [rows]: numpy then copies it at once."""
     if values.ndim == 1:
         return values
     return values.view(np.dtype((np.void, values.itemsize * values.shape[1])))[:, 0]
 
 
-LARGEST: Final = torch.finfo(torch.bfloat16).max
+BFLOAT16_MAX: Final = torch.finfo(torch.bfloat16).max
 
 BLOCK_BYTES: Final = 1 << 17
 """Of rows that are read, added to and written before the next are: these are then still in the second cache,
@@ -138,7 +138,7 @@ class BFloat16Rows:
         places = rows.numpy()
         steps += self._taken(places).float()
         # Of what is still larger, and finite, the rounding could make infinity.
-        steps.clamp_(-LARGEST, LARGEST)
+        steps.clamp_(-BFLOAT16_MAX, BFLOAT16_MAX)
         rounded = round_at_random(steps, rounding_bits(key, places, steps.shape[1]))
         self._memory.put(places, rounded.numpy().view(np.uint16))
 

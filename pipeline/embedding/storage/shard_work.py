@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding_bag
 
-from ...types import Float32Array, Int32Array
+from ...types import Float32Array, IndexArray, Int32Array
 from ..lookup.request import BankShare
-from .bank import Places, RowBank
+from .bank import RowBank
 
 
 def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: Float32Array) -> None:
@@ -58,7 +58,7 @@ class BankPart:
     rows: Int32Array
     lengths: Int32Array
 
-    def places(self) -> Places | None:
+    def places(self) -> IndexArray | None:
         """int64 [N]: which gradient each row gets; None for one each, in order."""
         if not self.share.pieces:
             return None
@@ -91,7 +91,7 @@ class LookupWork:
             single, bank = part.share.single, part.bank
             for rows, target in ((part.rows[:single], out[:single]), (part.rows[single:], bag_rows)):
                 if len(rows):
-                    bank.lookup(rows, target, None if lanes == 1 else _own(rows, lane, lanes))
+                    bank.lookup(rows, target, None if lanes == 1 else _positions_of_thread(rows, lane, lanes))
 
     def finish(self) -> None:
         """To be called by one thread when all lanes have run."""
@@ -132,7 +132,7 @@ class PushWork:
         ):
             rows = part.rows
             if lanes > 1:
-                own = _own(rows, lane, lanes)
+                own = _positions_of_thread(rows, lane, lanes)
                 rows, places = rows[own], own if places is None else places[own]
             part.bank.apply(rows, gradients, places, self._scale, key)
 
@@ -143,7 +143,7 @@ class PushWork:
 ShardWork = LookupWork | PushWork
 
 
-def _own(rows: Int32Array, lane: int, lanes: int) -> Places:
+def _positions_of_thread(rows: Int32Array, lane: int, lanes: int) -> IndexArray:
     """Which of the rows, all of them at least 0, are a lane's: int64, ascending."""
     numbers = rows.view(np.uint32)
     of_lane = numbers & np.uint32(lanes - 1) if lanes & (lanes - 1) == 0 else numbers % np.uint32(lanes)

@@ -12,7 +12,7 @@ from ...memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import BatchId, Float32Array, Int32Array
 from ..lookup.request import NO_BAG_LENGTHS, bank_shares, count_floats
-from ..lookup.vectors import Floats, flat_floats
+from ..lookup.vectors import FloatBuffer, flat_floats
 from ..placement.plan import Piece, TablePlan
 from ..placement.ranges import STORAGE_BYTES, WEIGHTS, row_bytes
 from .bank import RowBank
@@ -118,7 +118,7 @@ class ShardStore:
     def apply(
         self,
         rows: Int32Array,
-        gradients: Floats,
+        gradients: FloatBuffer,
         counts: Sequence[int] = (),
         lr_scale: float = 1.0,
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
@@ -130,7 +130,7 @@ class ShardStore:
     def push_work(
         self,
         rows: Int32Array,
-        gradients: Floats,
+        gradients: FloatBuffer,
         counts: Sequence[int] = (),
         lr_scale: float = 1.0,
         bag_lengths: Int32Array = NO_BAG_LENGTHS,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
-from shadowsync.pipeline.embedding.lookup.vectors import Floats
+from shadowsync.pipeline.embedding.lookup.vectors import FloatBuffer
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.tests.support.embedding_cluster import DrawnRows, EmbeddingCluster, PlainTables, draw_rows
 from shadowsync.tests.support.tables import make_table, make_tables
@@ -254,7 +254,7 @@ def test_answers_of_every_kind_give_the_same() -> None:
     cluster = EmbeddingCluster(tables, 2)
     requests, answers = cluster.ask(draw_rows(tables, BATCH, 2))
     wanted = cluster.router.assemble(requests, answers).embeddings
-    kinds: list[Sequence[Floats]] = [
+    kinds: list[Sequence[FloatBuffer]] = [
         [torch.from_numpy(answer) for answer in answers],
         [memoryview(bytearray(answer.tobytes())) for answer in answers],
         [answer.tobytes() for answer in answers],

@@ -19,7 +19,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.placement.ranges import Range
-from shadowsync.pipeline.embedding.placement.row_costs import TableCost, TimedPrices
+from shadowsync.pipeline.embedding.placement.row_costs import TableCost, TimedRowCosts
 from shadowsync.pipeline.errors import ClusterError, DataError
 from shadowsync.pipeline.input import sample as sample_module
 from shadowsync.pipeline.input.plan import plan_input
@@ -112,7 +112,7 @@ def test_a_deterministic_job_looks_at_no_clock(log: Path, monkeypatch: pytest.Mo
         raise AssertionError
 
     monkeypatch.setattr(placement_module, "take_sample", noted)
-    monkeypatch.setattr(TimedPrices, "measure", no_clock)
+    monkeypatch.setattr(TimedRowCosts, "measure", no_clock)
     assert found(job).record() == first.record()
     assert seconds == [None]
     with pytest.raises(AssertionError):
