@@ -1,4 +1,4 @@
-"""Where the vectors of a batch go, as index tensors on the device that computes."""
+"""Index tensors that place a batch's vectors, on the device that computes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from .request import BankLookup, DistinctRows, LookupPlan, TableBags
 
 @dataclass(frozen=True, slots=True)
 class SplitTableRows:
-    """The rows of one piece of a split table in a bank's answer.
+    """Hold which examples have their row in one piece of a split table.
+
+    One for each piece in a bank's reply.
 
     Attributes:
         table: its number.
-        examples: int64 [rows]: the example of each.
+        examples: int64 [rows]: the example of each row.
     """
 
     table: int
@@ -25,7 +27,7 @@ class SplitTableRows:
 
 @dataclass(frozen=True, slots=True)
 class DistinctIndices:
-    """A `DistinctRows` on the device."""
+    """Hold the index arrays of a `DistinctRows` as tensors on the device."""
 
     which: torch.Tensor
     order: torch.Tensor
@@ -34,10 +36,11 @@ class DistinctIndices:
 
 @dataclass(frozen=True, slots=True)
 class BankIndices:
-    """A `BankLookup` with its index tensors.
+    """Hold a `BankLookup` with its index tensors.
 
-    Of the answer's vectors come first `single` for single rows, then, B each, those of the tables of `bags`.
-    Of all `examples` single rows come first those of the tables of `whole`, B each, then those of `parts`.
+    The reply's vectors are: first `single` vectors of single rows, then B vectors of each table of `bags`.
+    The single rows of all `examples` are: first those of the tables of `whole`, B each, then those of
+    `parts`.
     """
 
     dim: int
@@ -45,21 +48,23 @@ class BankIndices:
     single: int
     examples: int
     batch: int
-    repeats: DistinctIndices | None
+    distinct: DistinctIndices | None
     whole: tuple[int, ...]
     parts: tuple[SplitTableRows, ...]
     bags: tuple[int, ...]
 
 
 class GatherIndices:
-    """Of one batch. Used by the thread that trains it.
+    """Hold the index tensors of one batch.
+
+    Used by the thread that trains the batch.
 
     Attributes:
-        nodes: for each node, its banks.
-        floats: for each node, how many floats its answer has.
+        nodes: for each node, the indices of its banks.
+        floats: for each node, how many floats its reply has.
         batch: B.
         tables: how many tables there are.
-        divisors: by table, for those whose bags give the mean: float32 [B, 1], by what each sum is divided.
+        divisors: by table with mean pooling: float32 [B, 1], by which each sum is divided.
         device: where the tensors are.
     """
 
@@ -73,9 +78,9 @@ class GatherIndices:
             for table, bags in requests[0].bags.items()
             if bags.pooling == "mean"
         }
-        self.nodes = [tuple(self._route(bank) for bank in request.banks) for request in requests]
+        self.nodes = [tuple(self._bank_indices(bank) for bank in request.banks) for request in requests]
 
-    def _route(self, bank: BankLookup) -> BankIndices:
+    def _bank_indices(self, bank: BankLookup) -> BankIndices:
         parts = [
             SplitTableRows(table, torch.from_numpy(positions).to(self.device))
             for table, positions in zip(bank.cut, bank.positions, strict=True)
@@ -87,17 +92,17 @@ class GatherIndices:
             single=share.single,
             examples=share.single if distinct is None else len(distinct.which),
             batch=self.batch,
-            repeats=None if distinct is None else self._repeats(distinct),
+            distinct=None if distinct is None else self._distinct_indices(distinct),
             whole=bank.whole,
             parts=tuple(parts),
             bags=bank.bags,
         )
 
-    def _repeats(self, distinct: DistinctRows) -> DistinctIndices:
+    def _distinct_indices(self, distinct: DistinctRows) -> DistinctIndices:
         arrays = (distinct.which, distinct.order, distinct.begins)
         return DistinctIndices(*(torch.from_numpy(array).to(self.device) for array in arrays))
 
 
 def _divisor(bags: TableBags, device: torch.device) -> torch.Tensor:
-    # An empty bag's sum is zeros, and stays that.
+    # The sum of an empty bag is zeros, so a divisor of 1 keeps it.
     return torch.from_numpy(bags.lengths).clamp(min=1).float()[:, None].to(device)

@@ -70,7 +70,7 @@ def test_every_row_has_one_node_that_has_room_and_is_not_overloaded(
 ) -> None:
     tables, loads = [table for table, _ in found], [load for _, load in found]
     if sum(table.rows for table in tables) < nodes:
-        with pytest.raises(JobFileError, match="nodes for"):
+        with pytest.raises(JobFileError, match="nodes are more than"):
             split_by_cost(tables, loads, nodes)
         return
     ranges = split_by_cost(tables, loads, nodes)
