@@ -1,4 +1,4 @@
-"""From a span to its batches, the same ones whenever and wherever it is read (contract 7)."""
+"""From a span to its batches, which are the same whenever and wherever it is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cut_into_batches(
     shuffle_window: int,
     memory: WindowMemory | None = None,
 ) -> Iterator[Batch]:
-    """Yields the batches of a span's examples, numbered from 0.
+    """Yield the batches of a span's examples, numbered from 0.
 
     Its good rows, in file order, are permuted within consecutive windows of `shuffle_window` rows (0: not at
     all) by an order made from (seed, epoch, span.number, number of the window), then cut into batches of
@@ -33,19 +33,19 @@ def cut_into_batches(
     new, C-contiguous, and never written again. Memory: about two windows, of 4 * (1 + D + T) bytes a row, and
     a few MiB, whatever the file.
 
-    One thread may use the iterator; many may run at once, each with a `memory` of its own, which may have
-    been that of another before. A batch may be yielded before a later row of its
-    span fails. Raises as `examples` does.
+    One thread may use the iterator; many iterators may run at once, each with a `memory` of its own, which
+    an earlier iterator may have used. A batch may be yielded before a later row of its span fails. Raises
+    as `examples` does.
     """
     pieces: list[Examples] = []
-    held = number = 0
+    pending = number = 0
     memory = memory or WindowMemory()
     for piece in _batch_pieces(examples, span, epoch, seed, batch, shuffle_window, memory):
         pieces.append(piece)
-        held += len(piece)
-        if held == batch:
+        pending += len(piece)
+        if pending == batch:
             yield _batch(BatchId(epoch, span.number, number, seed), pieces)
-            pieces, held, number = [], 0, number + 1
+            pieces, pending, number = [], 0, number + 1
     if pieces:
         yield _batch(BatchId(epoch, span.number, number, seed), pieces)
 
@@ -53,10 +53,10 @@ def cut_into_batches(
 def read_examples(
     span: Span, data_format: str, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None = None
 ) -> Iterator[Examples]:
-    """The good rows of a span in file order, in chunks of any size.
+    """Yield the good rows of a span in file order, in chunks of any size.
 
     Raises DataError for a file that cannot be read or has another shape, and past the limit of `bad_rows`,
-    which one thread may use. `tap` is shown each chunk.
+    which one thread may use. `tap` receives each chunk.
     """
     if data_format == "parquet":
         return read_parquet(span, shape, bad_rows, tap=tap)
@@ -74,7 +74,10 @@ def _batch_pieces(
     shuffle_window: int,
     memory: WindowMemory,
 ) -> Iterator[Examples]:
-    """The rows in their order, in pieces with arrays of their own: none goes beyond the end of a batch."""
+    """Yield the rows in order, in pieces that end at the ends of batches.
+
+    Each piece has arrays of its own.
+    """
     done = 0
     if not shuffle_window:
         for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Where input files lie: paths of this machine, and URLs of any file system that fsspec knows."""
+"""Paths of input files: on this machine, and URLs of fsspec's file systems."""
 
 from __future__ import annotations
 
@@ -18,31 +18,39 @@ _LOCAL = ("file://", "local://")
 
 
 def is_url(path: str) -> bool:
-    """Whether `path` is for fsspec; "file://" is taken as a path of this machine."""
+    """Return whether `path` is for fsspec; "file://" is a path of this machine."""
     return "://" in path and not path.startswith(_LOCAL)
 
 
 def absolute_path(pattern: str) -> str:
-    """A path or pattern that means the same in every working directory; a URL as it is."""
+    """Return a path or pattern that does not depend on the working directory.
+
+    A URL is returned as it is.
+    """
     return pattern if is_url(pattern) else os.path.abspath(pattern)
 
 
 def file_identity(path: str) -> str:
-    """The same text for every name of one file: of this machine its path without links; a URL as it is."""
+    """Return one text for every name of the same file.
+
+    The path without links; a URL as it is.
+    """
     return path if is_url(path) else os.path.realpath(path)
 
 
 def suffix_of(path: str) -> str:
-    """The last suffix of a file's name, in small letters, such as ".gz"."""
+    """Return the last suffix of a file's name, in lower case, such as ".gz"."""
     name = urlsplit(path).path if is_url(path) else path
     return PurePosixPath(name).suffix.lower()
 
 
 @contextmanager
 def read_errors(path: str) -> Iterator[None]:
-    """Makes the errors of reading `path` (of the system, a decompressor, or Arrow) a DataError.
+    """Turn the errors of reading `path` into a DataError.
 
-    What a file system of fsspec raises is of any class, so for a URL every error is made one.
+    Errors of the system, a decompressor, or Arrow.
+
+    File systems of fsspec raise errors of any class, so for a URL every error becomes a DataError.
     """
     try:
         yield
@@ -59,7 +67,7 @@ def read_errors(path: str) -> Iterator[None]:
 
 @contextmanager
 def open_for_arrow(path: str) -> Iterator[Any]:
-    """A file for Arrow: its path, or an open file of fsspec."""
+    """Open a file for Arrow: its path, or an open file of fsspec."""
     if not is_url(path):
         yield path
         return
@@ -70,8 +78,10 @@ def open_for_arrow(path: str) -> Iterator[Any]:
 
 @contextmanager
 def open_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
-    """A file to read bytes from, with `read`, `readinto` and `seek`, or with `forward` from its begin to its
-    end only, which every web server can serve."""
+    """Open a file to read bytes with `read`, `readinto` and `seek`.
+
+    With `forward` it is read from start to end only, which every web server supports.
+    """
     if not is_url(path):
         with open(path, "rb", buffering=0) as file:
             yield file
@@ -83,7 +93,7 @@ def open_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
 
 
 def file_size_bytes(path: str) -> int | None:
-    """Its size in bytes, or None where the file system does not tell it."""
+    """Return a file's size in bytes; None if the file system does not state it."""
     if not is_url(path):
         return os.path.getsize(path)
     system, name = _system(path)
@@ -92,7 +102,7 @@ def file_size_bytes(path: str) -> int | None:
 
 
 def can_seek(path: str) -> bool:
-    """Whether a part of the file can be read without what is before it."""
+    """Return whether a part of the file can be read without what is before it."""
     if not is_url(path):
         return True
     with read_errors(path), open_raw(path) as file:
@@ -108,7 +118,10 @@ def can_seek(path: str) -> bool:
 
 
 def match_files(patterns: Sequence[str]) -> list[str]:
-    """The files that any pattern names, sorted, each once. Raises DataError for one that names none."""
+    """Return the files that any pattern matches, sorted, each once.
+
+    Raises DataError for a pattern that matches none.
+    """
     found: dict[str, str] = {}
     for pattern in patterns:
         if is_url(pattern):

@@ -1,4 +1,4 @@
-"""A schema of the job file in force: from the columns of a chunk to examples, and what is wrong in it."""
+"""A job file's schema: from the columns of a chunk to examples and faults."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from .schema import ColumnTap, Examples, log_transform
 
 @dataclass(frozen=True, slots=True)
 class ColumnFault:
-    """A column and the rows, bool [n], that are bad for its sake: their values are what `wanted` says.
+    """Hold a column and its bad rows, bool [n], with what their values are.
 
-    `wanted` goes on after "is" and "are".
+    `wanted` completes a sentence after "is" or "are".
     """
 
     name: str
@@ -42,10 +42,10 @@ class ColumnFault:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A chunk of rows, the bad ones among them.
+    """Hold a chunk of rows, bad rows included.
 
     Attributes:
-        examples: of all n rows; those of bad rows mean nothing.
+        examples: of all n rows; the values of bad rows are meaningless.
         times: float64 [n], the timestamps; [0] without such a column.
         faults: of each column that has bad rows, in the order of the schema.
         bad: bool [n], whether any fault has the row.
@@ -57,24 +57,26 @@ class Records:
     bad: Mask
 
     def good(self) -> tuple[Examples, Float64Array]:
-        """The examples and times of the rows that are not bad."""
+        """Return the examples and times of the rows that are not bad."""
         if not self.bad.any():
             return self.examples, self.times
         keep = np.flatnonzero(~self.bad)
         return self.examples.take(keep), self.times[keep] if len(self.times) else self.times
 
 
-# Of weights up to here the sum over any batch, and their products with the loss, are finite in float32.
+# With weights up to this the sum over any batch, and products with the loss, are finite in float32.
 MAX_WEIGHT = 1e30
 
 
 class RecordSchema:
-    """The columns of a job with the rows of their tables. One thread at a time.
+    """Parse a job's columns into rows of their tables.
+
+    One thread at a time.
 
     Args:
         data: with `columns`.
         table_rows: of each of `data.table_columns`.
-        tap: is shown the good rows of each chunk.
+        tap: receives the good rows of each chunk.
 
     Raises JobFileError for an expression that cannot be used.
     """
@@ -93,22 +95,25 @@ class RecordSchema:
                     raise JobFileError(f"data.columns.{name}.expression: {error}") from error
 
     def source_of(self, name: str) -> str:
-        """The file's name of a column."""
+        """Return the file's name of a column."""
         return self.data.columns[name].source or name
 
     @property
     def sources(self) -> list[str]:
-        """The columns of the file that are used, each once."""
+        """Return the columns of the file that are used, each once."""
         used = [name for name, column in self.data.columns.items() if column.kind != "ignored"]
         return list(dict.fromkeys(self.source_of(name) for name in used))
 
     @property
     def places(self) -> list[str]:
-        """The columns of a file without a header, in order."""
+        """Return the columns of a file without a header, in order."""
         return [name for name, column in self.data.columns.items() if column.source in ("", name)]
 
     def records(self, raw: Mapping[str, pa.Array]) -> Records:
-        """The rows of a chunk; `raw` has the file's columns by name, texts or of Parquet's types."""
+        """Return the rows of a chunk.
+
+        `raw` has the file's columns by name, texts or of Parquet's types.
+        """
         columns = {name: self.rules.clean(array) for name, array in raw.items()}
         count = len(next(iter(columns.values())))
         parser = _ChunkParser(self, columns, count)
@@ -154,7 +159,7 @@ def _table_rows(ids: list[tuple[Uint64Array, int]], count: int) -> Int32Array:
 
 
 class _ChunkParser:
-    """One chunk's columns on their way; collects the faults."""
+    """Parse one chunk's columns, and collect the faults."""
 
     def __init__(self, schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> None:
         self._schema, self._columns, self._count = schema, columns, count
@@ -170,7 +175,7 @@ class _ChunkParser:
         self.faults.append(ColumnFault(name, self._schema.source_of(name), wanted, rows))
 
     def label(self, name: str, section: ColumnSection, expression: LabelExpression | None) -> Float64Array:
-        """1.0 or 0.0."""
+        """Return labels, 1.0 or 0.0."""
         column = self._column(name)
         missing = null_mask(column)
         if section.positive:
@@ -207,7 +212,7 @@ class _ChunkParser:
         return np.nan_to_num(labels)
 
     def dense(self, name: str, section: ColumnSection) -> Float32Array:
-        """The number that a model sees; 0.0 where it is missing."""
+        """Return the numbers that a model sees; 0.0 where missing."""
         column = self._column(name)
         missing = self._missing[name] = null_mask(column)
         if section.transform == "time":
@@ -223,12 +228,12 @@ class _ChunkParser:
         return seen
 
     def ids(self, name: str) -> Uint64Array:
-        """Hashes of ids; a missing one is the empty text, which has a row like any other."""
+        """Return hashes of ids; a missing one is the empty text, with a row like any other."""
         self._hashes[name] = hash_ids(self._column(name), column_number(name))
         return self._hashes[name]
 
     def bags(self, name: str, section: ColumnSection) -> tuple[Uint64Array, Int32Array]:
-        """Hashes and lengths."""
+        """Return hashes and lengths of bags."""
         found = hash_bags(
             self._column(name),
             self._schema.rules,
@@ -240,7 +245,7 @@ class _ChunkParser:
         return found
 
     def show(self, tap: ColumnTap, good: Mask) -> None:
-        """Shows the rows that are good, once all columns are read."""
+        """Give the good rows to `tap`, once all columns are read."""
         tap.show(
             {
                 name: h[np.repeat(good, self._bag_lengths[name]) if name in self._bag_lengths else good]
@@ -250,13 +255,13 @@ class _ChunkParser:
         )
 
     def times(self, name: str) -> Float64Array:
-        """Seconds since 1970, or whatever its numbers count."""
+        """Return seconds since 1970, or what the column's numbers count."""
         values = parse_times(self._column(name))
         self._fault(name, "not in seconds or ISO 8601", np.isnan(values))
         return values
 
     def weights(self, name: str) -> Float64Array:
-        """Sample weights, 0 to MAX_WEIGHT."""
+        """Return sample weights, 0 to MAX_WEIGHT."""
         column = self._column(name)
         values = np.where(null_mask(column), np.nan, parse_number_column(column))
         self._fault(name, "below 0 or not numeric", ~(values >= 0))

@@ -1,4 +1,7 @@
-"""Chunks of records from files with a schema, text or Parquet, and what becomes of their bad rows."""
+"""Chunks of records from files with a schema, text or Parquet.
+
+Bad rows are reported to `BadRows`.
+"""
 
 from __future__ import annotations
 
@@ -20,34 +23,39 @@ from .schema_check import columns_of, delimiter_of
 from .span import Span
 from .text import LineBlock, LineParser, ParsedLines, line_blocks, line_numbers, without_first_line
 
-# Each column is some calls into Arrow, which cost as much as a hundred rows.
+# Each column needs some calls into Arrow, which cost as much as a hundred rows.
 RECORD_BLOCK_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
 class RecordChunk:
-    """Good rows in file order, with their times, float64 [n], or [0] without a timestamp column."""
+    """Hold good rows in file order, with their times.
+
+    Times are float64 [n], or [0] without a timestamp column.
+    """
 
     examples: Examples
     times: Float64Array
 
     def slice(self, start: int, stop: int) -> RecordChunk:
-        """Rows start to stop - 1."""
+        """Return rows start to stop - 1."""
         return RecordChunk(self.examples.slice(start, stop), self.times[start:stop])
 
     def take(self, rows: NDArray[np.intp]) -> RecordChunk:
-        """The rows named, as copies."""
+        """Return the rows with these indices, as copies."""
         return RecordChunk(self.examples.take(rows), self.times[rows] if len(self.times) else self.times)
 
 
 def read_records(
     span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int = RECORD_BLOCK_BYTES
 ) -> Iterator[RecordChunk]:
-    """The good rows of a span of a file with a schema, in file order; `block_bytes` changes only the chunks.
+    """Yield the good rows of a span of a file with a schema, in file order.
+
+    `block_bytes` changes only the chunks.
 
     Text: a row is bad that has another number of columns, quotes that do not match, or a carriage return
-    within it; a line without a character is no row. Every row is bad whose label, weight or timestamp is
-    missing or not as the schema has it, or that has a number that is none. Raises DataError for a file that
+    within it; an empty line is not a row. Every row is bad whose label, weight or timestamp is missing or
+    does not fit the schema, or that has text where a number is expected. Raises DataError for a file that
     cannot be read or lacks columns, and past the limit of `bad_rows`.
     """
     if schema.data.format == "parquet":
@@ -63,23 +71,23 @@ def _text_chunks(
     names = columns_of(span.path, schema)
     parser = LineParser(names, schema.sources, delimiter_of(data), data.quote)
     line_number = line_numbers(span)
-    passed = 0
+    lines_before = 0
     for block in line_blocks(span, block_bytes):
-        if not passed and data.header and span.start == 0:
-            block, passed = without_first_line(block), 1
+        if not lines_before and data.header and span.start == 0:
+            block, lines_before = without_first_line(block), 1
             if not block.stop:
                 continue
         parsed = parser.parse(block)
         records = schema.records(parsed.columns)
         _report_bad_lines(
-            records, parsed, block, span.path, bad_rows, partial(_numbered, line_number, passed)
+            records, parsed, block, span.path, bad_rows, partial(_numbered, line_number, lines_before)
         )
         yield RecordChunk(*records.good())
-        passed += len(parsed.starts) - 1
+        lines_before += len(parsed.starts) - 1
 
 
-def _numbered(line_number: Callable[[int], int], passed: int, line: int) -> int:
-    return line_number(passed + line)
+def _numbered(line_number: Callable[[int], int], lines_before: int, line: int) -> int:
+    return line_number(lines_before + line)
 
 
 def _report_bad_lines(
@@ -90,7 +98,7 @@ def _report_bad_lines(
     bad_rows: BadRows,
     line_number: Callable[[int], int],
 ) -> None:
-    """Tells the bad lines of a block, in order."""
+    """Report the bad lines of a block, in order."""
     why = dict(parsed.bad)
     for row in np.flatnonzero(records.bad).tolist():
         why[int(parsed.lines[row])] = _reason(
@@ -121,7 +129,7 @@ def _parquet_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows) -> Iter
 def _report_bad_rows(
     records: Records, columns: dict[str, pa.Array], path: str, done: int, bad_rows: BadRows
 ) -> None:
-    """Tells the bad rows of a chunk of a Parquet file, of which `done` rows are before it."""
+    """Report the bad rows of a Parquet chunk; `done` rows of the file are before it."""
     for row in np.flatnonzero(records.bad).tolist():
         why = _reason(records.faults, row, lambda fault, at: display_bytes(columns[fault.source][at]))
         text = b", ".join(

@@ -1,4 +1,4 @@
-"""Spans: the pieces of the input that the coordinator hands to readers."""
+"""Planning of spans, the pieces of the input that readers process."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def plan_spans(
     shape: Shape = None,
     ids: IdClasses | None = None,
 ) -> list[Span]:
-    """Cuts all files that match into spans of about `span_bytes` on disk, in the order of their paths.
+    """Cut all files that match into spans of about `span_bytes` on disk.
+
+    In the order of their paths.
 
     The plan depends on the files' names, sizes and (Parquet) row groups alone. Opens each file and reads at
     most its first 64 KiB or 1,000 rows, and with `shape` checks that the columns are there: in Parquet by
     name and type, in Criteo's text by their number, which must be right in one of these first lines. With a
-    `RecordSchema` the values of these first rows have to fit too. `ids` is told of the ids of each file.
+    `RecordSchema` the values of these first rows have to fit too. `ids` records the ids of each file.
 
     Raises DataError, which names the file and a remedy, for a pattern that matches no file, and for a file
     that is empty, cannot be read, is of another format, lacks columns, or has ids of another class.
@@ -48,7 +50,7 @@ def plan_spans(
 
 
 def span_order(count: int, epoch: int, seed: int, shuffled: bool) -> list[int]:
-    """The order in which the spans 0 to count - 1 are handed out in an epoch; as planned unless `shuffled`.
+    """Return the order of spans 0 to count - 1 in an epoch; as planned unless `shuffled`.
 
     A pure function, the same on every machine. Raises ValueError for a negative epoch or seed.
     """
@@ -106,7 +108,7 @@ def _row_group_bounds(
 
 
 def _check_lines(whole: Span, shape: FeatureShape | None) -> None:
-    """Raises DataError when a text file has no lines, or none of the first has the columns of `shape`."""
+    """Raise DataError if a text file has no lines, or no first line fits `shape`."""
     block = next(line_blocks(whole, _PEEK_BYTES), None) if whole.stop else None
     if block is None:
         raise DataError("is empty", where=whole.path, remedy="remove it from data.path, or fill it")

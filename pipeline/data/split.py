@@ -1,4 +1,4 @@
-"""Which rows of a span are meant: a part that is drawn row by row, and a range of rows."""
+"""The rows of a span that are used: of a randomly drawn part, and of a range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRAW: Final = 3
 
 
 def drawn_rows(span: Span, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
-    """bool [count]: whether rows `first_row` on of a span are of its part.
+    """Return bool [count]: whether rows from `first_row` on are in the span's part.
 
     Each row's draw is a function of (split.seed, name of the file, start of the span, row): below
     `split.test` it is of the test, then of validation, then of training; so the parts of a span share no row
@@ -41,8 +41,10 @@ def drawn_rows(span: Span, first_row: int, count: int, split: SplitSection) -> N
 def rows_of_part(
     chunks: Iterator[RecordChunk], span: Span, split: SplitSection, first_row: int = 0
 ) -> Iterator[RecordChunk]:
-    """The rows of the span's part; all rows when it has none. `first_row`: the good rows of the span that are
-    before the first chunk."""
+    """Yield the rows of the span's part; all rows without one.
+
+    `first_row` is the number of good rows of the span before the first chunk.
+    """
     done = first_row
     for chunk in chunks:
         if not span.part:
@@ -56,12 +58,12 @@ def rows_of_part(
 def rows_of_range(
     chunks: Callable[[BadRows], Iterator[RecordChunk]], span: Span, bad_rows: BadRows
 ) -> Iterator[RecordChunk]:
-    """Rows `span.first` to `span.last` - 1 of what `chunks` gives.
+    """Yield rows `span.first` to `span.last` - 1 of `chunks`.
 
-    Ranges that share a piece tell each of its bad rows once: a chunk's are told with the earliest of them
-    that reads so far.
+    Ranges that share a piece report each of its bad rows once: those of a chunk are reported with the
+    earliest range that reads it.
     """
-    gate = _BadRowFilter(bad_rows, told=span.first == 0)
+    gate = _BadRowFilter(bad_rows, reported=span.first == 0)
     done = 0
     with closing(_generator(chunks(gate))) as source:
         for chunk in source:
@@ -72,7 +74,7 @@ def rows_of_range(
                 yield chunk if (start, stop) == (0, count) else chunk.slice(start, stop)
             done += count
             # The range before this one ends with the chunk that has row first - 1.
-            gate.told = done >= span.first
+            gate.reported = done >= span.first
             if 0 <= span.last <= done:
                 return
 
@@ -82,13 +84,13 @@ def _generator(chunks: Iterator[RecordChunk]) -> Generator[RecordChunk, None, No
 
 
 class _BadRowFilter(BadRows):
-    """Hands bad rows on, or not."""
+    """Forward bad rows while `reported` is set."""
 
-    def __init__(self, inner: BadRows, *, told: bool) -> None:
+    def __init__(self, inner: BadRows, *, reported: bool) -> None:
         super().__init__(inner.limit)
         self._inner = inner
-        self.told = told
+        self.reported = reported
 
     def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
-        if self.told:
+        if self.reported:
             self._inner.add(path, line, why, text)

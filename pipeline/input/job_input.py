@@ -52,7 +52,7 @@ class JobInput:
         """The spans of all files that match, checked against the schema; with `data.prepared` and the
         job's own patterns those of the folder. Raises DataError as `plan_spans` and `PreparedInput.plan`."""
         if self._prepared is not None and (role := self._prepared.role_of(patterns)) is not None:
-            self.ids.know(self._prepared.id_classes, self._data.prepared)
+            self.ids.add_known(self._prepared.id_classes, self._data.prepared)
             return self._prepared.plan(role)
         return self.plan_raw(patterns)
 
