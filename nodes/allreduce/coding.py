@@ -65,7 +65,7 @@ class Coding:
         """This member's values from `start` on; gives also what the reducer makes of them. Once a chunk."""
         base, encoded = self._own.encode(start, values)
         stop = start + len(values)
-        known = self._own.values[start:stop] if self._own.kept else values
+        known = self._own.values[start:stop] if self._own.is_enabled else values
         return Packed(base, len(values), encoded.payload), known
 
     def decode_up(self, peer: int, start: int, packed: Packed) -> Float32Array:
@@ -75,7 +75,7 @@ class Coding:
     def encode_down(self, start: int, means: Float32Array) -> tuple[Packed, Float32Array]:
         """The means from `start` on; gives also what everyone makes of them. Once a chunk."""
         base, encoded = self._results.encode(start, means)
-        known = self._results.values[start : start + len(means)] if self._results.kept else means
+        known = self._results.values[start : start + len(means)] if self._results.is_enabled else means
         return Packed(base, len(means), encoded.payload), known
 
     def decode_down(self, start: int, packed: Packed) -> Float32Array:
@@ -120,7 +120,7 @@ def plain(group: tuple[int, ...], index: int) -> Coding:
 
 def _decoded(reference: Reference, start: int, packed: Packed) -> Float32Array:
     values = reference.decode(start, packed.base, packed.payload, packed.elements)
-    if not reference.kept:
+    if not reference.is_enabled:
         return values
     held = reference.values[start : start + packed.elements]
     np.copyto(held, values)

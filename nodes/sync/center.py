@@ -104,14 +104,14 @@ class ExchangeSession:
         if any(other < stop and start < other + size for other, size in self._arrived.items()):
             raise ValueError(f"{message.elements} elements from {start} overlap what came before")
         values = self._reference.decode(at, message.reference, message.payload, message.elements)
-        target = self._reference.values if self._reference.kept else self.buffer()
+        target = self._reference.values if self._reference.is_enabled else self.buffer()
         target[at : at + message.elements] = values
         self._arrived[start] = message.elements
         self._missing -= message.elements
 
     def values(self) -> Float32Array:
         """The whole slice as it came, not copied."""
-        return self._reference.values if self._reference.kept else self.buffer()
+        return self._reference.values if self._reference.is_enabled else self.buffer()
 
     def answer(self, delta: Float32Array) -> list[CenterValues]:
         """The exchange was applied and this, in the client's buffer, is its answer: the messages, which are

@@ -127,6 +127,11 @@ class Reference:
         self._difference = np.empty(0, dtype=np.float32)
 
     @property
+    def is_enabled(self) -> bool:
+        """Return whether there is a reference: a lossless codec has none."""
+        return self._codec.lossy
+
+    @property
     def memory_bytes(self) -> int:
         """Return the bytes of the reference, and of one chunk to work with."""
         return self.values.nbytes + self._difference.nbytes

@@ -1,4 +1,4 @@
-"""The input of a job: from its files to spans, and from a span to its examples and batches."""
+"""The input of a job: from its files to spans, from a span to batches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from .prepared import PreparedInput
 
 
 class JobInput:
-    """Reads what a job's `data` section describes. One thread at a time.
+    """Read what a job's `data` section describes.
+
+    One thread at a time.
 
     Attributes:
-        ids: of all Parquet files that `plan` has looked at.
+        ids: the id classes of all Parquet files that `plan` has inspected.
 
     Args:
-        tap: is shown the good rows of each chunk, as they are read.
+        tap: receives the good rows of each chunk, as they are read.
 
     Raises JobFileError for a schema whose expression cannot be used.
     """
@@ -49,40 +51,48 @@ class JobInput:
         self._sorted_bad = BadRows(job.data.max_bad_rows)
 
     def plan(self, patterns: Sequence[str]) -> list[Span]:
-        """The spans of all files that match, checked against the schema; with `data.prepared` and the
-        job's own patterns those of the folder. Raises DataError as `plan_spans` and `PreparedInput.plan`."""
+        """Return the spans of all files that match, checked against the schema.
+
+        With `data.prepared` and the job's own patterns, the spans of the prepared folder. Raises DataError as
+        `plan_spans` and `PreparedInput.plan`.
+        """
         if self._prepared is not None and (role := self._prepared.role_of(patterns)) is not None:
             self.ids.add_known(self._prepared.id_classes, self._data.prepared)
             return self._prepared.plan(role)
         return self.plan_raw(patterns)
 
     def plan_raw(self, patterns: Sequence[str]) -> list[Span]:
-        """The spans of the files themselves, also where a folder was prepared of them; where all are parts of
-        `data.prepared`, the rows that these have. Raises DataError as `plan_spans` and `PreparedInput.parts`.
+        """Return the spans of the files themselves, even if a folder was prepared from them.
+
+        Where all files are parts of `data.prepared`, the rows of those parts. Raises DataError as
+        `plan_spans` and `PreparedInput.parts`.
         """
         if self._prepared is not None and (parts := self._prepared.parts(patterns)):
             return parts
         return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids)
 
     def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
-        """The rows that a span means, in order: of its part, and of its range of rows.
+        """Yield the rows of a span, in order: of its part, and of its range of rows.
 
-        Where all rows are sorted, the bad ones of all of them are told with the span of the first row.
-        Raises DataError for a file that cannot be read, a folder that was prepared anew since the span was
+        Where all rows are sorted, all bad rows are reported with the span of the first row.
+        Raises DataError for a file that cannot be read, a folder that was prepared again since the span was
         planned, and past the limit of `bad_rows`.
         """
         if self._prepared is not None:
             self._prepared.check_same(span)
         if span.kind == "sorted":
             return self._sorted_span(span, bad_rows)
-        return rows_of_range(lambda told: self._of_part(span, told), span, bad_rows)
+        return rows_of_range(lambda reported: self._of_part(span, reported), span, bad_rows)
 
     def batches(
         self, span: Span, *, epoch: int, seed: int, batch: int, shuffle_window: int, bad_rows: BadRows
     ) -> Iterator[Batch]:
-        """The batches of a span, as `cut_into_batches` has them; raises as `chunks` does."""
+        """Yield the batches of a span, as `cut_into_batches` does.
+
+        Raises as `chunks` does.
+        """
         examples = (chunk.examples for chunk in self.chunks(span, bad_rows))
-        # From span to span; a second iterator that runs at the same time finds none, and gets its own.
+        # Reused from span to span; a second iterator at the same time finds none, and makes its own.
         memory = self._memory.pop() if self._memory else WindowMemory()
         try:
             yield from cut_into_batches(
@@ -116,7 +126,7 @@ class JobInput:
         yield from rows.chunks(span.start, span.stop)
 
     def _sorted_rows(self) -> SortedRows:
-        """All rows of `data.path`, read once."""
+        """Return all rows of `data.path`, read once."""
         if self._sorted is None:
             spans = self.plan(self._data.path)
             chunks = (chunk for span in spans for chunk in self._of_part(span, self._sorted_bad))

@@ -1,6 +1,6 @@
-"""What a preparation has done so far, in one file that is replaced whole.
+"""The folder that a preparation writes, and its saved progress.
 
-The folder that a preparation writes: one process at a time, and nothing in it that is not its own.
+One process at a time writes it, and it holds no other files. The progress is one file that is replaced whole.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class _SavedState(BaseModel):
 
 @dataclass
 class SavedProgress:
-    """How far a preparation is.
+    """Hold how far a preparation is.
 
     Attributes:
-        order: what it is of.
-        pieces: so many pieces of the source are done.
-        parts: all complete ones; those of the piece after these too.
+        order: the settings and source files of the preparation.
+        pieces: how many pieces of the source are done.
+        parts: all complete parts, also those of the piece that is not yet done.
         positives: labels of 1 in the parts, by role.
         bad_rows: of the pieces that are done, by role.
         counted: what the statistics have counted.
@@ -63,11 +63,11 @@ class SavedProgress:
 
     @property
     def rows(self) -> int:
-        """Rows of all parts."""
+        """Return the rows of all parts."""
         return sum(part.rows for part in self.parts)
 
     def save(self, folder: Path) -> None:
-        """Replaces the file; raises ResourceError."""
+        """Replace the file; raises ResourceError."""
         done = _SavedState(
             order=self.order,
             pieces=self.pieces,
@@ -84,7 +84,10 @@ class SavedProgress:
 
     @classmethod
     def load(cls, folder: Path, max_bad_rows: int) -> SavedProgress | None:
-        """What `save` wrote, None if nothing did. Raises DataError for a file that cannot be read."""
+        """Return what `save` wrote, None if nothing.
+
+        Raises DataError for a file that cannot be read.
+        """
         path = folder / PROGRESS_NAME
         if not path.exists():
             return None
@@ -105,11 +108,11 @@ class SavedProgress:
 
     @staticmethod
     def remove(folder: Path) -> None:
-        """Removes the file, if it is there; raises OSError."""
+        """Remove the file, if it exists; raises OSError."""
         (folder / PROGRESS_NAME).unlink(missing_ok=True)
 
     def summary(self, role: DataRole) -> RoleSummary:
-        """The manifest's words on a role."""
+        """Return the manifest's summary of a role."""
         bad = self.bad_rows.get(role)
         return RoleSummary(
             role=role,
@@ -131,7 +134,7 @@ _OWNED_NAME: Final = re.compile(
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Makes the folder where there is none, and holds it against other preparations.
+    """Make the folder if it is absent, and lock it against other preparations.
 
     Raises DataError if another process holds it, or it has files of others; ResourceError if it cannot be
     made.
@@ -171,7 +174,10 @@ def _check_owned(folder: Path) -> None:
 
 
 def clear_folder(folder: Path) -> None:
-    """Removes all that a preparation wrote, what makes it complete first; raises OSError."""
+    """Remove all that a preparation wrote, first what makes it complete.
+
+    Raises OSError.
+    """
     for name in (MANIFEST_NAME, PROGRESS_NAME):
         (folder / name).unlink(missing_ok=True)
     for path in folder.iterdir():
@@ -179,7 +185,10 @@ def clear_folder(folder: Path) -> None:
 
 
 def clear_unfinished(folder: Path, parts: set[str]) -> None:
-    """Removes what a preparation that was killed left beside its complete `parts`; raises OSError."""
+    """Remove what a killed preparation left beside its complete `parts`.
+
+    Raises OSError.
+    """
     for path in folder.iterdir():
         if UNFINISHED in path.name or (path.suffix == ".parquet" and path.name not in parts):
             path.unlink()

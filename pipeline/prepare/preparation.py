@@ -1,4 +1,7 @@
-"""`shadowsync prepare`: from a job's files to a folder of parts; interrupted, it can be gone on with."""
+"""`shadowsync prepare`: from a job's files to a folder of parts.
+
+An interrupted preparation is continued by the next call.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ __all__ = ["PreparationStatus", "Prepared", "StatusCallback", "prepare"]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a preparation gave: its manifest, whether it was there already, an earlier call's parts."""
+    """Hold what a preparation gave.
+
+    Its manifest, whether it existed already, and how many parts earlier calls wrote.
+    """
 
     manifest: PreparedManifest
     reused: bool
@@ -27,7 +33,9 @@ class Prepared:
 def prepare(
     job: Job, folder: Path, *, force: bool = False, tell: StatusCallback = lambda _: None
 ) -> Prepared:
-    """Writes the prepared folder of a job's files; what an interrupted call has completed is kept.
+    """Write the prepared folder of a job's files.
+
+    What an interrupted call has completed is reused.
 
     The same job and files give the same parts, byte for byte, however often it was interrupted. A folder
     that is complete is left as it is. Memory: some hundred MB whatever the files. One thread, which may be

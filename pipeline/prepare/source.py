@@ -1,6 +1,6 @@
-"""From a job to what is to be prepared: the order, the columns of the parts, and the pieces of the source.
+"""What a preparation reads: settings, columns of the parts, pieces of the source.
 
-Rows with what they were made of: examples, their ids' hashes, and which numbers are missing.
+Rows come with what they were made of: examples, the hashes of their ids, and which numbers are missing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from ..types import Mask, Uint64Array
 
 @dataclass(frozen=True, slots=True)
 class SourcePiece:
-    """A span of the source, and whose it is."""
+    """Hold a span of the source, and its role."""
 
     role: DataRole
     span: Span
 
 
 def plan_pieces(source: JobInput, job: Job) -> list[SourcePiece]:
-    """All spans of the job's input, those of training first; checks the files as a job's start does.
+    """Return all spans of the job's input, those of training first.
+
+    Checks the files as the start of a job does.
 
     Raises DataError as `JobInput.plan` does, and for a file that is in two roles.
     """
@@ -51,7 +53,10 @@ def plan_pieces(source: JobInput, job: Job) -> list[SourcePiece]:
 
 
 def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSettings:
-    """The order that the job and its files make; raises DataError for a file that cannot be looked at."""
+    """Return the settings that the job and its files make.
+
+    Raises DataError for a file that cannot be read.
+    """
     files = {piece.span.path: piece.role for piece in pieces}
     return PreparationSettings(
         data=row_settings(job.data),
@@ -69,7 +74,10 @@ def _source_file(path: str, role: DataRole) -> SourceFile:
 
 
 def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
-    """The columns of the parts, in their order: label, numbers, ids, bags, timestamp, weight."""
+    """Return the columns of the parts, in their order.
+
+    Label, numbers, ids, bags, timestamp, weight.
+    """
     sections = dict(job.data.columns) or _click_columns(job)
     rows = {table.name: table.rows for table in job.tables}
     kinds = ("label", "dense", "categorical", "multi_hot", "timestamp", "weight")
@@ -115,7 +123,7 @@ def _transform(section: ColumnSection) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TappedRows:
-    """Good rows of a source.
+    """Hold good rows of a source.
 
     Attributes:
         chunk: the rows as a model gets them.
@@ -132,7 +140,7 @@ class TappedRows:
         return len(self.chunk.examples)
 
     def slice(self, start: int, stop: int) -> TappedRows:
-        """Rows start to stop - 1."""
+        """Return rows start to stop - 1."""
         if (start, stop) == (0, len(self)):
             return self
         hashes = {name: h[start:stop] for name, h in self.hashes.items() if name not in self.bagged}
@@ -144,10 +152,12 @@ class TappedRows:
 
 
 class TappedInput:
-    """Reads the source of a job. One thread at a time.
+    """Read the source of a job.
+
+    One thread at a time.
 
     Attributes:
-        source: what plans it.
+        source: the job's input, which plans the spans.
     """
 
     def __init__(self, job: Job) -> None:
@@ -156,7 +166,10 @@ class TappedInput:
         self._bagged = tuple(table.name for table in job.tables if table.pooling)
 
     def rows(self, span: Span, bad_rows: BadRows, skip: int = 0) -> Iterator[TappedRows]:
-        """The good rows of a span, in order, but the first `skip`; raises as `JobInput.chunks`."""
+        """Yield the good rows of a span, in order, without the first `skip`.
+
+        Raises as `JobInput.chunks`.
+        """
         for chunk in self.source.chunks(span, bad_rows):
             rows = TappedRows(chunk, self._tap.hashes, self._tap.missing, self._bagged)
             passed = min(skip, len(rows))

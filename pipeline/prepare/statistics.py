@@ -1,4 +1,7 @@
-"""Statistics of a job's rows of training, counted with polars while they are prepared, in bounded memory."""
+"""Statistics of a job's training rows, counted in bounded memory.
+
+Counted with polars while the rows are prepared.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ FRACTIONS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 QUANTILE_DIGITS: Final = 3
 QUANTILE_ERROR: Final = 0.005
 """Relative: numbers are counted rounded to QUANTILE_DIGITS digits, so whole ones below 1,000 are exact."""
-# Of all columns together so many values are counted each by itself, and of one at most MOST_COUNTED.
+# The number of distinct values counted exactly over all columns; in one at most MOST_COUNTED.
 ALL_COUNTED: Final = 1 << 21
 MOST_COUNTED: Final = 1 << 16
 WAITING_VALUES: Final = 1 << 22
@@ -33,7 +36,7 @@ class _FrozenModel(BaseModel):
 
 
 class ColumnStatistics(_FrozenModel):
-    """What every column has.
+    """Statistics that every column has.
 
     Attributes:
         missing: share of the rows without a value; of a multi-hot column with an empty bag.
@@ -106,12 +109,15 @@ class Statistics(_FrozenModel):
 
 
 def shared_rows(distinct: int, table_rows: int) -> float:
-    """The expected share of `distinct` values, each in one of `table_rows` rows, that are not alone."""
+    """Return the expected fraction of values that share their row with another.
+
+    `distinct` values, each in one of `table_rows` rows.
+    """
     return float(1.0 - (1.0 - 1.0 / table_rows) ** (distinct - 1)) if distinct > 1 else 0.0
 
 
 class _ValueCounts:
-    """How often each value occurs.
+    """Count how often each value occurs.
 
     Attributes:
         frame: the columns `value` and `count`, the latter at most `short` below the truth, never above it.
@@ -140,7 +146,9 @@ class _ValueCounts:
 
 
 class _DistinctCounter:
-    """How many different hashes there are, from those below a bound that falls as they become many.
+    """Estimate how many distinct hashes there are.
+
+    From those below a bound that falls as they become many.
 
     Adaptive sampling: Flajolet, On adaptive sampling, Computing 43 (1990). Hashes are taken to be even.
     """
@@ -167,7 +175,10 @@ class _DistinctCounter:
 
 
 class _ColumnCounter:
-    """Of one column int64 [4]: rows, rows without a value, labels of 1, labels of 1 without a value."""
+    """Count rows of one column, int64 [4].
+
+    Rows, rows without a value, labels of 1, labels of 1 without a value.
+    """
 
     def __init__(self, saved: Arrays) -> None:
         self.presence = np.array(saved.get("presence", np.zeros(4)), np.int64)
@@ -293,7 +304,9 @@ class _IdCounter(_ColumnCounter):
 
 
 class StatisticsCounter:
-    """Counts rows of a job. Memory: some 100 MB however many rows and values there are. One thread.
+    """Count rows of a job.
+
+    Memory: some 100 MB for any number of rows and values. One thread.
 
     Args:
         saved: what `saved` gave of an earlier one, to go on with.
@@ -323,7 +336,7 @@ class StatisticsCounter:
         self._waiting_values = 0
 
     def add(self, rows: TappedRows) -> None:
-        """Counts rows, now or later."""
+        """Count rows, now or later."""
         examples, times = rows.chunk.examples, rows.chunk.times
         self._totals[:3] += [len(rows), (examples.labels > 0).sum(), examples.weights.sum(dtype=np.float64)]
         self._totals[3] = times.min(initial=self._totals[3])
@@ -334,7 +347,7 @@ class StatisticsCounter:
             self._count()
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """All that was counted, by name; what waited is counted first."""
+        """Return all counts by name; pending rows are counted first."""
         self._count()
         arrays = {"totals": self._totals}
         for name, numbers in self._numbers.items():
@@ -344,7 +357,7 @@ class StatisticsCounter:
         return arrays
 
     def statistics(self) -> Statistics:
-        """What came of it."""
+        """Return the statistics of all rows so far."""
         self._count()
         rows, positives, weight, first, last = self._totals.tolist()
         timed = np.isfinite(first)
@@ -359,7 +372,7 @@ class StatisticsCounter:
             ids=tuple(self._ids[table.name].statistics(table.name, table.rows) for table in self._tables),
             counted_values=self.counted,
             quantile_error=QUANTILE_ERROR,
-            # At least half of the limit is in the sample.
+            # The sample has at least half of the limit.
             distinct_error=float((2 / self.counted) ** 0.5),
         )
 
@@ -381,7 +394,7 @@ class StatisticsCounter:
             ids.add(np.concatenate([rows.hashes[name] for rows in waiting]), lengths.get(name), labels)
 
     def _as_source(self, name: str, seen: Float32Array) -> NDArray[np.float64]:
-        """Numbers as the source has them, from what a model sees."""
+        """Return numbers as in the source, from what a model sees."""
         section = self._units.get(name)
         values = seen.astype(np.float64)
         if section is None or section.transform == "log":
