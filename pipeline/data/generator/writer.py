@@ -1,4 +1,7 @@
-"""Writes rows of a generated click log to one file, as Criteo's text format or as Parquet."""
+"""Writes rows of a generated click log to one file, as text or Parquet.
+
+Text is Criteo's format.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,17 @@ SCHEMA: Final = pa.schema(
 
 
 class LogWriter(Protocol):
-    """Takes tables of `SCHEMA` in the order of the rows."""
+    """Take tables of `SCHEMA` in the order of the rows."""
 
     def write(self, table: Any) -> None:
-        """Appends the rows of a pyarrow.Table; raises OSError."""
+        """Append the rows of a pyarrow.Table; raises OSError."""
 
 
 class TableMaker:
-    """Turns rows into tables for a writer; keeps the ids' text, a few tens of MB for all columns."""
+    """Make tables for a writer from rows.
+
+    It stores the ids' text, a few tens of MB for all columns.
+    """
 
     def __init__(self, seed: int) -> None:
         self._texts = [
@@ -44,7 +50,10 @@ class TableMaker:
         ]
 
     def table(self, labels: NDArray[np.bool_], rows: ClickColumns) -> Any:
-        """A pyarrow.Table of `SCHEMA` with one row for each label; missing values are nulls."""
+        """Return a pyarrow.Table of `SCHEMA` with one row for each label.
+
+        Missing values are nulls.
+        """
         arrays = [pa.array(labels.astype(np.int32))]
         for counts in rows.counts:
             missing = np.isnan(counts)
@@ -55,14 +64,17 @@ class TableMaker:
 
 
 def _hexadecimal(ids: NDArray[np.uint32]) -> Any:
-    """A pyarrow.StringArray of 8 digits for each id."""
+    """Return a pyarrow.StringArray of 8 digits for each id."""
     digits = ids.astype(">u4").tobytes().hex().encode("ascii")
     offsets = np.arange(0, 8 * len(ids) + 1, 8, dtype=np.int32)
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
 def data_file_suffix(data_format: DataFormat, compression: LogCompression) -> str:
-    """The end of a data file's name. Parquet compresses inside, so its name does not tell."""
+    """Return the end of a data file's name.
+
+    Parquet compresses inside, so its name does not state the compression.
+    """
     if data_format == "parquet":
         return ".parquet"
     return ".tsv" if compression == "none" else f".tsv.{compression}"
@@ -70,7 +82,9 @@ def data_file_suffix(data_format: DataFormat, compression: LogCompression) -> st
 
 @contextmanager
 def open_writer(path: Path, data_format: DataFormat, compression: LogCompression) -> Iterator[LogWriter]:
-    """A writer of a new file, which is complete when the context ends. Raises OSError.
+    """Open a writer of a new file, which is complete when the context ends.
+
+    Raises OSError.
 
     Each table becomes one row group of Parquet. The bytes are a function of the tables alone: no times, no
     names. Memory: that of one table, times about three.

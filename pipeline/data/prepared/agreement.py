@@ -1,4 +1,4 @@
-"""Whether a job and a prepared folder are of the same rows, in words where they are not."""
+"""Whether a job and a prepared folder have the same rows, and how they differ."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from .manifest import PATH_KEYS, ROLES, DataRole, HashSettings, PreparedManifest
 ROW_KEYS = ("format", "columns", "header", "delimiter", "quote", "missing", "strip")
 """The keys of [data] that say what a row is."""
 CLICK_KEYS = ("dense_features", "categorical_features")
-"""And without columns."""
+"""Further keys that say what a row is, in jobs without columns."""
 SHOWN = 5
 
 
 def row_settings(data: DataSection) -> dict[str, Any]:
-    """The keys of [data] that say what a row is, in plain types."""
+    """Return the keys of [data] that say what a row is, in plain types."""
     keys = {*ROW_KEYS, *(() if data.columns else CLICK_KEYS)}
     return data.model_dump(mode="json", include=keys)
 
 
 def role_paths(data: DataSection) -> dict[DataRole, list[str]]:
-    """The patterns of each role's files, of the roles that have any."""
+    """Return the patterns of each role's files, for roles that have any."""
     given: dict[DataRole, list[str]] = {role: getattr(data, PATH_KEYS[role]) for role in ROLES}
     return {role: [absolute_path(pattern) for pattern in paths] for role, paths in given.items() if paths}
 
 
 def check_agreement(job: Job, manifest: PreparedManifest) -> None:
-    """Raises JobFileError, which names the first few differences and what would do, where the job's rows are
-    not those of the folder."""
+    """Raise JobFileError where the job's rows are not those of the folder.
+
+    It names the first few differences, and a remedy.
+    """
     found = differences(job, manifest)
     if not found:
         return
@@ -45,7 +47,7 @@ def check_agreement(job: Job, manifest: PreparedManifest) -> None:
 
 
 def differences(job: Job, manifest: PreparedManifest) -> list[str]:
-    """Each key in which they differ, with both values."""
+    """Return each key in which they differ, with both values."""
     order = manifest.order
     found = _hash_differences(order.hash)
     mine = row_settings(job.data)

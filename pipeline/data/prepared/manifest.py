@@ -1,4 +1,7 @@
-"""manifest.json: what a prepared folder holds, written last; without it the folder is not complete."""
+"""manifest.json: what a prepared folder holds.
+
+It is written last; without it the folder is not complete.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ class HashSettings(_FrozenModel):
 
 
 class SourceFile(_FrozenModel):
-    """A file that rows came from; `modified_ns` since 1970, None for a URL."""
+    """A file that rows came from.
+
+    `modified_ns` since 1970, None for a URL.
+    """
 
     path: str
     role: DataRole
@@ -55,7 +61,9 @@ class SourceFile(_FrozenModel):
 
 
 class PreparationSettings(_FrozenModel):
-    """What a preparation is of: two with equal orders make the same rows and the same parts.
+    """What a preparation is made from.
+
+    Two with equal settings make the same rows and the same parts.
 
     Attributes:
         data: the keys of [data] that say what a row is, resolved.
@@ -73,13 +81,13 @@ class PreparationSettings(_FrozenModel):
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256; each part carries it."""
+        """Return the hex SHA-256; each part has it too."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 class PreparedColumn(_FrozenModel):
-    """A column of the parts, for readers without shadowsync.
+    """A column of the parts, described for readers without shadowsync.
 
     Attributes:
         kind: as in [data.columns].
@@ -102,8 +110,10 @@ class PreparedColumn(_FrozenModel):
 
 
 class PreparedPart(_FrozenModel):
-    """One Parquet file: a bare name, and the piece of a source file whose good rows it has, from `first_row`
-    of them on, in their order."""
+    """One Parquet file, and the piece of a source file whose good rows it has.
+
+    Its name has no folder. It has the rows from `first_row` on, in their order.
+    """
 
     name: Annotated[str, Field(pattern=rf"^{_NAME.pattern}$")]
     role: DataRole
@@ -119,7 +129,7 @@ class PreparedPart(_FrozenModel):
 
 
 class RoleSummary(_FrozenModel):
-    """The rows of a role, its bad ones, and the first of those in words."""
+    """The rows of a role, its bad rows, and samples of those in words."""
 
     role: DataRole
     rows: Count
@@ -129,7 +139,7 @@ class RoleSummary(_FrozenModel):
 
 
 class PreparedManifest(_FrozenModel):
-    """A whole prepared folder.
+    """The content of a prepared folder.
 
     Attributes:
         order_digest: the SHA-256 of `order`, which each part has too.
@@ -149,32 +159,32 @@ class PreparedManifest(_FrozenModel):
 
     @property
     def content_digest(self) -> str:
-        """What `digest` has to be."""
+        """Return the value that `digest` must have."""
         text = json.dumps(self.model_dump(mode="json", exclude={"digest"}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def sealed(self) -> PreparedManifest:
-        """The same, with its digest."""
+        """Return the same manifest, with its digest."""
         return self.model_copy(update={"digest": self.content_digest})
 
     @property
     def rows(self) -> int:
-        """All rows of all roles."""
+        """Return the number of rows of all roles."""
         return sum(role.rows for role in self.roles)
 
     @property
     def bad_rows(self) -> int:
-        """All bad rows of the sources, which no part has."""
+        """Return the bad rows of the sources, which no part has."""
         return sum(role.bad_rows for role in self.roles)
 
 
 def in_folder(folder: str, name: str) -> str:
-    """The path or URL of a file of a prepared folder."""
+    """Return the path or URL of a file of a prepared folder."""
     return f"{folder.rstrip('/')}/{name}" if is_url(folder) else str(Path(folder) / name)
 
 
 def read_prepared(folder: str) -> PreparedManifest:
-    """The manifest of a prepared folder, a path or a URL.
+    """Return the manifest of a prepared folder, a path or a URL.
 
     Raises DataError if there is none, or it is damaged, changed, or of a later version.
     """
@@ -191,8 +201,11 @@ def read_prepared(folder: str) -> PreparedManifest:
 
 
 def source_files(files: list[str]) -> list[str]:
-    """The files that the rows of `files` were read from: of parts of prepared folders those that they were
-    made of, of other files themselves; raises DataError as `read_prepared`."""
+    """Return the files that the rows of `files` were read from.
+
+    Of parts of prepared folders the files that they were made from; other files as they are. Raises DataError
+    as `read_prepared`.
+    """
     found: dict[str, None] = {}
     folders: dict[str, dict[str, str]] = {}
     for file in files:
@@ -206,7 +219,7 @@ def source_files(files: list[str]) -> list[str]:
 
 
 def parse_manifest(text: bytes, where: str) -> PreparedManifest:
-    """The manifest that `text` is; raises DataError as `read_prepared` does."""
+    """Return the manifest in `text`; raises DataError as `read_prepared` does."""
     try:
         tree = json.loads(text)
         stated = tree.get("format"), tree.get("version")

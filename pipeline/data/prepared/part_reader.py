@@ -1,6 +1,6 @@
-"""Reads one part of a prepared folder into examples, and sees what does not belong there.
+"""Reads parts of a prepared folder, and checks what they contain.
 
-Whether every byte of a prepared folder is what was written.
+Each part becomes examples; `verify_folder` checks that every byte is what was written.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ STORED_TYPES: Final = {
 
 
 def part_schema(columns: Sequence[PreparedColumn], order_digest: str) -> Any:
-    """The Arrow schema of every part of an order."""
+    """Return the Arrow schema of every part of a preparation."""
     fields = [pa.field(column.name, STORED_TYPES[column.stored], nullable=False) for column in columns]
     return pa.schema(fields, metadata={PREPARED_KEY: order_digest.encode()})
 
 
 def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iterator[RecordChunk]:
-    """The rows of a part, in order, a row group at a time, which is in memory once as columns and once as
-    examples: where it is a whole window too, shuffling need not join it first.
+    """Yield the rows of a part, in order, a row group at a time.
+
+    A row group is in memory once as columns and once as examples: where it is a whole window too, shuffling
+    need not join it first.
 
     Each page's CRC is compared. Raises DataError for a file that cannot be read or is altered, is of another
     preparation or has other rows than the manifest says, and for a row that its table does not have.
@@ -90,7 +92,7 @@ def _check_rows(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> Non
 
 
 def _chunk(batch: Any, columns: Sequence[PreparedColumn]) -> RecordChunk:
-    """A record batch as examples."""
+    """Return a record batch as examples."""
     kinds: dict[str, list[Any]] = {}
     for column, values in zip(columns, batch.columns, strict=True):
         kinds.setdefault(column.kind, []).append(values)
@@ -117,7 +119,9 @@ _PIECE_BYTES = 1 << 22
 
 
 def verify_folder(folder: str) -> PreparedManifest:
-    """Reads all parts once, and compares size and SHA-256 with the manifest, which it gives.
+    """Read all parts once, and compare size and SHA-256 with the manifest.
+
+    Returns the manifest.
 
     Raises DataError for the first part that differs, is absent or cannot be read.
     """
