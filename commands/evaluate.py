@@ -21,10 +21,10 @@ def evaluate(run_folder: Path, data: tuple[str, ...], as_json: bool, which: Lite
     """Score the model that RUN saved on data files, without a cluster."""
     import json
 
-    from ..pipeline.data.paths import absolute
+    from ..pipeline.data.paths import absolute_path
     from ..pipeline.saved_model.evaluate import evaluate_run
 
-    scores = evaluate_run(run_folder, [absolute(pattern) for pattern in data], which)
+    scores = evaluate_run(run_folder, [absolute_path(pattern) for pattern in data], which)
     if as_json:
         click.echo(json.dumps(scores))
         return

@@ -31,12 +31,12 @@ def predict(
     label. A row that cannot be read, or whose logit is not finite, has no probability; the command prints how
     many such rows there are, and the first of them.
     """
-    from ..pipeline.data.paths import absolute
+    from ..pipeline.data.paths import absolute_path
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.prediction import write_predictions
 
     model = SavedModel.open(run_folder, which)
-    done = write_predictions(model, [absolute(pattern) for pattern in data], out, keep)
+    done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)
     for line in done.first:
         click.echo(f"no score for {line}", err=True)
     click.echo(f"{done.rows:,} rows, {done.without_score:,} of them without a score: {out}")

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..pipeline.prepare.preparation import Told
+    from ..pipeline.prepare.preparation import PreparationStatus
 
 _PERIOD_SECONDS = 0.2
 
 
 @contextmanager
-def progress_shown(*, quiet: bool) -> Iterator[Callable[[Told], None]]:
+def progress_shown(*, quiet: bool) -> Iterator[Callable[[PreparationStatus], None]]:
     """Yield a callback that shows progress if standard error is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
@@ -33,7 +33,7 @@ def progress_shown(*, quiet: bool) -> Iterator[Callable[[Told], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("prepare", total=None, rows=0, rate=0.0)
 
-        def tell(state: Told) -> None:
+        def tell(state: PreparationStatus) -> None:
             nonlocal shown, rows_before
             now = time.monotonic()
             if now - shown < _PERIOD_SECONDS:

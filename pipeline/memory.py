@@ -1,7 +1,7 @@
-"""How much memory this process may use: what the machine has, within the limits of its control groups.
+"""How much memory this process may use, within its control groups' limits.
 
-A container's limit is a control group's. The kernel kills a process that goes over it, while the machine's
-own figures, which psutil reads, know nothing of it.
+A container's limit is that of a control group. The kernel kills a process that exceeds it, but the figures
+of the machine, which psutil reads, do not include it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,35 @@ _MOUNT: Final = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class GroupLimit:
-    """A control group that limits memory; `used_bytes` is without the file cache that can be dropped."""
+    """Hold a control group's memory limit and use.
+
+    `used_bytes` is without the file cache, which the kernel can drop.
+    """
 
     limit_bytes: int
     used_bytes: int
 
 
 def available_memory_bytes(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> int:
-    """What can be taken now: of the machine, and of every control group above this process.
+    """Return the memory available now, of the machine and all control groups above.
 
-    Any thread may call. The arguments are where the kernel tells it, for tests.
+    Any thread may call this. The arguments are where the kernel publishes the limits, for tests.
     """
     free = [limit.limit_bytes - limit.used_bytes for limit in group_limits(own_groups, mount)]
     return max(0, min([int(psutil.virtual_memory().available), *free]))
 
 
 def total_memory_bytes(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> int:
-    """The machine's memory, or the least limit of the control groups above this process."""
+    """Return the machine's memory, or the least limit of the control groups above."""
     limits = [limit.limit_bytes for limit in group_limits(own_groups, mount)]
     return min([int(psutil.virtual_memory().total), *limits])
 
 
 def group_limits(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> list[GroupLimit]:
-    """The limits on this process, of cgroup v2 and v1; none where there are none, or outside Linux."""
+    """Return the limits on this process, of cgroup v2 and v1.
+
+    Empty without limits, or outside Linux.
+    """
     try:
         lines = own_groups.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -58,8 +64,11 @@ def group_limits(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> list[G
 
 
 def _upward(root: Path, path: str) -> Iterator[Path]:
-    """The folders of a group and of those above it. A container sees its own group at the root and may be
-    told a path that only the host has: what does not exist there is passed over by whoever reads it."""
+    """Yield the folders of a group and of the groups above it.
+
+    A container sees its own group at the root and may be given a path that exists only on the host: the
+    caller skips folders that do not exist.
+    """
     group = PurePosixPath(path.lstrip("/"))
     for folder in (group, *group.parents):
         if ".." not in folder.parts:
@@ -75,7 +84,7 @@ def _limit_v1(folder: Path) -> GroupLimit | None:
 
 
 def _limit(folder: Path, limit: str, usage: str, cache: str) -> GroupLimit | None:
-    """None where the group has no limit ("max"), or is not to be seen from here."""
+    """Return the group's limit; None without one ("max"), or if it is not visible."""
     try:
         limit_bytes = int((folder / limit).read_text(encoding="ascii"))
         used_bytes = int((folder / usage).read_text(encoding="ascii"))

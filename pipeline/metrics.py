@@ -1,6 +1,7 @@
-"""Sums over a growing axis in a bounded number of buckets: what the curves are drawn from.
+"""Quality of predictions, and sums over a growing axis in bounded memory.
 
-How good predictions are: sums that add up over workers and nodes, and the figures made of them.
+`QualitySums` add up over workers and nodes, and give logloss, NE, AUC and calibration. Curves are drawn from
+`Buckets`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from .types import Float32Array, Float64Array
 
 
 class Buckets:
-    """Sums of `values` by position; when `limit` buckets are full, neighbours are joined.
+    """Sum `values` by position; when `limit` buckets are full, join neighbours.
 
-    One thread. Memory is bounded whatever the length of the run.
+    Used by one thread. Memory is bounded for any length of the run.
 
     Args:
-        width: of a bucket at first, in the axis's unit; doubled as often as needed.
+        width: of a bucket at first, in the unit of the axis; doubled as often as needed.
         values: how many sums a bucket has.
-        limit: the most buckets; even.
+        limit: the largest number of buckets; even.
     """
 
     def __init__(self, width: float, values: int, limit: int = 128) -> None:
@@ -32,7 +33,7 @@ class Buckets:
         self._sums: list[list[float]] = []
 
     def add(self, position: float, *values: float) -> None:
-        """Adds to the bucket at `position` (at least 0)."""
+        """Add to the bucket at `position` (at least 0)."""
         while position >= self.width * self._limit:
             self._join()
         at = int(position / self.width)
@@ -42,7 +43,7 @@ class Buckets:
             self._sums[at][number] += value
 
     def sums(self) -> list[tuple[float, list[float]]]:
-        """(end of the bucket, its sums), in order; a copy."""
+        """Return (end of the bucket, its sums), in order; a copy."""
         return [((at + 1) * self.width, list(sums)) for at, sums in enumerate(self._sums)]
 
     def _join(self) -> None:
@@ -58,9 +59,9 @@ _MOST_EXAMPLES: Final = 2**53
 
 
 def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
-    """(1 - NE) / (1 - NE of the teacher): the part of what can be learned that was learned.
+    """Return (1 - NE) / (1 - NE of the teacher): the part of the learnable gain achieved.
 
-    None where either is unknown, or where the teacher itself is no better than the mean label.
+    None where either is unknown, or where the teacher is not better than the mean label.
     """
     if ne is None or teacher_ne is None or teacher_ne >= 1.0:
         return None
@@ -68,18 +69,18 @@ def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
 
 
 class QualitySums:
-    """Sums over scored examples, from which logloss, NE, AUC and calibration come.
+    """Sum over scored examples, for logloss, NE, AUC and calibration.
 
     The AUC is that of a histogram of the logit z over the map z / (3 + |z|), cut into `bins` equal pieces
     (at 65,536, a bin is 0.0001 wide at z = 0, 0.0004 at 3, 0.002 at 10, and no finite z falls outside).
-    Pairs in one bin count half; `auc_error` bounds what that can cost. Counts are exact and add up over
+    Pairs in one bin count half; `auc_error` bounds the error of that. Counts are exact and add up over
     nodes exactly; the two sums of floats do so up to float64 rounding.
 
     With sample weights every figure is that of scikit-learn with `sample_weight`: an example counts as often
     as its weight says, in the losses, in the mean label and, in both places of a pair, in the AUC. The bins
     then hold sums of weights, which add up to float64 rounding.
 
-    Not safe for several threads: one object each, merged afterwards. Merging needs equal `bins`.
+    Not thread-safe: each thread has its own object, merged afterwards. Merging needs equal `bins`.
     """
 
     __slots__ = ("_counts", "_examples", "_loss_sum", "_probability_sum", "_weight", "_weighted", "bins")
@@ -97,11 +98,11 @@ class QualitySums:
         self._counts = np.zeros(2 * bins, dtype=np.float64)
 
     def add(self, logits: Float32Array, labels: Float32Array, weights: Float32Array | None = None) -> None:
-        """Adds B examples: logits float32 [B], labels float32 [B], each 0.0 or 1.0, and sample weights,
-        float32 [B], 1 each by default.
+        """Add B examples.
 
-        Raises ValueError for shapes that differ, a logit that is not finite, another label, or a weight that
-        is negative or not finite; nothing is added then.
+        Logits float32 [B]; labels float32 [B], each 0.0 or 1.0; sample weights float32 [B], 1 each by
+        default. Raises ValueError for shapes that differ, a logit that is not finite, another label, or a
+        weight that is negative or not finite; nothing is added then.
         """
         if logits.ndim != 1 or logits.shape != labels.shape:
             raise ValueError(f"logits {logits.shape} and labels {labels.shape} must both be [B]")
@@ -128,7 +129,10 @@ class QualitySums:
         self._probability_sum += float((probability * weight).sum())
 
     def merge(self, other: QualitySums) -> None:
-        """Adds the examples of `other`, which stays as it is; raises ValueError if its bins differ."""
+        """Add the examples of `other`, which does not change.
+
+        Raises ValueError if its number of bins differs.
+        """
         if other.bins != self.bins:
             raise ValueError(f"sums of {other.bins} bins do not add to sums of {self.bins}")
         self._counts += other._counts
@@ -140,27 +144,32 @@ class QualitySums:
 
     @property
     def examples(self) -> int:
-        """Examples added so far."""
+        """Return the number of examples added so far."""
         return self._examples
 
     @property
     def weight(self) -> float:
-        """The sum of their weights; `examples` without sample weights."""
+        """Return the sum of the examples' weights; `examples` without sample weights."""
         return self._weight
 
     @property
     def positives(self) -> float:
-        """The weights of those whose label is 1; a whole number without sample weights."""
+        """Return the weight of examples with label 1; whole without sample weights."""
         return float(self._counts[self.bins :].sum())
 
     @property
     def logloss(self) -> float:
-        """Mean cross entropy in nats; raises DataError without examples, or without any weight."""
+        """Return the mean cross entropy in nats.
+
+        Raises DataError without examples, or without any weight.
+        """
         return self._loss_sum / self._counted()
 
     @property
     def ne(self) -> float | None:
-        """Normalized entropy: logloss over the entropy of the mean label (1.0: no better than the mean).
+        """Return the normalized entropy: logloss over the entropy of the mean label.
+
+        1.0 is no better than the mean.
 
         None if all labels are the same; raises DataError without examples. Source: He et al., ADKDD 2014.
         """
@@ -171,14 +180,20 @@ class QualitySums:
 
     @property
     def calibration(self) -> float | None:
-        """Mean prediction over mean label; None without positives; raises DataError without examples."""
+        """Return mean prediction over mean label; None without positives.
+
+        Raises DataError without examples.
+        """
         self._counted()
         positives = self.positives
         return self._probability_sum / positives if positives else None
 
     @property
     def auc(self) -> float | None:
-        """Area under the ROC curve, ties half; None if all labels are the same; raises DataError if empty."""
+        """Return the area under the ROC curve; ties count half.
+
+        None if all labels are the same; raises DataError without examples.
+        """
         negatives, positives, pairs = self._pairs()
         if not pairs > 0.0:
             return None
@@ -187,15 +202,15 @@ class QualitySums:
 
     @property
     def auc_error(self) -> float | None:
-        """The most by which `auc` can differ from that of the logits themselves; None where `auc` is."""
+        """Return the largest error of `auc` against the exact AUC; None where `auc` is None."""
         negatives, positives, pairs = self._pairs()
         return float(np.dot(positives, 0.5 * negatives)) / pairs if pairs else None
 
     def to_array(self) -> Float64Array:
-        """The sums as float64 [7 + 3K], K the bins in use, exact: `from_array` gives an equal object.
+        """Return the sums as float64 [7 + 3K], exact; K is the number of used bins.
 
-        It is bins, examples, loss sum, probability sum, K, weight, whether weights were given; then the K
-        bins' numbers, their negatives, their positives.
+        `from_array` returns an equal object. The values are bins, examples, loss sum, probability sum, K,
+        weight, whether weights were given; then the K bins' numbers, their negatives, their positives.
         """
         negatives, positives = self._counts[: self.bins], self._counts[self.bins :]
         used = np.flatnonzero(negatives + positives)
@@ -205,7 +220,10 @@ class QualitySums:
 
     @classmethod
     def from_array(cls, array: Float64Array, bins: int = BINS) -> QualitySums:
-        """From what `to_array` made; raises ValueError for anything else, or for another number of bins."""
+        """Return the sums from an array that `to_array` made.
+
+        Raises ValueError for anything else, or for another number of bins.
+        """
         if array.dtype != np.float64 or array.ndim != 1 or len(array) < _HEADER:
             raise ValueError(f"quality sums are float64 [7 + 3K], not {array.dtype} {array.shape}")
         if not np.isfinite(array).all() or (array < 0.0).any() or array[1] > _MOST_EXAMPLES:

@@ -1,4 +1,4 @@
-"""Types that all parts of the pipeline share: the identity of a batch, and arrays by their dtype."""
+"""Types that all packages share: the identity of a batch, and array types."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Uint32Array: TypeAlias = NDArray[np.uint32]
 Uint64Array: TypeAlias = NDArray[np.uint64]
 Mask: TypeAlias = NDArray[np.bool_]
 IndexArray: TypeAlias = Int64Array
-"""Places in another array."""
+"""Positions in another array."""
 
 
 class BatchId(NamedTuple):
-    """Names one batch for ever: its contents are a pure function of these four numbers and the files.
+    """Identify one batch: its contents are a pure function of this id and the files.
 
-    `number` counts the batches of one span, from 0 (tuples own the name `index`).
+    `number` counts the batches of one span, from 0 (a tuple already has a method `index`).
     """
 
     epoch: int
@@ -32,10 +32,13 @@ class BatchId(NamedTuple):
 
     @classmethod
     def from_wire(cls, value: Any) -> BatchId:
-        """From four integers as msgpack gives them; raises ValueError for anything else."""
+        """Return the id from four integers, as msgpack gives them.
+
+        Raises ValueError for anything else.
+        """
         if not isinstance(value, list | tuple) or len(value) != 4:
             raise ValueError(f"a batch id is four integers, not {value!r:.80}")
-        # Files and arrays keep them as signed integers of 64 bits.
+        # Files and arrays store them as signed 64-bit integers.
         if not all(type(part) is int and 0 <= part < 2**63 for part in value):
             raise ValueError(f"a batch id is four integers from 0 to 2**63 - 1, not {value!r:.80}")
         return cls(*value)

@@ -74,7 +74,7 @@ class Coding:
         """
         base, encoded = self._own_values.encode(start, values)
         stop = start + len(values)
-        known = self._own_values.values[start:stop] if self._own_values.kept else values
+        known = self._own_values.values[start:stop] if self._own_values.is_enabled else values
         return Packed(base, len(values), encoded.payload), known
 
     def decode_up(self, peer: int, start: int, packed: Packed) -> Float32Array:
@@ -87,7 +87,7 @@ class Coding:
         To be called once per chunk.
         """
         base, encoded = self._results.encode(start, means)
-        known = self._results.values[start : start + len(means)] if self._results.kept else means
+        known = self._results.values[start : start + len(means)] if self._results.is_enabled else means
         return Packed(base, len(means), encoded.payload), known
 
     def decode_down(self, start: int, packed: Packed) -> Float32Array:
@@ -132,7 +132,7 @@ def float32_coding(group: tuple[int, ...], index: int) -> Coding:
 
 def _decoded(reference: Reference, start: int, packed: Packed) -> Float32Array:
     values = reference.decode(start, packed.base, packed.payload, packed.elements)
-    if not reference.kept:
+    if not reference.is_enabled:
         return values
     held = reference.values[start : start + packed.elements]
     np.copyto(held, values)

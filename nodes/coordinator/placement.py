@@ -15,12 +15,12 @@ from ...pipeline.data.span import Span
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.embedding.placement.ranges import row_bytes
 from ...pipeline.embedding.placement.row_costs import (
-    CountedPrices,
-    RowPrices,
+    CountedRowCosts,
+    LookupTraffic,
+    RowCostModel,
     TableCost,
-    TimedPrices,
-    Traffic,
-    cost_of,
+    TimedRowCosts,
+    table_cost,
 )
 from ...pipeline.embedding.placement.split_by_cost import TableLoad, split_by_cost
 from ...pipeline.embedding.placement.table_access import AccessCounter, TableAccess
@@ -85,10 +85,12 @@ class Placement:
         if not counter.examples:
             log.warning("nothing is known of the input, so the tables are split by their rows")
             return cls.by_rows(job)
-        prices: RowPrices = CountedPrices() if job.run.deterministic else TimedPrices.measure(PRICING_SECONDS)
+        prices: RowCostModel = (
+            CountedRowCosts() if job.run.deterministic else TimedRowCosts.measure(PRICING_SECONDS)
+        )
         traffic = _traffic(job)
         profiles = tuple(
-            TableProfile(access, cost_of(table, access, prices, traffic))
+            TableProfile(access, table_cost(table, access, prices, traffic))
             for table, access in zip(tables, counter.result(), strict=True)
         )
         loads = [profile.load(table) for profile, table in zip(profiles, tables, strict=True)]
@@ -145,11 +147,11 @@ class Placement:
         )
 
 
-def _traffic(job: Job) -> Traffic:
+def _traffic(job: Job) -> LookupTraffic:
     """What the job's trainers ask for."""
     vector, link = np.ones(CODED_FLOATS, np.float32), job.codecs.embedding()
     coded = sum(len(codec.encode(vector)) for codec in (link.up, link.down))
-    return Traffic(distinct=job.trainer.distinct_rows, float_bytes=coded / 2 / CODED_FLOATS)
+    return LookupTraffic(distinct=job.trainer.distinct_rows, float_bytes=coded / 2 / CODED_FLOATS)
 
 
 def _sampled(job: Job, spans: Sequence[Span]) -> AccessCounter:

@@ -12,7 +12,7 @@ from ...pipeline.checkpoint.saved_ledger import SavedLedger
 from ...pipeline.config.job import Job
 from ...pipeline.data.spans import Span
 from ...pipeline.embedding.placement.plan import TablePlan
-from ...pipeline.embedding.placement.ranges import Range, fault_of
+from ...pipeline.embedding.placement.ranges import Range, find_split_fault
 from ...pipeline.embedding.storage.saved_tables import SavedTables
 from ...pipeline.errors import DataError, JobFileError
 from ...pipeline.jobfile.load import validate_saved_job
@@ -103,7 +103,7 @@ def _kept_plan(job: Job, saved: SavedTables) -> TablePlan | None:
         return None
     numbers = {table.name: number for number, table in enumerate(job.tables)}
     ranges = [Range(numbers[name], *place) for name in saved.names for place in saved.places(name)]
-    if fault_of(job.tables, saved.nodes, ranges):
+    if find_split_fault(job.tables, saved.nodes, ranges):
         return None
     plan = TablePlan.of_ranges(job.tables, saved.nodes, ranges)
     return plan if plan.placement_digest == saved.placement_digest else None

@@ -105,14 +105,14 @@ class ExchangeSession:
         if _has_arrived(self._arrived, message.start, message.elements):
             return
         values = self._reference.decode(at, message.reference, message.payload, message.elements)
-        target = self._reference.values if self._reference.kept else self.buffer()
+        target = self._reference.values if self._reference.is_enabled else self.buffer()
         target[at : at + message.elements] = values
         self._arrived[message.start] = message.elements
         self._missing -= message.elements
 
     def values(self) -> Float32Array:
         """Return the received slice, not copied."""
-        return self._reference.values if self._reference.kept else self.buffer()
+        return self._reference.values if self._reference.is_enabled else self.buffer()
 
     def answer(self, delta: Float32Array) -> list[CenterValues]:
         """Save and return the messages of an applied exchange's answer, `delta`, in the session's buffer."""

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from ...pipeline.embedding.lookup.request import LookupPlan
-from ...pipeline.embedding.lookup.vectors import Vectors
+from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.metrics import QualitySums
-from ...pipeline.models.flat import RoundedMatrices
+from ...pipeline.models.flat import BFloat16Weights
 from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
@@ -39,7 +39,7 @@ class Step:
     """
 
     delivery: Delivery
-    vectors: Vectors
+    vectors: BatchEmbeddings
     staged: Staged
     rows_scale: float = 1.0
     pending: PendingResult | None = None
@@ -65,9 +65,9 @@ class Stepper:
         self._gradient = torch.zeros(shared.layout.numel, dtype=torch.float32, device=device)
         self._no_norm = torch.zeros((), device=device)
         self._module: nn.Module = copy.deepcopy(shared.template).to(device)
-        self._rounded: RoundedMatrices | None = None
+        self._rounded: BFloat16Weights | None = None
         if shared.precision == "bfloat16":
-            self._rounded = RoundedMatrices(shared.layout, self._module, shared.replica.flat, self._gradient)
+            self._rounded = BFloat16Weights(shared.layout, self._module, shared.replica.flat, self._gradient)
         else:
             shared.layout.attach(self._module, shared.replica.flat, self._gradient)
         self._module.train()
@@ -166,7 +166,7 @@ class Stepper:
                 pending = self._stream.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
         sums.add(pending.wait().logits, delivery.labels, _weights(delivery))
 
-    def _stage(self, delivery: Delivery, vectors: Vectors) -> Staged:
+    def _stage(self, delivery: Delivery, vectors: BatchEmbeddings) -> Staged:
         return self._stream.stage(delivery.labels, _weights(delivery), delivery.dense, vectors.embeddings)
 
     def _precision(self) -> AbstractContextManager[object]:

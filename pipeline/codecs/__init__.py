@@ -1,1 +1,1 @@
-"""How float32 values travel: one file a codec, and an explicit dict of their names in `registry`."""
+"""How float32 values are encoded for sending, and error feedback."""

@@ -1,6 +1,7 @@
-"""Error feedback without I/O: what a lossy codec loses is kept, and sent with what comes next.
+"""Error feedback of lossy codecs, without I/O.
 
-The values that both ends of a link hold: a lossy codec sends how far the next ones are from them.
+What an encoding loses is stored, and sent with the next one: as a residual at the sender, or in a reference
+that both ends hold and send differences from.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ _PLAIN = Float32()
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One chunk as it travels. `coded`: by the link's codec, else as float32.
+    """Hold one chunk as it is sent.
 
-    `decoded` is what the other end makes of it, bit by bit.
+    `coded`: by the codec, otherwise as float32.
+
+    `decoded` is what the other end decodes, bit by bit.
     """
 
     payload: Payload
@@ -28,9 +31,11 @@ class Encoded:
 
 
 def encode_chunk(codec: Codec, values: Float32Array) -> Encoded:
-    """A chunk by `codec`, or as float32 if it holds an infinity or a NaN, or would come back with one.
+    """Encode a chunk by `codec`, or as float32 if it is not finite.
 
-    So a replica that diverged arrives as it is, and no codec spreads a NaN over its neighbours.
+    Also as float32 if decoding would give an infinity or a NaN.
+
+    So a replica that diverged arrives as it is, and no codec spreads a NaN to neighbouring values.
     """
     if not codec.lossy or not _finite(values):
         return Encoded(_PLAIN.encode(values), not codec.lossy, values)
@@ -42,7 +47,9 @@ def encode_chunk(codec: Codec, values: Float32Array) -> Encoded:
 
 
 def decode_chunk(codec: Codec, payload: Payload, elements: int, *, coded: bool) -> Float32Array:
-    """The values of a chunk; raises CodecError for a payload that is not what `encode_chunk` wrote.
+    """Return the values of a chunk.
+
+    Raises CodecError for a payload that `encode_chunk` cannot have written.
 
     What a codec wrote is finite: a hostile NaN would stay in the reference for ever.
     """
@@ -53,11 +60,11 @@ def decode_chunk(codec: Codec, payload: Payload, elements: int, *, coded: bool) 
 
 
 class ErrorFeedback:
-    """The residual of a stretch of values that is encoded again and again, chunk by chunk.
+    """Hold the residual of values that are encoded repeatedly, chunk by chunk.
 
-    `encode` adds what earlier encodings lost and stages what this one loses; `commit` makes it count, so
-    that until then a repeat gives the same bytes, and `discard` takes it back. One thread's. A lossless
-    codec needs no residual, and none is kept.
+    `encode` adds what earlier encodings lost and stages what this one loses. Until `commit` stores that, a
+    repeated `encode` gives the same bytes; `discard` drops it. Used by one thread. A lossless codec has no
+    residual.
     """
 
     def __init__(self, codec: Codec, elements: int) -> None:
@@ -67,32 +74,32 @@ class ErrorFeedback:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the residual, and of what is staged."""
+        """Return the bytes of the residual, and of what is staged."""
         return self._residual.nbytes + sum(part.nbytes for part in self._staged.values())
 
     def encode(self, start: int, values: Float32Array) -> Encoded:
-        """The chunk of the stretch from element `start` on, float32 [n]."""
+        """Encode the chunk that starts at element `start`, float32 [n]."""
         if not self._codec.lossy:
             return encode_chunk(self._codec, values)
         with np.errstate(over="ignore", invalid="ignore"):
-            owed = values + self._residual[start : start + len(values)]
-        encoded = encode_chunk(self._codec, owed)
+            corrected = values + self._residual[start : start + len(values)]
+        encoded = encode_chunk(self._codec, corrected)
         if encoded.coded:
-            np.subtract(owed, encoded.decoded, out=owed)
-            self._staged[start] = owed
+            np.subtract(corrected, encoded.decoded, out=corrected)
+            self._staged[start] = corrected
         else:
-            # It travelled as it is: nothing of it is owed any more.
+            # It is sent exactly: no residual is left.
             self._staged[start] = np.zeros(len(values), dtype=np.float32)
         return encoded
 
     def commit(self) -> None:
-        """What was encoded since the last `commit` or `discard` has been, or will be, decoded over there."""
+        """Store what is staged: the other end has decoded it, or will."""
         for start, part in self._staged.items():
             self._residual[start : start + len(part)] = part
         self._staged.clear()
 
     def discard(self) -> None:
-        """What was encoded since the last `commit` or `discard` never counted."""
+        """Drop what is staged: the other end will not use it."""
         self._staged.clear()
 
 
@@ -104,12 +111,12 @@ NO_REFERENCE = 0
 
 
 class Reference:
-    """One end's copy of what was decoded last of a stretch of values; both ends move it alike.
+    """Hold one end's copy of the values decoded last; both ends update it alike.
 
-    The next difference from it contains what the last encoding lost, so that errors are fed back by
-    themselves. `version` is the number (from 1) of the exchange that it holds, NO_REFERENCE while one is
-    under way and after one that failed: the next one then travels as float32 and starts it anew. A lossless
-    codec needs no reference, and none is kept.
+    The next difference from it contains what the last encoding lost, so errors are fed back by themselves.
+    `version` is the number (from 1) of the exchange that it holds. It is NO_REFERENCE during an exchange and
+    after one that failed: the next exchange is then sent as float32 and starts a new reference. A lossless
+    codec has no reference.
     """
 
     def __init__(self, codec: Codec, elements: int) -> None:
@@ -120,25 +127,28 @@ class Reference:
         self._difference = np.empty(0, dtype=np.float32)
 
     @property
-    def kept(self) -> bool:
-        """Whether there is a reference: a lossless codec has none."""
+    def is_enabled(self) -> bool:
+        """Return whether there is a reference: a lossless codec has none."""
         return self._codec.lossy
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the reference, and of one chunk to work with."""
+        """Return the bytes of the reference, and of one chunk to work with."""
         return self.values.nbytes + self._difference.nbytes
 
     def begin(self) -> None:
-        """An exchange starts; one that had started before failed."""
+        """Start an exchange; an earlier unfinished one has failed."""
         self._base, self.version = self.version, NO_REFERENCE
 
     def complete(self, number: int) -> None:
-        """The exchange `number` that was begun is whole: this is what the next one refers to."""
+        """Finish the exchange `number`: the next one refers to it."""
         self.version = number if self._codec.lossy else NO_REFERENCE
 
     def encode(self, start: int, values: Float32Array) -> tuple[int, Encoded]:
-        """A chunk, and the version that it refers to; moves the reference, so call it once a chunk."""
+        """Encode a chunk; return the version that it refers to, and the chunk.
+
+        Updates the reference, so call it once a chunk.
+        """
         if not self._codec.lossy:
             return NO_REFERENCE, encode_chunk(self._codec, values)
         held = self.values[start : start + len(values)]
@@ -155,7 +165,9 @@ class Reference:
         return NO_REFERENCE, encode_chunk(Float32(), values)
 
     def decode(self, start: int, version: int, payload: Payload, elements: int) -> Float32Array:
-        """A chunk's values; does not move the reference: whoever places them in `values` does.
+        """Return a chunk's values; do not update the reference.
+
+        The caller updates it by placing them in `values`.
 
         Raises:
             CodecError: it refers to what this end does not hold, or the payload is not of the codec.

@@ -1,19 +1,8 @@
-"""The contract of a codec: float32 values to bytes and back, chunk by chunk, without memory of its own.
+"""The codecs: float32 values to bytes and back, chunk by chunk, without state.
 
-What a lossy codec loses is fed back by whoever encodes: it encodes the difference from a reference that both
-ends hold, so that the next difference contains the error.
-
-The upper half of a float32.
-
-Half precision.
-
-Values as they are.
-
-One byte an element and one scale a block.
-
-Only the largest elements.
-
-The names of the codecs, making one, and the pair of them that a link has.
+bfloat16 is the upper half of a float32, float16 half precision, float32 the values as they are, int8 one byte
+an element and one scale a block, topk only the largest elements. What a lossy codec loses is fed back by the
+caller, see `feedback`.
 """
 
 from __future__ import annotations
@@ -34,11 +23,13 @@ Payload = NDArray[np.uint8]
 
 
 class CodecError(ValueError):
-    """A payload that is not what the codec writes for so many elements, or values that it cannot write."""
+    """A payload that the codec cannot have written, or values that it cannot encode."""
 
 
 class Codec(ABC):
-    """One way to write float32 values. Instances are immutable; any thread may use them.
+    """One way to write float32 values.
+
+    Instances are immutable; any thread may use them.
 
     Class attributes:
         name: what a job file calls it.
@@ -50,11 +41,17 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, values: Float32Array) -> Payload:
-        """The payload, uint8 [bytes], of float32 [elements]; may share memory with `values`."""
+        """Return the payload, uint8 [bytes], of float32 [elements].
+
+        It may share memory with `values`.
+        """
 
     @abstractmethod
     def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """float32 [elements]; may share memory with `payload`. Raises CodecError, also for a hostile one."""
+        """Return float32 [elements]; may share memory with `payload`.
+
+        Raises CodecError, also for a hostile payload.
+        """
 
 
 _BLOCK = 1 << 14
@@ -71,11 +68,11 @@ class BFloat16(Codec):
     name = "bfloat16"
 
     def encode(self, values: Float32Array) -> Payload:
-        """uint8 [2 * elements]."""
+        """Return uint8 [2 * elements]."""
         bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
         halves = np.empty(len(bits), dtype="<u2")
         rounded = np.empty(min(_BLOCK, len(bits)), dtype="<u4")
-        # Block by block, so that what is between the steps stays in the fastest cache.
+        # Block by block, so that intermediate values stay in the fastest cache.
         for at in range(0, len(bits), _BLOCK):
             part = bits[at : at + _BLOCK]
             work = rounded[: len(part)]
@@ -93,7 +90,7 @@ class BFloat16(Codec):
         return halves.view(np.uint8)
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Exact."""
+        """Return the exact values of the payload."""
         if payload.nbytes != 2 * elements:
             raise CodecError(f"bfloat16: {payload.nbytes} bytes came for {elements} elements")
         bits = payload.view("<u2").astype("<u4")
@@ -101,7 +98,7 @@ class BFloat16(Codec):
         return bits.view("<f4")
 
 
-LARGEST = 65504.0
+FLOAT16_MAX = 65504.0
 
 
 class Float16(Codec):
@@ -115,16 +112,16 @@ class Float16(Codec):
     name = "float16"
 
     def encode(self, values: Float32Array) -> Payload:
-        """uint8 [2 * elements]."""
+        """Return uint8 [2 * elements]."""
         with np.errstate(over="ignore", under="ignore"):
             halves = values.astype("<f2")
         if np.isinf(halves).any():
             over = np.isinf(halves) & np.isfinite(values)
-            halves[over] = np.copysign(np.float16(LARGEST), values[over])
+            halves[over] = np.copysign(np.float16(FLOAT16_MAX), values[over])
         return halves.view(np.uint8)
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Exact."""
+        """Return the exact values of the payload."""
         if payload.nbytes != 2 * elements:
             raise CodecError(f"float16: {payload.nbytes} bytes came for {elements} elements")
         return payload.view("<f2").astype("<f4")
@@ -171,7 +168,7 @@ class Int8(Codec):
         self._block = block
 
     def encode(self, values: Float32Array) -> Payload:
-        """uint8 [4 * blocks + elements]."""
+        """Return uint8 [4 * blocks + elements]."""
         scales_bytes = 4 * self._blocks(len(values))
         payload = np.empty(scales_bytes + len(values), dtype=np.uint8)
         scales, levels = payload[:scales_bytes].view("<f4"), payload[scales_bytes:].view(np.int8)
@@ -251,46 +248,49 @@ class TopK(Codec):
         self._fraction = fraction
 
     def encode(self, values: Float32Array) -> Payload:
-        """uint8 [8 * kept]."""
-        kept = self._kept(len(values))
-        payload = np.empty(8 * kept, dtype=np.uint8)
-        if not kept:
+        """Return uint8 [8 * count], `count` the elements that are sent."""
+        count = self._count(len(values))
+        payload = np.empty(8 * count, dtype=np.uint8)
+        if not count:
             return payload
         sizes = np.abs(values)
         if not np.isfinite(sizes.max()):
             raise CodecError("topk: values that are not finite")
         # Several times as fast as `argpartition`.
-        least = np.partition(sizes, len(values) - kept)[len(values) - kept]
+        least = np.partition(sizes, len(values) - count)[len(values) - count]
         chosen = np.flatnonzero(sizes >= least)
-        if len(chosen) > kept:
-            surplus = np.flatnonzero(sizes[chosen] == least)[kept - len(chosen) :]
+        if len(chosen) > count:
+            surplus = np.flatnonzero(sizes[chosen] == least)[count - len(chosen) :]
             chosen = np.delete(chosen, surplus)
-        payload[: 4 * kept].view("<u4")[:] = chosen
-        np.take(values, chosen, out=payload[4 * kept :].view("<f4"))
+        payload[: 4 * count].view("<u4")[:] = chosen
+        np.take(values, chosen, out=payload[4 * count :].view("<f4"))
         return payload
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
         """Takes `4 / (8 * fraction)` times the payload's bytes of memory."""
-        kept = self._kept(elements)
-        if elements < 0 or payload.nbytes != 8 * kept:
-            raise CodecError(f"topk: {payload.nbytes} bytes came for {kept} of {elements} elements")
-        chosen = payload[: 4 * kept].view("<u4").astype(np.int64)
-        if kept and (chosen[-1] >= elements or not np.all(chosen[1:] > chosen[:-1])):
+        count = self._count(elements)
+        if elements < 0 or payload.nbytes != 8 * count:
+            raise CodecError(f"topk: {payload.nbytes} bytes came for {count} of {elements} elements")
+        chosen = payload[: 4 * count].view("<u4").astype(np.int64)
+        if count and (chosen[-1] >= elements or not np.all(chosen[1:] > chosen[:-1])):
             raise CodecError(f"topk: indices that do not ascend, or are not below {elements}")
-        kept_values = payload[4 * kept :].view("<f4")
+        kept_values = payload[4 * count :].view("<f4")
         if not np.isfinite(kept_values).all():
             raise CodecError("topk: values that are not finite")
         values = np.zeros(elements, dtype="<f4")
         values[chosen] = kept_values
         return values
 
-    def _kept(self, elements: int) -> int:
+    def _count(self, elements: int) -> int:
         return min(elements, math.ceil(self._fraction * elements)) if elements > 0 else 0
 
 
 @dataclass(frozen=True)
 class CodecOptions:
-    """The options of all codecs: elements of a block of int8, and the share of elements that topk keeps."""
+    """Options of all codecs.
+
+    The elements of a block of int8, and the fraction of elements that topk sends.
+    """
 
     int8_block: int = 1024
     topk_fraction: float = 0.05
@@ -303,12 +303,15 @@ CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
     Int8.name: lambda options: Int8(options.int8_block),
     TopK.name: lambda options: TopK(options.topk_fraction),
 }
-# What each element becomes depends on it alone, with a small error: these do without a reference.
+# Each element is encoded by itself, with a small error: these need no reference.
 STATELESS: tuple[str, ...] = (Float32.name, BFloat16.name, Float16.name)
 
 
 def make_codec(name: str, options: CodecOptions | None = None) -> Codec:
-    """The codec called `name`; raises ValueError naming what there is, or the option that cannot be used."""
+    """Return the codec called `name`.
+
+    Raises ValueError, which names the known codecs or the option that cannot be used.
+    """
     if name not in CODECS:
         close = difflib.get_close_matches(name, CODECS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(CODECS)}"
@@ -318,7 +321,10 @@ def make_codec(name: str, options: CodecOptions | None = None) -> Codec:
 
 @dataclass(frozen=True)
 class LinkCodecs:
-    """The codecs of a link, each way: to the center or the reducer, and back."""
+    """Hold the codecs of a link in each direction.
+
+    `up` to the center or the reducer, `down` back.
+    """
 
     up: Codec = field(default_factory=Float32)
     down: Codec = field(default_factory=Float32)

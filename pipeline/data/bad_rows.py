@@ -1,4 +1,4 @@
-"""Malformed rows: counted, the first few kept, and an error past a limit."""
+"""Malformed rows: counted, the first few stored, and an error past a limit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from ..errors import DataError
 
-KEPT = 5
+SAMPLES_KEPT = 5
 TEXT_CHARACTERS = 80
 
 
 def printable(text: bytes, limit: int = TEXT_CHARACTERS) -> str:
-    """At most `limit` characters of `text` with whatever a terminal might take amiss escaped; any bytes."""
+    """Return at most `limit` characters of `text`, safe for a terminal.
+
+    Any bytes; special characters are escaped.
+    """
     # Cut before decoding too: a line may have a million bytes, of which each character needs at most four.
     decoded = text[: 4 * limit].decode("utf-8", "backslashreplace")
     escaped = decoded.encode("unicode_escape").decode("ascii")
@@ -21,7 +24,10 @@ def printable(text: bytes, limit: int = TEXT_CHARACTERS) -> str:
 
 @dataclass(frozen=True)
 class BadRow:
-    """One malformed row: its file, its line (from 1; in Parquet its row, from 1), why, and its text, cut."""
+    """Describe one malformed row: file, line, reason, and its text, cut.
+
+    The line counts from 1; in Parquet it is the row, from 1.
+    """
 
     path: str
     line: int
@@ -33,12 +39,14 @@ class BadRow:
 
 
 class BadRows:
-    """Counts malformed rows over all that one reader reads. Owned by one thread.
+    """Count malformed rows over all that one reader reads.
+
+    Owned by one thread.
 
     Attributes:
-        limit: how many are borne (`data.max_bad_rows`).
+        limit: how many are allowed (`data.max_bad_rows`).
         count: how many there were.
-        first: the first KEPT of them.
+        first: the first SAMPLES_KEPT of them.
     """
 
     def __init__(self, limit: int) -> None:
@@ -47,19 +55,19 @@ class BadRows:
         self.first: list[BadRow] = []
 
     def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
-        """Counts a row; `line` is called only for a row that is kept, as finding the number may cost a read.
+        """Count a row; raise DataError if there are now more than `limit`.
 
-        Raises DataError when there are now more than `limit`.
+        `line` is called only for a stored row, because finding the number may need a read.
         """
         self.count += 1
-        if len(self.first) < KEPT:
+        if len(self.first) < SAMPLES_KEPT:
             self.first.append(BadRow(path, line(), why, printable(text)))
         self._check(path)
 
     def add_all(self, others: BadRows) -> None:
-        """Counts those that were counted elsewhere; raises as `add` does."""
+        """Add rows that were counted elsewhere; raises as `add` does."""
         self.count += others.count
-        self.first += others.first[: KEPT - len(self.first)]
+        self.first += others.first[: SAMPLES_KEPT - len(self.first)]
         if others.first:
             self._check(others.first[-1].path)
 

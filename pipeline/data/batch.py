@@ -1,6 +1,6 @@
-"""A batch of examples.
+"""A batch of examples, and bags of rows.
 
-Multi-hot values: for each table and example a bag of rows, which may be empty.
+A multi-hot table has a bag of rows for each example, which may be empty.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from ..types import BatchId, Float32Array, Int32Array
 
 
 def no_weights() -> Float32Array:
-    """float32 [0]: the weights of examples that have none."""
+    """Return float32 [0]: the weights of examples without weights."""
     return np.zeros(0, np.float32)
 
 
 def no_bag_rows() -> Int32Array:
-    """int32 [0]: the rows of no bags."""
+    """Return int32 [0]: the rows without bags."""
     return np.zeros(0, np.int32)
 
 
 def no_bag_lengths() -> Int32Array:
-    """int32 [0, 0]: the lengths of no bags."""
+    """Return int32 [0, 0]: the lengths without bags."""
     return np.zeros((0, 0), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Examples as they travel from a reader to a trainer.
+    """Hold examples as a reader sends them to a trainer.
 
     Attributes:
         id: the batch's identity.
@@ -60,7 +60,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Bags:
-    """The bags of some examples.
+    """Hold the bags of some examples.
 
     Attributes:
         rows: int32 [N], the rows of table 0 of example 0, of example 1, ..., then those of table 1, ...
@@ -71,7 +71,7 @@ class Bags:
     lengths: Int32Array = field(default_factory=no_bag_lengths)
 
     def slice(self, start: int, stop: int) -> Bags:
-        """The bags of examples start to stop - 1."""
+        """Return the bags of examples start to stop - 1."""
         if not self.lengths.shape[1]:
             return self
         if not len(self.lengths):
@@ -87,7 +87,7 @@ class Bags:
         return Bags(_joined(parts), np.ascontiguousarray(self.lengths[:, start:stop]))
 
     def take(self, indices: NDArray[np.intp]) -> Bags:
-        """The bags of the examples named by `indices`, in that order, as C-contiguous copies."""
+        """Return the bags of the examples `indices`, in that order, as C-contiguous copies."""
         lengths = self.lengths.take(indices, axis=1)
         if not len(lengths):
             return Bags(self.rows, lengths)
@@ -100,7 +100,10 @@ class Bags:
 
     @staticmethod
     def join(parts: Sequence[Bags]) -> Bags:
-        """All parts one after the other, as C-contiguous copies; `parts` must not be empty."""
+        """Return all parts one after the other, as C-contiguous copies.
+
+        `parts` must not be empty.
+        """
         lengths = np.concatenate([part.lengths for part in parts], axis=1)
         if not len(lengths):
             return Bags(no_bag_rows(), lengths)
@@ -114,7 +117,7 @@ class Bags:
 
 
 def _ends(lengths: Int32Array) -> NDArray[np.int64]:
-    """int64 [M, n]: one past the last row of each bag."""
+    """Return int64 [M, n]: one past the last row of each bag."""
     ends: NDArray[np.int64] = np.cumsum(lengths, dtype=np.int64).reshape(lengths.shape)
     return ends
 

@@ -1,4 +1,7 @@
-"""Criteo's text format: tab-separated, no header; a label, numbers and ids, of which any may be missing."""
+"""Criteo's text format: a label, numbers and ids, separated by tabs.
+
+It has no header; any number or id may be missing.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ _TAB, _NEWLINE, _RETURN, _ZERO = 9, 10, 13, 48
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Where the fields of a block lie.
+    """Hold where the fields of a block lie.
 
     Attributes:
-        lines: int64 [n + 1], where each line starts, and where the line after the last would.
+        lines: int64 [n + 1], where each line starts, and where a line after the last would start.
         good: int64 [k], indices of the lines that have the right number of columns.
         starts, ends: int64 [columns, k], C-contiguous: the first byte, and one past the last, of each field.
     """
@@ -43,12 +46,14 @@ def read_tsv(
     block_bytes: int = BLOCK_BYTES,
     tap: ColumnTap | None = None,
 ) -> Iterator[Examples]:
-    """The good rows of a span of text, in file order; `block_bytes` changes only how they are chunked.
+    """Yield the good rows of a span of text, in file order.
+
+    `block_bytes` changes only the chunks.
 
     A row is good when it has 1 + D + T columns, its label is 0 or 1, and each dense column is empty or a
     decimal number; the others go to `bad_rows`. Dense: missing -> 0.0, otherwise sign(x) * log1p(|x|). Ids:
     any bytes, hashed (hashing.py), the empty ones too. Lines end in a newline or in a return and a newline.
-    Raises DataError as `line_blocks` does, and past the limit of `bad_rows`. `tap` is shown each chunk.
+    Raises DataError as `line_blocks` does, and past the limit of `bad_rows`. `tap` receives each chunk.
     """
     lines_read = 0
     line_number = line_numbers(span)
@@ -65,7 +70,7 @@ def read_tsv(
         bad[fields.good[valid]] = False
         for line in np.flatnonzero(bad).tolist():
             text = block.buffer[fields.lines[line] : fields.lines[line + 1]].tobytes().rstrip(b"\r\n")
-            bad_rows.add(span.path, partial(line_number, lines_read + line), _why(text, shape), text)
+            bad_rows.add(span.path, partial(line_number, lines_read + line), _reason(text, shape), text)
         yield _examples(block, fields, shape, labels, dense, valid, tap)
         lines_read += len(fields.lines) - 1
 
@@ -118,14 +123,14 @@ def _split(block: LineBlock, columns: int) -> _Fields:
 
 
 def _labels(block: LineBlock, fields: _Fields) -> NDArray[np.uint8]:
-    """uint8 [k]: 0, 1, or something greater where the label is neither."""
+    """Return uint8 [k]: 0, 1, or a greater value where the label is neither."""
     labels: NDArray[np.uint8] = block.buffer[fields.starts[0]] - np.uint8(_ZERO)
     labels[fields.ends[0] - fields.starts[0] != 1] = 255
     return labels
 
 
-def _why(text: bytes, shape: FeatureShape) -> str:
-    """What is wrong with a bad line."""
+def _reason(text: bytes, shape: FeatureShape) -> str:
+    """Return what is wrong with a bad line."""
     fields = text.split(b"\t")
     if len(fields) != shape.columns:
         return f"{len(fields)} columns, not {shape.columns}"

@@ -1,7 +1,4 @@
-"""From a span to its batches, the same ones whenever and wherever it is read.
-
-Rule "A batch is a pure function" (docs/architecture.md).
-"""
+"""From a span to its batches, which are the same whenever and wherever it is read."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from .shuffle import WindowMemory, row_order, windows
 from .span import Span
 
 
-def batches_of(
+def cut_into_batches(
     examples: Iterator[Examples],
     span: Span,
     *,
@@ -28,7 +25,7 @@ def batches_of(
     shuffle_window: int,
     memory: WindowMemory | None = None,
 ) -> Iterator[Batch]:
-    """Yields the batches of a span's examples, numbered from 0.
+    """Yield the batches of a span's examples, numbered from 0.
 
     Its good rows, in file order, are permuted within consecutive windows of `shuffle_window` rows (0: not at
     all) by an order made from (seed, epoch, span.number, number of the window), then cut into batches of
@@ -36,30 +33,30 @@ def batches_of(
     new, C-contiguous, and never written again. Memory: about two windows, of 4 * (1 + D + T) bytes a row, and
     a few MiB, whatever the file.
 
-    One thread may use the iterator; many may run at once, each with a `memory` of its own, which may have
-    been that of another before. A batch may be yielded before a later row of its
-    span fails. Raises as `examples` does.
+    One thread may use the iterator; many iterators may run at once, each with a `memory` of its own, which
+    an earlier iterator may have used. A batch may be yielded before a later row of its span fails. Raises
+    as `examples` does.
     """
     pieces: list[Examples] = []
-    held = number = 0
+    pending = number = 0
     memory = memory or WindowMemory()
-    for piece in _pieces(examples, span, epoch, seed, batch, shuffle_window, memory):
+    for piece in _batch_pieces(examples, span, epoch, seed, batch, shuffle_window, memory):
         pieces.append(piece)
-        held += len(piece)
-        if held == batch:
+        pending += len(piece)
+        if pending == batch:
             yield _batch(BatchId(epoch, span.number, number, seed), pieces)
-            pieces, held, number = [], 0, number + 1
+            pieces, pending, number = [], 0, number + 1
     if pieces:
         yield _batch(BatchId(epoch, span.number, number, seed), pieces)
 
 
-def examples_of(
+def read_examples(
     span: Span, data_format: str, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None = None
 ) -> Iterator[Examples]:
-    """The good rows of a span in file order, in chunks of any size.
+    """Yield the good rows of a span in file order, in chunks of any size.
 
     Raises DataError for a file that cannot be read or has another shape, and past the limit of `bad_rows`,
-    which one thread may use. `tap` is shown each chunk.
+    which one thread may use. `tap` receives each chunk.
     """
     if data_format == "parquet":
         return read_parquet(span, shape, bad_rows, tap=tap)
@@ -68,7 +65,7 @@ def examples_of(
     raise DataError(f'data format "{data_format}" is not known', remedy="use criteo_tsv or parquet")
 
 
-def _pieces(
+def _batch_pieces(
     chunks: Iterator[Examples],
     span: Span,
     epoch: int,
@@ -77,7 +74,10 @@ def _pieces(
     shuffle_window: int,
     memory: WindowMemory,
 ) -> Iterator[Examples]:
-    """The rows in their order, in pieces with arrays of their own: none goes beyond the end of a batch."""
+    """Yield the rows in order, in pieces that end at the ends of batches.
+
+    Each piece has arrays of its own.
+    """
     done = 0
     if not shuffle_window:
         for chunk in chunks:

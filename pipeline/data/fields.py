@@ -1,8 +1,7 @@
-"""One column of a chunk as Arrow has it, text or typed, made into numbers, moments, or rows of a table.
+"""Columns of text or Arrow types as numbers, times, hashes and bags.
 
-What Arrow's arrays hold, as NumPy's.
-
-Numbers from the bytes of text fields: short integers eight digits at a time, all else one by one.
+One column of a chunk at a time, as NumPy arrays. Numbers in text fields are parsed eight digits at a time if
+they are short integers, all others one by one.
 """
 
 from __future__ import annotations
@@ -24,24 +23,27 @@ from .hashing import PADDING_BYTES, hash_bytes, hash_fields, hash_integers, unal
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values of a dictionary, or the type itself."""
+    """Return the type of a dictionary's values, or the type itself."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether these are strings or bytes."""
+    """Return whether values of this type are strings or bytes."""
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
     text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(check(kind) for check in binary + text)
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether these are integers, floats or booleans."""
+    """Return whether values of this type are integers, floats or booleans."""
     return any(check(kind) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
 
 
-def bytes_of(value: pa.Scalar) -> bytes:
-    """A value as it is shown to a user; texts of a file may be no UTF-8, and stay as they are."""
+def display_bytes(value: pa.Scalar) -> bytes:
+    """Return a value as it is shown to a user.
+
+    Text that is not UTF-8 is returned as it is.
+    """
     if pa.types.is_dictionary(value.type):
         value = value.value
     if is_text(value.type) and value.is_valid:
@@ -50,11 +52,11 @@ def bytes_of(value: pa.Scalar) -> bytes:
         return str(value).encode("utf-8", "replace")
     except UnicodeDecodeError:
         # A list with such a text.
-        return b"[" + b", ".join(bytes_of(item) for item in value) + b"]"
+        return b"[" + b", ".join(display_bytes(item) for item in value) + b"]"
 
 
-def numbers_of(column: pa.Array, missing: float) -> NDArray[np.float64]:
-    """Integers, floats or booleans as float64 [n], `missing` for nulls."""
+def to_float64(column: pa.Array, missing: float) -> NDArray[np.float64]:
+    """Return integers, floats or booleans as float64 [n], `missing` for nulls."""
     if pa.types.is_null(column.type):
         return np.full(len(column), missing)
     if not column.null_count:
@@ -67,7 +69,10 @@ def numbers_of(column: pa.Array, missing: float) -> NDArray[np.float64]:
 
 
 def string_fields(column: pa.Array) -> tuple[Uint8Array, IndexArray, IndexArray]:
-    """The bytes of a string column, padded, and where each value lies; nulls have length 0."""
+    """Return a string column's bytes, padded, and each value's start and length.
+
+    Nulls have length 0.
+    """
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
     wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
@@ -89,15 +94,18 @@ _MINUS = np.uint64(ord("-"))
 
 
 def parse_number(text: bytes) -> float:
-    """A decimal number such as -3, 2.5 or 1e3; NaN for anything else, "nan", "inf" and overflow included."""
+    """Return a decimal number such as -3, 2.5 or 1e3; NaN for anything else.
+
+    "nan", "inf" and overflow are NaN too.
+    """
     value = float(text) if _NUMBER.fullmatch(text) else math.nan
     return value if math.isfinite(value) else math.nan
 
 
 def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -> NDArray[np.float64]:
-    """The numbers in fields of a byte buffer, float64 of the shape of `starts`.
+    """Return the numbers in fields of a byte buffer, float64 of the shape of `starts`.
 
-    An empty field is 0.0; one that is no number, as `parse_number` has it, is NaN.
+    An empty field is 0.0; one that `parse_number` rejects is NaN.
 
     Args:
         buffer: uint8, C-contiguous, with PADDING_BYTES (of any content) after the last field.
@@ -119,7 +127,9 @@ def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -
 
 
 def _digits(words: Uint64Array, lengths: IndexArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Numbers of `lengths` (0 to 8) ASCII digits at the low end of each word, and which are only digits.
+    """Return numbers of 0 to 8 ASCII digits in words, and which are only digits.
+
+    The `lengths` digits are at the low end of each word.
 
     The digits are moved to the high end, so that zeros lead, and neighbours are added up in three steps (the
     well-known SWAR way; Lemire, "Quickly parsing eight digits", 2018). Overwrites `words`.
@@ -138,19 +148,19 @@ def _digits(words: Uint64Array, lengths: IndexArray) -> tuple[NDArray[np.float64
     return words.astype(np.float64), simple
 
 
-# So many are a second.
+# Ticks of each unit in a second.
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """How the text of a field is taken: which texts count as missing, and whether blanks around it go."""
+    """Rules for text fields: which texts are missing, and whether blanks are stripped."""
 
     missing: tuple[str, ...] = ("",)
     strip: bool = False
 
     def clean(self, column: pa.Array) -> pa.Array:
-        """The column with null where it is missing; a dictionary is decoded."""
+        """Return the column with nulls where it is missing; a dictionary is decoded."""
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         if not is_text(column.type):
@@ -160,28 +170,31 @@ class TextRules:
         if self.strip:
             column = pc.ascii_trim_whitespace(column)
         gone = pc.is_in(column, value_set=pa.array(self.missing, column.type))
-        return _without(column, gone.to_numpy(zero_copy_only=False)) if gone.true_count else column
+        return _with_nulls(column, gone.to_numpy(zero_copy_only=False)) if gone.true_count else column
 
 
-def _without(column: pa.Array, gone: Mask) -> pa.Array:
-    """A text column with null where `gone`, over the same texts."""
-    kept = ~(gone | nulls(column))
+def _with_nulls(column: pa.Array, gone: Mask) -> pa.Array:
+    """Return a text column with nulls where `gone`, over the same texts."""
+    kept = ~(gone | null_mask(column))
     valid = np.packbits(np.concatenate([np.zeros(column.offset, np.bool_), kept]), bitorder="little")
     _, offsets, texts = column.buffers()
     buffers = [pa.py_buffer(valid), offsets, texts]
     return pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
 
 
-def nulls(column: pa.Array) -> Mask:
-    """bool [n]: which are null."""
+def null_mask(column: pa.Array) -> Mask:
+    """Return bool [n]: which values are null."""
     mask: Mask = column.is_null().to_numpy(zero_copy_only=False)
     return mask
 
 
-def numbers(column: pa.Array) -> Float64Array:
-    """float64 [n] of a cleaned column: 0.0 for nulls, NaN for what is no finite decimal number."""
+def parse_number_column(column: pa.Array) -> Float64Array:
+    """Return float64 [n] of a cleaned column.
+
+    0.0 for nulls, NaN for what is not a finite decimal number.
+    """
     if not is_text(column.type):
-        values = numbers_of(column, missing=0.0)
+        values = to_float64(column, missing=0.0)
     else:
         try:
             values = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
@@ -192,28 +205,31 @@ def numbers(column: pa.Array) -> Float64Array:
             values[lengths == 0] = np.nan
         if column.null_count:
             # Arrow's cast has NaN there.
-            values = np.where(nulls(column), 0.0, values)
+            values = np.where(null_mask(column), 0.0, values)
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def moments(column: pa.Array) -> Float64Array:
-    """float64 [n] of a cleaned column: seconds since 1970 of times and dates, typed or in ISO 8601, without a
-    zone UTC; numbers as they are; NaN for nulls and for everything else."""
+def parse_times(column: pa.Array) -> Float64Array:
+    """Return float64 [n] of a cleaned column: seconds since 1970.
+
+    Times and dates are typed or in ISO 8601, in UTC without a zone; numbers are taken as they are; NaN for
+    nulls and for everything else.
+    """
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         values = _seconds(column)
     elif is_text(kind) or is_number(kind):
-        values = np.where(nulls(column), np.nan, numbers(column))
+        values = np.where(null_mask(column), np.nan, parse_number_column(column))
         if is_text(kind):
-            for at in np.flatnonzero(np.isnan(values) & ~nulls(column)).tolist():
-                values[at] = _moment(column[at].as_buffer().to_pybytes())
+            for at in np.flatnonzero(np.isnan(values) & ~null_mask(column)).tolist():
+                values[at] = _parse_time(column[at].as_buffer().to_pybytes())
     else:
         values = np.full(len(column), np.nan)
     return values
 
 
 def _seconds(column: pa.Array) -> Float64Array:
-    """float64 [n] of times or dates; nanoseconds are cut to microseconds, as texts have them."""
+    """Return float64 [n] of times or dates; nanoseconds are cut to microseconds."""
     date = pa.types.is_date32(column.type)
     filled = pc.fill_null(column.view(pa.int32() if date else pa.int64()), 0)
     ticks = filled.to_numpy(zero_copy_only=False)
@@ -221,11 +237,11 @@ def _seconds(column: pa.Array) -> Float64Array:
     if unit == "ns":
         ticks, unit = ticks // 1000, "us"
     values: Float64Array = ticks * 86_400.0 if unit == "day" else ticks / _TICKS[unit]
-    values[nulls(column)] = np.nan
+    values[null_mask(column)] = np.nan
     return values
 
 
-def _moment(text: bytes) -> float:
+def _parse_time(text: bytes) -> float:
     try:
         at = datetime.fromisoformat(text.decode("ascii"))
     except ValueError:
@@ -233,8 +249,11 @@ def _moment(text: bytes) -> float:
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-def hashes(column: pa.Array, number: int) -> Uint64Array:
-    """uint64 [n] of ids, texts or integers, of the empty text for nulls; `number` is the hash's `column`."""
+def hash_ids(column: pa.Array, number: int) -> Uint64Array:
+    """Return uint64 [n], the hashes of ids, texts or integers.
+
+    Nulls hash as the empty text; `number` is the hash's `column`.
+    """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if is_text(column.type):
@@ -245,16 +264,18 @@ def hashes(column: pa.Array, number: int) -> Uint64Array:
     filled = pc.fill_null(column, pa.scalar(0, column.type)) if column.null_count else column
     h = hash_integers(number, filled.to_numpy(zero_copy_only=False))
     if column.null_count:
-        h[nulls(column)] = hash_bytes(number, b"")
+        h[null_mask(column)] = hash_bytes(number, b"")
     return h
 
 
-def bags(
+def hash_bags(
     column: pa.Array, rules: TextRules, *, delimiter: str, max_ids: int, number: int
 ) -> tuple[Uint64Array, Int32Array]:
-    """The bags of a cleaned column of delimited texts or of lists: hashes uint64 [N], lengths int32 [n].
+    """Return the bags of a cleaned column: hashes uint64 [N], lengths int32 [n].
 
-    Ids that are missing are left out; of what is left a bag keeps its first `max_ids`. Null is an empty bag.
+    The column has delimited texts or lists.
+
+    Missing ids are dropped; a bag has the first `max_ids` of the others. Null is an empty bag.
     """
     if pa.types.is_null(column.type):
         return np.zeros(0, np.uint64), np.zeros(len(column), np.int32)
@@ -263,19 +284,24 @@ def bags(
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     ids = rules.clean(column.flatten())
     owners = np.repeat(np.arange(len(column)), lengths)
-    here = ~nulls(ids)
-    before = np.concatenate([[0], np.cumsum(here)])
+    included = ~null_mask(ids)
+    before = np.concatenate([[0], np.cumsum(included)])
     first = before[np.cumsum(lengths) - lengths]
-    here &= before[:-1] - first[owners] < max_ids
-    kept = ids.filter(pa.array(here))
-    return hashes(kept, number), np.bincount(owners[here], minlength=len(column)).astype(np.int32)
+    included &= before[:-1] - first[owners] < max_ids
+    kept = ids.filter(pa.array(included))
+    return hash_ids(kept, number), np.bincount(owners[included], minlength=len(column)).astype(np.int32)
 
 
 def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
-    """bool [n] of a cleaned column: whether it is one of some texts, or of some numbers."""
+    """Return bool [n] of a cleaned column: whether it equals one of `values`.
+
+    `values` are texts, or numbers.
+    """
     if all(isinstance(value, str) for value in values):
         text = column if is_text(column.type) else column.cast(pa.string())
         found = pc.is_in(text, value_set=pa.array(list(values), text.type))
         mask: Mask = found.to_numpy(zero_copy_only=False)
         return mask
-    return np.isin(numbers(column), np.array([float(value) for value in values])) & ~nulls(column)
+    return np.isin(parse_number_column(column), np.array([float(value) for value in values])) & ~null_mask(
+        column
+    )

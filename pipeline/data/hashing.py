@@ -1,4 +1,6 @@
-"""The hash that maps a categorical value to a row of its table: stated, seeded, the same in every version.
+"""The hash that maps a categorical value to a row of its table.
+
+It is specified, seeded, and the same in every version.
 
 Of a value of `length` bytes in categorical column `column` (from 0), all arithmetic modulo 2**64:
 
@@ -26,7 +28,7 @@ from ..types import IndexArray, Int32Array, Uint8Array, Uint64Array
 HASH_VERSION = 1
 HASH_SEED = 0x5348_4144_4F57_0001
 PADDING_BYTES = 8
-"""How many bytes must be readable after the last field, because fields are loaded as whole words."""
+"""Bytes that must be readable after the last field, because fields are loaded as whole words."""
 
 GOLDEN_RATIO = 0x9E37_79B9_7F4A_7C15
 MULTIPLIER_1, MULTIPLIER_2 = 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB
@@ -37,14 +39,14 @@ _FEW = 16
 
 
 def mix_one(value: int) -> int:
-    """SplitMix64's finalizer of one number below 2**64."""
+    """Return SplitMix64's finalizer of one number below 2**64."""
     value = ((value ^ (value >> 30)) * MULTIPLIER_1) & MASK
     value = ((value ^ (value >> 27)) * MULTIPLIER_2) & MASK
     return value ^ (value >> 31)
 
 
 def mix(values: Uint64Array, scratch: Uint64Array | None = None) -> Uint64Array:
-    """SplitMix64's finalizer in place; `values` is returned.
+    """Apply SplitMix64's finalizer in place; return `values`.
 
     `scratch`, of the same shape, is overwritten; without it numpy allocates temporaries.
     """
@@ -56,12 +58,18 @@ def mix(values: Uint64Array, scratch: Uint64Array | None = None) -> Uint64Array:
 
 
 def mix64(value: Uint64Array) -> Uint64Array:
-    """SplitMix64's step and finalizer, element by element: uint64 of any shape to the same shape."""
+    """Return SplitMix64's step and finalizer, element by element.
+
+    uint64 of any shape, to the same shape.
+    """
     return mix(value + np.uint64(GOLDEN_RATIO))
 
 
 def mix_numbers(*numbers: int) -> int:
-    """One number below 2**64 from some, in this order, each at least 0 and below 2**64."""
+    """Return one number below 2**64 from several, which depends on their order.
+
+    Each is at least 0 and below 2**64.
+    """
     state = np.zeros(1, np.uint64)
     for number in numbers:
         state = mix64(state ^ np.uint64(number))
@@ -69,14 +77,17 @@ def mix_numbers(*numbers: int) -> int:
 
 
 def _start(column: int, length: int) -> int:
-    """The h of a value before its first word."""
+    """Return the h of a value before its first word."""
     return mix_one(
         mix_one(HASH_SEED ^ (((column + 1) * GOLDEN_RATIO) & MASK)) ^ ((length * GOLDEN_RATIO) & MASK)
     )
 
 
 def hash_bytes(column: int, value: bytes) -> int:
-    """The hash of one value, as an int below 2**64: the definition, which the vectorized forms equal."""
+    """Return the hash of one value, as an int below 2**64.
+
+    This is the definition, which the vectorized forms equal.
+    """
     h = _start(column, len(value))
     for at in range(0, len(value), 8):
         h = mix_one(h ^ int.from_bytes(value[at : at + 8], "little"))
@@ -84,14 +95,17 @@ def hash_bytes(column: int, value: bytes) -> int:
 
 
 def unaligned_words(buffer: Uint8Array) -> Uint64Array:
-    """A view of contiguous bytes uint8 [n] as uint64 [n - 7]: entry i is bytes i to i + 7, little-endian."""
+    """Return contiguous bytes uint8 [n] as a view uint64 [n - 7].
+
+    Entry i is bytes i to i + 7, little-endian.
+    """
     return np.ndarray((len(buffer) - 7,), np.dtype("<u8"), buffer.data, 0, (1,))
 
 
 def hash_fields(
     buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, first_column: int = 0
 ) -> Uint64Array:
-    """Hashes of fields of a byte buffer.
+    """Return hashes of fields of a byte buffer.
 
     Args:
         buffer: uint8 [n], contiguous, with PADDING_BYTES (of any content) after the last field.
@@ -119,7 +133,7 @@ def hash_fields(
 def _hash_any(
     buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, columns: IndexArray
 ) -> Uint64Array:
-    """The hashes of values of any length but 0, uint64 [k]."""
+    """Return the hashes of values of any length but 0, uint64 [k]."""
     golden = np.uint64(GOLDEN_RATIO)
     h = mix((columns + 1).astype(np.uint64) * golden ^ np.uint64(HASH_SEED))
     h = mix(h ^ lengths.astype(np.uint64) * golden)
@@ -140,16 +154,21 @@ def _hash_any(
 
 
 def column_number(name: str) -> int:
-    """The `column` of the hash for a column of this name: of C1, C2, ... it is 0, 1, ...; of others a number
-    made from the name, so that a table keeps its rows when others are added before it."""
+    """Return the hash's `column` for a column of this name.
+
+    C1, C2, ... are 0, 1, ...; other names give a number made from the name, so that a table has the same rows
+    when others are added before it.
+    """
     if name[:1] == "C" and name[1:].isascii() and name[1:].isdigit() and not name[1:].startswith("0"):
         return min(int(name[1:]) - 1, 2**62 - 1)
     return 2**62 | (hash_bytes(0, name.encode("utf-8", "surrogatepass")) >> 2)
 
 
 def hash_integers(column: int, values: NDArray[Any]) -> Uint64Array:
-    """Hashes uint64 [k] of integers of any type [k]: those of the 8 bytes of an int64 or, for unsigned ones,
-    of a uint64, little-endian."""
+    """Return hashes uint64 [k] of integers of any type [k].
+
+    Those of the 8 bytes of an int64 or, for unsigned ones, of a uint64, little-endian.
+    """
     signed = np.issubdtype(values.dtype, np.signedinteger)
     h: Uint64Array = values.astype(np.int64 if signed else np.uint64).view(np.uint64)
     h ^= np.uint64(_start(column, 8))
@@ -157,7 +176,10 @@ def hash_integers(column: int, values: NDArray[Any]) -> Uint64Array:
 
 
 def table_rows_of(hashes: Uint64Array, table_rows: tuple[int, ...]) -> Int32Array:
-    """Rows int32 [T, k] of hashes uint64 [T, k]; row t has values from 0 to table_rows[t] - 1."""
+    """Return rows int32 [T, k] of hashes uint64 [T, k].
+
+    Row t has values from 0 to table_rows[t] - 1.
+    """
     sizes = np.array(table_rows, np.uint64)[:, None]
     # In one array: at the size of a chunk, temporaries cost more than the arithmetic.
     scaled = hashes >> np.uint64(32)

@@ -1,4 +1,7 @@
-"""A label by an SQL expression on one column, kept to what is worked out row by row and touches no file."""
+"""A label by an SQL expression on one column.
+
+Only expressions that are computed row by row and use no file are allowed.
+"""
 
 from __future__ import annotations
 

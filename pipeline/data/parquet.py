@@ -1,8 +1,8 @@
-"""Parquet logs: columns `label`, `I1`, `I2`, ... and `C1`, `C2`, ..., read in bounded memory.
+"""Parquet input: reading rows, checking columns, and the class of ids.
 
-Whether the ids of a column are texts or integers, which are hashed differently: one in all files.
-
-Whether a Parquet file has the columns of a schema, and of which types they are.
+Click logs have columns `label`, `I1`, `I2`, ... and `C1`, `C2`, ...; other files have the columns of a
+schema. Files are read in bounded memory. Text ids and integer ids are hashed differently, so a column has one
+class in all files.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from ..config.data import ColumnSection, suggest
 from ..errors import DataError
 from .bad_rows import BadRows
-from .fields import hashes, is_number, is_text, nulls, numbers_of, plain_type
+from .fields import hash_ids, is_number, is_text, null_mask, plain_type, to_float64
 from .hashing import table_rows_of
-from .paths import opened, reading
+from .paths import open_for_arrow, read_errors
 from .record_schema import RecordSchema
 from .schema import LABEL, ColumnTap, Examples, FeatureShape, log_transform
 from .span import Span
@@ -30,7 +30,10 @@ IdClass: TypeAlias = Literal["text", "integer"]
 
 
 def id_class(kind: pa.DataType) -> IdClass | None:
-    """Of a column of ids or of lists of them; None for one that holds nothing but nulls, or no ids."""
+    """Return the class of a column of ids, or of lists of ids.
+
+    None for a column without ids or with nulls only.
+    """
     kind = plain_type(kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = plain_type(kind.value_type)
@@ -40,22 +43,28 @@ def id_class(kind: pa.DataType) -> IdClass | None:
 
 
 class IdClasses:
-    """The class of each column's ids, over all files that were looked at. One thread at a time."""
+    """Hold the class of each column's ids over all files inspected.
+
+    One thread at a time.
+    """
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[IdClass, str]] = {}
 
     @property
     def by_column(self) -> dict[str, IdClass]:
-        """Of each column that has a class."""
+        """Return the class of each column that has one."""
         return {name: found for name, (found, _) in self._found.items()}
 
-    def know(self, classes: Mapping[str, IdClass], where: str) -> None:
-        """The classes of files that are not looked at, as `where` states them."""
+    def add_known(self, classes: Mapping[str, IdClass], where: str) -> None:
+        """Add the classes of files that are not inspected, as stated by `where`."""
         self._found |= {name: (found, where) for name, found in classes.items()}
 
-    def note(self, path: str, name: str, kind: pa.DataType) -> None:
-        """A file has the column in this type. Raises DataError if an earlier one has the other class."""
+    def add(self, path: str, name: str, kind: pa.DataType) -> None:
+        """Add a file's column of this type.
+
+        Raises DataError if an earlier file has the other class.
+        """
         found = id_class(kind)
         if found is None:
             return
@@ -76,18 +85,18 @@ _BUFFER_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class RowGroups:
-    """The row groups of a file: rows, and bytes on disk, of each."""
+    """Hold the rows, and bytes on disk, of each row group of a file."""
 
     rows: list[int]
     sizes_bytes: list[int]
 
 
 def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
-    """Looks at the end of a Parquet file; `check` is called with its Arrow schema.
+    """Read the end of a Parquet file; call `check` with its Arrow schema.
 
-    Raises DataError when it is not one or has no rows, and what `check` raises.
+    Raises DataError when it is not Parquet or has no rows, and what `check` raises.
     """
-    with reading(path), opened(path) as source, pq.ParquetFile(source) as file:
+    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
         check(file.schema_arrow)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         sizes = [
@@ -103,8 +112,10 @@ def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
 def check_click_columns(
     path: str, schema: pa.Schema, shape: FeatureShape, ids: IdClasses | None = None
 ) -> None:
-    """Raises DataError when a file lacks a column of `shape`, or has it in another type; with `ids`, which it
-    tells of this file, also for ids that are of another class than in an earlier one."""
+    """Raise DataError when a file lacks a column of `shape`, or has a wrong type.
+
+    With `ids`, which records the ids of this file, also for ids of another class than in an earlier file.
+    """
     present = ", ".join(schema.names[:50]) + (", ..." if len(schema.names) > 50 else "")
     remedy = "rename its columns, or change data.dense_features and data.categorical_features"
     for name in [LABEL, *shape.dense_names, *shape.categorical_names]:
@@ -124,13 +135,15 @@ def check_click_columns(
         if not (fits or pa.types.is_null(kind)):
             raise DataError(f"column {name} holds {kind}, not {wanted}", where=path, remedy=remedy)
         if ids is not None and name in shape.categorical_names:
-            ids.note(path, name, kind)
+            ids.add(path, name, kind)
 
 
 def parquet_rows(
     span: Span, columns: Callable[[pa.Schema], list[str]], batch_rows: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of row groups start to stop - 1, decoded in chunks, and how many rows of the file are before.
+    """Yield the rows of row groups start to stop - 1, decoded in chunks.
+
+    Each with the number of rows of the file before it.
 
     `columns` gives the columns to read, of a file with this schema. `batch_rows` changes only the chunks. In
     memory are one page and the dictionary of each column and `batch_rows` rows (None: at most BATCH_ROWS,
@@ -138,8 +151,8 @@ def parquet_rows(
     and what `columns` raises; errors of who uses the rows are left as they are.
     """
     with (
-        reading(span.path),
-        opened(span.path) as source,
+        read_errors(span.path),
+        open_for_arrow(span.path) as source,
         # With a buffer size pages are read as they are needed; without one, whole column chunks.
         pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file,
     ):
@@ -165,13 +178,15 @@ def read_parquet(
     batch_rows: int | None = None,
     tap: ColumnTap | None = None,
 ) -> Iterator[Examples]:
-    """The good rows of row groups start to stop - 1, in order; `batch_rows` changes only their chunks.
+    """Yield the good rows of row groups start to stop - 1, in order.
+
+    `batch_rows` changes only the chunks.
 
     A row is good when its label is 0 or 1 and no dense value is NaN or infinite; the others go to `bad_rows`,
     with their row in the file, from 1, as the line. Dense: null -> 0.0, otherwise sign(x) * log1p(|x|). Ids:
     strings are hashed as their bytes, so a text file with the same values gives the same rows; integers as
     their 8 bytes, little-endian; null as the empty string. Memory is as in `parquet_rows`. Raises DataError
-    when the file cannot be read, and past the limit of `bad_rows`. `tap` is shown each chunk.
+    when the file cannot be read, and past the limit of `bad_rows`. `tap` receives each chunk.
     """
 
     def columns(schema: pa.Schema) -> list[str]:
@@ -183,7 +198,7 @@ def read_parquet(
 
 
 def rows_at_once(metadata: Any, groups: list[int]) -> int:
-    """How many rows to decode together, from the uncompressed size that the file states of them."""
+    """Return how many rows to decode together, by the file's stated sizes."""
     of_groups = [metadata.row_group(index) for index in groups]
     row_bytes = max(group.total_byte_size // max(group.num_rows, 1) for group in of_groups)
     return int(max(1, min(BATCH_ROWS, _BATCH_BYTES // max(row_bytes, 1))))
@@ -192,10 +207,10 @@ def rows_at_once(metadata: Any, groups: list[int]) -> int:
 def _examples(
     rows: Any, path: str, done: int, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None
 ) -> Examples:
-    labels = numbers_of(rows.column(LABEL), missing=np.nan)
+    labels = to_float64(rows.column(LABEL), missing=np.nan)
     dense = np.empty((shape.dense, len(rows)))
     for index, name in enumerate(shape.dense_names):
-        dense[index] = numbers_of(rows.column(name), missing=0.0)
+        dense[index] = to_float64(rows.column(name), missing=0.0)
     valid = (labels == 0) | (labels == 1)
     # A finite sum has finite terms only, and takes a fraction of the time.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -214,24 +229,27 @@ def _examples(
     tapped = {}
     for index, (name, count) in enumerate(zip(shape.categorical_names, shape.table_rows, strict=True)):
         # Column after column, so that one stays in the cache until it is a row of its table.
-        column_hashes = hashes(rows.column(name), index)
+        column_hashes = hash_ids(rows.column(name), index)
         table_rows[index] = table_rows_of(column_hashes[None], (count,))
         if tap is not None:
             tapped[name] = column_hashes[valid]
     if tap is not None:
-        tap.show(tapped, {name: nulls(rows.column(name))[valid] for name in shape.dense_names})
+        tap.show(tapped, {name: null_mask(rows.column(name))[valid] for name in shape.dense_names})
     if not valid.all():
         labels, dense, table_rows = labels[valid], dense[:, valid], np.compress(valid, table_rows, axis=1)
     return Examples(labels.astype(np.float32), np.ascontiguousarray(log_transform(dense).T), table_rows)
 
 
 PREPARED_KEY: Final = b"shadowsync.order"
-"""In the metadata of each part that `shadowsync prepare` wrote: whose it is."""
+"""Key in the metadata of each part of a prepared folder; its value is the preparation's digest."""
 _REMEDY = "name the columns of [data.columns] as the file does, or change their kinds"
 
 
 def check_raw(path: str, arrow: Any) -> None:
-    """Raises DataError for a part of a prepared folder: its values would be hashed and transformed again."""
+    """Raise DataError for a part of a prepared folder.
+
+    Its values would be hashed and transformed again.
+    """
     if PREPARED_KEY in (arrow.metadata or {}):
         raise DataError(
             "is a part of a prepared folder, hashed and transformed already",
@@ -241,8 +259,10 @@ def check_raw(path: str, arrow: Any) -> None:
 
 
 def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | None = None) -> None:
-    """Raises DataError for a column that the file does not have once, or has in a type that does not fit;
-    with `ids`, which it tells of this file, also for ids of another class than in an earlier one."""
+    """Raise DataError for a column that is absent, repeated, or of a wrong type.
+
+    With `ids`, which records the ids of this file, also for ids of another class than in an earlier file.
+    """
     for name, column in schema.data.columns.items():
         if column.kind == "ignored":
             continue
@@ -259,7 +279,7 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
                 f"column {source} holds {kind}; {name} needs {wanted}", where=path, remedy=_REMEDY
             )
         if ids is not None and column.kind in ("categorical", "multi_hot"):
-            ids.note(path, name, kind)
+            ids.add(path, name, kind)
 
 
 def _fits(kind: pa.DataType, column: ColumnSection) -> tuple[bool, str]:

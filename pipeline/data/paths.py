@@ -1,4 +1,4 @@
-"""Where input files lie: paths of this machine, and URLs of any file system that fsspec knows."""
+"""Paths of input files: on this machine, and URLs of fsspec's file systems."""
 
 from __future__ import annotations
 
@@ -18,31 +18,39 @@ _LOCAL = ("file://", "local://")
 
 
 def is_url(path: str) -> bool:
-    """Whether `path` is for fsspec; "file://" is taken as a path of this machine."""
+    """Return whether `path` is for fsspec; "file://" is a path of this machine."""
     return "://" in path and not path.startswith(_LOCAL)
 
 
-def absolute(pattern: str) -> str:
-    """A path or pattern that means the same in every working directory; a URL as it is."""
+def absolute_path(pattern: str) -> str:
+    """Return a path or pattern that does not depend on the working directory.
+
+    A URL is returned as it is.
+    """
     return pattern if is_url(pattern) else os.path.abspath(pattern)
 
 
-def identity(path: str) -> str:
-    """The same text for every name of one file: of this machine its path without links; a URL as it is."""
+def file_identity(path: str) -> str:
+    """Return one text for every name of the same file.
+
+    The path without links; a URL as it is.
+    """
     return path if is_url(path) else os.path.realpath(path)
 
 
 def suffix_of(path: str) -> str:
-    """The last suffix of a file's name, in small letters, such as ".gz"."""
+    """Return the last suffix of a file's name, in lower case, such as ".gz"."""
     name = urlsplit(path).path if is_url(path) else path
     return PurePosixPath(name).suffix.lower()
 
 
 @contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Makes the errors of reading `path` (of the system, a decompressor, or Arrow) a DataError.
+def read_errors(path: str) -> Iterator[None]:
+    """Turn the errors of reading `path` into a DataError.
 
-    What a file system of fsspec raises is of any class, so for a URL every error is made one.
+    Errors of the system, a decompressor, or Arrow.
+
+    File systems of fsspec raise errors of any class, so for a URL every error becomes a DataError.
     """
     try:
         yield
@@ -58,8 +66,8 @@ def reading(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Any]:
-    """A file for Arrow: its path, or an open file of fsspec."""
+def open_for_arrow(path: str) -> Iterator[Any]:
+    """Open a file for Arrow: its path, or an open file of fsspec."""
     if not is_url(path):
         yield path
         return
@@ -69,9 +77,11 @@ def opened(path: str) -> Iterator[Any]:
 
 
 @contextmanager
-def opened_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
-    """A file to read bytes from, with `read`, `readinto` and `seek`, or with `forward` from its begin to its
-    end only, which every web server can serve."""
+def open_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
+    """Open a file to read bytes with `read`, `readinto` and `seek`.
+
+    With `forward` it is read from start to end only, which every web server supports.
+    """
     if not is_url(path):
         with open(path, "rb", buffering=0) as file:
             yield file
@@ -82,8 +92,8 @@ def opened_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
         yield file
 
 
-def size_of(path: str) -> int | None:
-    """Its size in bytes, or None where the file system does not tell it."""
+def file_size_bytes(path: str) -> int | None:
+    """Return a file's size in bytes; None if the file system does not state it."""
     if not is_url(path):
         return os.path.getsize(path)
     system, name = _system(path)
@@ -92,10 +102,10 @@ def size_of(path: str) -> int | None:
 
 
 def can_seek(path: str) -> bool:
-    """Whether a part of the file can be read without what is before it."""
+    """Return whether a part of the file can be read without what is before it."""
     if not is_url(path):
         return True
-    with reading(path), opened_raw(path) as file:
+    with read_errors(path), open_raw(path) as file:
         if not file.seekable():
             return False
         try:
@@ -107,8 +117,11 @@ def can_seek(path: str) -> bool:
         return True
 
 
-def matching(patterns: Sequence[str]) -> list[str]:
-    """The files that any pattern names, sorted, each once. Raises DataError for one that names none."""
+def match_files(patterns: Sequence[str]) -> list[str]:
+    """Return the files that any pattern matches, sorted, each once.
+
+    Raises DataError for a pattern that matches none.
+    """
     found: dict[str, str] = {}
     for pattern in patterns:
         if is_url(pattern):
@@ -119,27 +132,27 @@ def matching(patterns: Sequence[str]) -> list[str]:
         names = [local] if os.path.exists(local) else glob.glob(local, recursive=True)
         files = [name for name in names if os.path.isfile(name)]
         if not files:
-            raise _none(pattern, os.path.isdir(local))
+            raise _no_files(pattern, os.path.isdir(local))
         found.update((os.path.abspath(name), name) for name in files)
     return [found[key] for key in sorted(found)]
 
 
 def _matching_urls(pattern: str) -> list[str]:
-    with reading(pattern):
+    with read_errors(pattern):
         system, name = _system(pattern)
         if system.exists(name):
             if system.isdir(name) and not system.isfile(name):
-                raise _none(pattern, folder=True)
+                raise _no_files(pattern, folder=True)
             return [pattern]
         if "::" in pattern or not glob.has_magic(name):
-            raise _none(pattern, folder=False)
+            raise _no_files(pattern, folder=False)
         urls = [str(system.unstrip_protocol(found)) for found in system.glob(name)]
         if not urls:
-            raise _none(pattern, folder=False)
+            raise _no_files(pattern, folder=False)
         return urls
 
 
-def _none(pattern: str, folder: bool) -> DataError:
+def _no_files(pattern: str, folder: bool) -> DataError:
     return DataError(
         "is a folder" if folder else "matches no file",
         where=pattern,

@@ -1,4 +1,4 @@
-"""A schema of the job file in force: from the columns of a chunk to examples, and what is wrong in it."""
+"""A job file's schema: from the columns of a chunk to examples and faults."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ from ..config.data import ColumnSection, DataSection
 from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, Int32Array, Mask, Uint64Array
 from .batch import Bags, no_weights
-from .fields import TextRules, bags, equals_any, hashes, is_text, moments, nulls, numbers
+from .fields import (
+    TextRules,
+    equals_any,
+    hash_bags,
+    hash_ids,
+    is_text,
+    null_mask,
+    parse_number_column,
+    parse_times,
+)
 from .hashing import column_number, table_rows_of
 from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples, log_transform
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """A column and the rows, bool [n], that are bad for its sake: their values are what `wanted` says.
+class ColumnFault:
+    """Hold a column and its bad rows, bool [n], with what their values are.
 
-    `wanted` goes on after "is" and "are".
+    `wanted` completes a sentence after "is" or "are".
     """
 
     name: str
@@ -33,10 +42,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A chunk of rows, the bad ones among them.
+    """Hold a chunk of rows, bad rows included.
 
     Attributes:
-        examples: of all n rows; those of bad rows mean nothing.
+        examples: of all n rows; the values of bad rows are meaningless.
         times: float64 [n], the timestamps; [0] without such a column.
         faults: of each column that has bad rows, in the order of the schema.
         bad: bool [n], whether any fault has the row.
@@ -44,28 +53,30 @@ class Records:
 
     examples: Examples
     times: Float64Array
-    faults: tuple[Fault, ...]
+    faults: tuple[ColumnFault, ...]
     bad: Mask
 
     def good(self) -> tuple[Examples, Float64Array]:
-        """The examples and times of the rows that are not bad."""
+        """Return the examples and times of the rows that are not bad."""
         if not self.bad.any():
             return self.examples, self.times
         keep = np.flatnonzero(~self.bad)
         return self.examples.take(keep), self.times[keep] if len(self.times) else self.times
 
 
-# Of weights up to here the sum over any batch, and their products with the loss, are finite in float32.
+# With weights up to this the sum over any batch, and products with the loss, are finite in float32.
 MAX_WEIGHT = 1e30
 
 
 class RecordSchema:
-    """The columns of a job with the rows of their tables. One thread at a time.
+    """Parse a job's columns into rows of their tables.
+
+    One thread at a time.
 
     Args:
         data: with `columns`.
         table_rows: of each of `data.table_columns`.
-        tap: is shown the good rows of each chunk.
+        tap: receives the good rows of each chunk.
 
     Raises JobFileError for an expression that cannot be used.
     """
@@ -84,44 +95,47 @@ class RecordSchema:
                     raise JobFileError(f"data.columns.{name}.expression: {error}") from error
 
     def source_of(self, name: str) -> str:
-        """The file's name of a column."""
+        """Return the file's name of a column."""
         return self.data.columns[name].source or name
 
     @property
     def sources(self) -> list[str]:
-        """The columns of the file that are used, each once."""
+        """Return the columns of the file that are used, each once."""
         used = [name for name, column in self.data.columns.items() if column.kind != "ignored"]
         return list(dict.fromkeys(self.source_of(name) for name in used))
 
     @property
     def places(self) -> list[str]:
-        """The columns of a file without a header, in order."""
+        """Return the columns of a file without a header, in order."""
         return [name for name, column in self.data.columns.items() if column.source in ("", name)]
 
     def records(self, raw: Mapping[str, pa.Array]) -> Records:
-        """The rows of a chunk; `raw` has the file's columns by name, texts or of Parquet's types."""
+        """Return the rows of a chunk.
+
+        `raw` has the file's columns by name, texts or of Parquet's types.
+        """
         columns = {name: self.rules.clean(array) for name, array in raw.items()}
         count = len(next(iter(columns.values())))
-        reading = _Reading(self, columns, count)
+        parser = _ChunkParser(self, columns, count)
         labels = np.zeros(count)
         dense, ids, bag_rows, bag_lengths = [], [], [], []
         weights, times = no_weights(), np.zeros(0)
         for name, section in self.data.columns.items():
             if section.kind == "label":
-                labels = reading.label(name, section, self._expression)
+                labels = parser.label(name, section, self._expression)
             elif section.kind == "dense":
-                dense.append(reading.dense(name, section))
+                dense.append(parser.dense(name, section))
             elif section.kind == "categorical":
-                ids.append((reading.ids(name), self._rows[name]))
+                ids.append((parser.ids(name), self._rows[name]))
             elif section.kind == "multi_hot":
-                hashed, lengths = reading.bags(name, section)
+                hashed, lengths = parser.bags(name, section)
                 rows = table_rows_of(hashed[None], (self._rows[name],)).reshape(-1)
                 bag_rows.append(rows)
                 bag_lengths.append(lengths)
             elif section.kind == "timestamp":
-                times = reading.moments(name)
+                times = parser.times(name)
             elif section.kind == "weight":
-                weights = reading.weights(name).astype(np.float32)
+                weights = parser.weights(name).astype(np.float32)
         examples = Examples(
             labels.astype(np.float32),
             np.stack(dense, axis=1) if dense else np.zeros((count, 0), np.float32),
@@ -129,12 +143,12 @@ class RecordSchema:
             weights,
             Bags(np.concatenate(bag_rows), np.stack(bag_lengths)) if bag_rows else Bags(),
         )
-        faults = tuple(fault for fault in reading.faults if fault.rows.any())
+        faults = tuple(fault for fault in parser.faults if fault.rows.any())
         bad = np.zeros(count, np.bool_)
         for fault in faults:
             bad |= fault.rows
         if self._tap is not None:
-            reading.show(self._tap, ~bad)
+            parser.show(self._tap, ~bad)
         return Records(examples, times, faults, bad)
 
 
@@ -144,12 +158,12 @@ def _table_rows(ids: list[tuple[Uint64Array, int]], count: int) -> Int32Array:
     return table_rows_of(np.stack([h for h, _ in ids]), tuple(rows for _, rows in ids))
 
 
-class _Reading:
-    """One chunk's columns on their way; collects the faults."""
+class _ChunkParser:
+    """Parse one chunk's columns, and collect the faults."""
 
     def __init__(self, schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> None:
         self._schema, self._columns, self._count = schema, columns, count
-        self.faults: list[Fault] = []
+        self.faults: list[ColumnFault] = []
         self._hashes: dict[str, Uint64Array] = {}
         self._bag_lengths: dict[str, Int32Array] = {}
         self._missing: dict[str, Mask] = {}
@@ -158,12 +172,12 @@ class _Reading:
         return self._columns[self._schema.source_of(name)]
 
     def _fault(self, name: str, wanted: str, rows: Mask) -> None:
-        self.faults.append(Fault(name, self._schema.source_of(name), wanted, rows))
+        self.faults.append(ColumnFault(name, self._schema.source_of(name), wanted, rows))
 
     def label(self, name: str, section: ColumnSection, expression: LabelExpression | None) -> Float64Array:
-        """1.0 or 0.0."""
+        """Return labels, 1.0 or 0.0."""
         column = self._column(name)
-        missing = nulls(column)
+        missing = null_mask(column)
         if section.positive:
             values = equals_any(column, section.positive).astype(np.float64)
             known = equals_any(column, section.negative) | (values == 1) if section.negative else ~missing
@@ -171,7 +185,7 @@ class _Reading:
             return values
         if expression is not None:
             return self._by_expression(name, section, expression, column, missing)
-        values = np.where(missing, np.nan, numbers(column))
+        values = np.where(missing, np.nan, parse_number_column(column))
         if section.threshold is not None:
             self._fault(name, "not numeric", np.isnan(values))
             return (values >= section.threshold).astype(np.float64)
@@ -182,7 +196,7 @@ class _Reading:
         self, name: str, section: ColumnSection, expression: LabelExpression, column: pa.Array, missing: Mask
     ) -> Float64Array:
         if section.type == "number":
-            values = np.where(missing, np.nan, numbers(column))
+            values = np.where(missing, np.nan, parse_number_column(column))
             seen, missing = pa.array(values), np.isnan(values)
             self._fault(name, "not numeric", missing)
         else:
@@ -198,14 +212,14 @@ class _Reading:
         return np.nan_to_num(labels)
 
     def dense(self, name: str, section: ColumnSection) -> Float32Array:
-        """The number that a model sees; 0.0 where it is missing."""
+        """Return the numbers that a model sees; 0.0 where missing."""
         column = self._column(name)
-        missing = self._missing[name] = nulls(column)
+        missing = self._missing[name] = null_mask(column)
         if section.transform == "time":
-            values = np.where(missing, 0.0, moments(column))
+            values = np.where(missing, 0.0, parse_times(column))
             self._fault(name, "not in seconds or ISO 8601", np.isnan(values))
         else:
-            values = numbers(column)
+            values = parse_number_column(column)
             self._fault(name, "not numeric", np.isnan(values))
         with np.errstate(over="ignore"):
             values = np.where(missing, 0.0, (np.nan_to_num(values) - section.shift) / section.scale)
@@ -214,13 +228,13 @@ class _Reading:
         return seen
 
     def ids(self, name: str) -> Uint64Array:
-        """Hashes of ids; a missing one is the empty text, which has a row like any other."""
-        self._hashes[name] = hashes(self._column(name), column_number(name))
+        """Return hashes of ids; a missing one is the empty text, with a row like any other."""
+        self._hashes[name] = hash_ids(self._column(name), column_number(name))
         return self._hashes[name]
 
     def bags(self, name: str, section: ColumnSection) -> tuple[Uint64Array, Int32Array]:
-        """Hashes and lengths."""
-        found = bags(
+        """Return hashes and lengths of bags."""
+        found = hash_bags(
             self._column(name),
             self._schema.rules,
             delimiter=section.delimiter,
@@ -231,7 +245,7 @@ class _Reading:
         return found
 
     def show(self, tap: ColumnTap, good: Mask) -> None:
-        """Shows the rows that are good, once all columns are read."""
+        """Give the good rows to `tap`, once all columns are read."""
         tap.show(
             {
                 name: h[np.repeat(good, self._bag_lengths[name]) if name in self._bag_lengths else good]
@@ -240,16 +254,16 @@ class _Reading:
             {name: missing[good] for name, missing in self._missing.items()},
         )
 
-    def moments(self, name: str) -> Float64Array:
-        """Seconds since 1970, or whatever its numbers count."""
-        values = moments(self._column(name))
+    def times(self, name: str) -> Float64Array:
+        """Return seconds since 1970, or what the column's numbers count."""
+        values = parse_times(self._column(name))
         self._fault(name, "not in seconds or ISO 8601", np.isnan(values))
         return values
 
     def weights(self, name: str) -> Float64Array:
-        """Sample weights, 0 to MAX_WEIGHT."""
+        """Return sample weights, 0 to MAX_WEIGHT."""
         column = self._column(name)
-        values = np.where(nulls(column), np.nan, numbers(column))
+        values = np.where(null_mask(column), np.nan, parse_number_column(column))
         self._fault(name, "below 0 or not numeric", ~(values >= 0))
         self._fault(name, f"above {MAX_WEIGHT:g}", values > MAX_WEIGHT)
         return np.nan_to_num(values)

@@ -1,4 +1,7 @@
-"""Chunks of records from files with a schema, text or Parquet, and what becomes of their bad rows."""
+"""Chunks of records from files with a schema, text or Parquet.
+
+Bad rows are reported to `BadRows`.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +15,47 @@ from numpy.typing import NDArray
 
 from ..types import Float64Array
 from .bad_rows import BadRows, printable
-from .fields import bytes_of
+from .fields import display_bytes
 from .parquet import check_parquet, parquet_rows
-from .record_schema import Fault, Records, RecordSchema
+from .record_schema import ColumnFault, Records, RecordSchema
 from .schema import Examples
 from .schema_check import columns_of, delimiter_of
 from .span import Span
-from .text import LineBlock, LineParser, Parsed, line_blocks, line_numbers, without_first_line
+from .text import LineBlock, LineParser, ParsedLines, line_blocks, line_numbers, without_first_line
 
-# Each column is some calls into Arrow, which cost as much as a hundred rows.
+# Each column needs some calls into Arrow, which cost as much as a hundred rows.
 RECORD_BLOCK_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Good rows in file order, with their times, float64 [n], or [0] without a timestamp column."""
+class RecordChunk:
+    """Hold good rows in file order, with their times.
+
+    Times are float64 [n], or [0] without a timestamp column.
+    """
 
     examples: Examples
     times: Float64Array
 
-    def slice(self, start: int, stop: int) -> Chunk:
-        """Rows start to stop - 1."""
-        return Chunk(self.examples.slice(start, stop), self.times[start:stop])
+    def slice(self, start: int, stop: int) -> RecordChunk:
+        """Return rows start to stop - 1."""
+        return RecordChunk(self.examples.slice(start, stop), self.times[start:stop])
 
-    def take(self, rows: NDArray[np.intp]) -> Chunk:
-        """The rows named, as copies."""
-        return Chunk(self.examples.take(rows), self.times[rows] if len(self.times) else self.times)
+    def take(self, rows: NDArray[np.intp]) -> RecordChunk:
+        """Return the rows with these indices, as copies."""
+        return RecordChunk(self.examples.take(rows), self.times[rows] if len(self.times) else self.times)
 
 
 def read_records(
     span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int = RECORD_BLOCK_BYTES
-) -> Iterator[Chunk]:
-    """The good rows of a span of a file with a schema, in file order; `block_bytes` changes only the chunks.
+) -> Iterator[RecordChunk]:
+    """Yield the good rows of a span of a file with a schema, in file order.
+
+    `block_bytes` changes only the chunks.
 
     Text: a row is bad that has another number of columns, quotes that do not match, or a carriage return
-    within it; a line without a character is no row. Every row is bad whose label, weight or timestamp is
-    missing or not as the schema has it, or that has a number that is none. Raises DataError for a file that
+    within it; an empty line is not a row. Every row is bad whose label, weight or timestamp is missing or
+    does not fit the schema, or that has text where a number is expected. Raises DataError for a file that
     cannot be read or lacks columns, and past the limit of `bad_rows`.
     """
     if schema.data.format == "parquet":
@@ -56,53 +64,57 @@ def read_records(
         yield from _text_chunks(span, schema, bad_rows, block_bytes)
 
 
-def _text_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int) -> Iterator[Chunk]:
+def _text_chunks(
+    span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int
+) -> Iterator[RecordChunk]:
     data = schema.data
     names = columns_of(span.path, schema)
     parser = LineParser(names, schema.sources, delimiter_of(data), data.quote)
     line_number = line_numbers(span)
-    passed = 0
+    lines_before = 0
     for block in line_blocks(span, block_bytes):
-        if not passed and data.header and span.start == 0:
-            block, passed = without_first_line(block), 1
+        if not lines_before and data.header and span.start == 0:
+            block, lines_before = without_first_line(block), 1
             if not block.stop:
                 continue
         parsed = parser.parse(block)
         records = schema.records(parsed.columns)
-        _tell_text(records, parsed, block, span.path, bad_rows, partial(_numbered, line_number, passed))
-        yield Chunk(*records.good())
-        passed += len(parsed.starts) - 1
+        _report_bad_lines(
+            records, parsed, block, span.path, bad_rows, partial(_numbered, line_number, lines_before)
+        )
+        yield RecordChunk(*records.good())
+        lines_before += len(parsed.starts) - 1
 
 
-def _numbered(line_number: Callable[[int], int], passed: int, line: int) -> int:
-    return line_number(passed + line)
+def _numbered(line_number: Callable[[int], int], lines_before: int, line: int) -> int:
+    return line_number(lines_before + line)
 
 
-def _tell_text(
+def _report_bad_lines(
     records: Records,
-    parsed: Parsed,
+    parsed: ParsedLines,
     block: LineBlock,
     path: str,
     bad_rows: BadRows,
     line_number: Callable[[int], int],
 ) -> None:
-    """Tells the bad lines of a block, in order."""
+    """Report the bad lines of a block, in order."""
     why = dict(parsed.bad)
     for row in np.flatnonzero(records.bad).tolist():
-        why[int(parsed.lines[row])] = _why(
-            records.faults, row, lambda f, r: bytes_of(parsed.columns[f.source][r])
+        why[int(parsed.lines[row])] = _reason(
+            records.faults, row, lambda f, r: display_bytes(parsed.columns[f.source][r])
         )
     for line in sorted(why):
         text = block.buffer[parsed.starts[line] : parsed.starts[line + 1]].tobytes().rstrip(b"\r\n")
         bad_rows.add(path, partial(line_number, line), why[line], text)
 
 
-def _why(faults: tuple[Fault, ...], row: int, value: Callable[[Fault, int], bytes]) -> str:
+def _reason(faults: tuple[ColumnFault, ...], row: int, value: Callable[[ColumnFault, int], bytes]) -> str:
     fault = next(fault for fault in faults if fault.rows[row])
     return f"{fault.name} '{printable(value(fault, row), 20)}' is {fault.wanted}"
 
 
-def _parquet_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows) -> Iterator[Chunk]:
+def _parquet_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows) -> Iterator[RecordChunk]:
     def sources(arrow: pa.Schema) -> list[str]:
         check_parquet(span.path, arrow, schema)
         return schema.sources
@@ -110,15 +122,17 @@ def _parquet_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows) -> Iter
     for done, rows in parquet_rows(span, sources):
         columns = {name: rows.column(name) for name in schema.sources}
         records = schema.records(columns)
-        _tell_groups(records, columns, span.path, done, bad_rows)
-        yield Chunk(*records.good())
+        _report_bad_rows(records, columns, span.path, done, bad_rows)
+        yield RecordChunk(*records.good())
 
 
-def _tell_groups(
+def _report_bad_rows(
     records: Records, columns: dict[str, pa.Array], path: str, done: int, bad_rows: BadRows
 ) -> None:
-    """Tells the bad rows of a chunk of a Parquet file, of which `done` rows are before it."""
+    """Report the bad rows of a Parquet chunk; `done` rows of the file are before it."""
     for row in np.flatnonzero(records.bad).tolist():
-        why = _why(records.faults, row, lambda fault, at: bytes_of(columns[fault.source][at]))
-        text = b", ".join(name.encode() + b"=" + bytes_of(column[row]) for name, column in columns.items())
+        why = _reason(records.faults, row, lambda fault, at: display_bytes(columns[fault.source][at]))
+        text = b", ".join(
+            name.encode() + b"=" + display_bytes(column[row]) for name, column in columns.items()
+        )
         bad_rows.add(path, partial(int, done + row + 1), why, text)

@@ -1,7 +1,4 @@
-"""What a log has to contain, and parsed examples before they are cut into batches.
-
-What a chunk of rows was made of: the hashes of its ids, and which of its numbers are missing.
-"""
+"""The columns of a log, parsed examples, and a tap on what they were made from."""
 
 from __future__ import annotations
 
@@ -19,7 +16,9 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class FeatureShape:
-    """The columns of a log: a label, `dense` numbers, `categorical` ids, and the rows of each id's table.
+    """Describe a log's columns: a label, `dense` numbers, `categorical` ids.
+
+    `table_rows` has the rows of each id's table.
 
     Raises ValueError when `table_rows` has not one entry of at least 1 for each categorical column.
     """
@@ -36,23 +35,23 @@ class FeatureShape:
 
     @property
     def columns(self) -> int:
-        """Columns of a line of text: label, dense, categorical."""
+        """Return the columns of a line of text: label, dense, categorical."""
         return 1 + self.dense + self.categorical
 
     @property
     def dense_names(self) -> list[str]:
-        """Names of the dense columns, in order: I1, I2, ..."""
+        """Return the names of the dense columns, in order: I1, I2, ..."""
         return [f"I{index + 1}" for index in range(self.dense)]
 
     @property
     def categorical_names(self) -> list[str]:
-        """Names of the categorical columns, in order: C1, C2, ..."""
+        """Return the names of the categorical columns, in order: C1, C2, ..."""
         return [f"C{index + 1}" for index in range(self.categorical)]
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Good rows in the order of their file, or permuted.
+    """Hold good rows in the order of their file, or permuted.
 
     Attributes:
         labels: float32 [n], each 0.0 or 1.0.
@@ -72,7 +71,7 @@ class Examples:
         return len(self.labels)
 
     def slice(self, start: int, stop: int) -> Examples:
-        """Examples start to stop - 1, as views where that can be."""
+        """Return examples start to stop - 1, as views where possible."""
         return Examples(
             self.labels[start:stop],
             self.dense[start:stop],
@@ -82,7 +81,7 @@ class Examples:
         )
 
     def take(self, indices: NDArray[np.intp]) -> Examples:
-        """The examples named by `indices`, in that order, as C-contiguous copies."""
+        """Return the examples `indices`, in that order, as C-contiguous copies."""
         return Examples(
             self.labels.take(indices),
             self.dense.take(indices, axis=0),
@@ -93,7 +92,10 @@ class Examples:
 
     @staticmethod
     def join(parts: Sequence[Examples]) -> Examples:
-        """All parts one after the other, as C-contiguous copies; `parts` must not be empty."""
+        """Return all parts one after the other, as C-contiguous copies.
+
+        `parts` must not be empty.
+        """
         if len(parts) == 1:
             return parts[0]._copy()
         return Examples(
@@ -115,7 +117,7 @@ class Examples:
 
 
 def log_transform(values: NDArray[np.float64]) -> Float32Array:
-    """The dense transform: sign(x) * log1p(|x|), in float64, then rounded to float32; any shape.
+    """Return sign(x) * log1p(|x|), computed in float64, as float32 of any shape.
 
     A missing value is 0 before and after it, and -0.0 becomes 0.0. Both input formats use this and nothing
     else. The last bit may differ between processors, as log1p does.
@@ -129,7 +131,9 @@ def log_transform(values: NDArray[np.float64]) -> Float32Array:
 
 @dataclass
 class ColumnTap:
-    """The good rows of the chunk that a reader gave last, beside its examples. One thread at a time.
+    """Hold id hashes and missing masks of the chunk that a reader gave last.
+
+    Of the good rows, beside their examples. One thread at a time.
 
     Attributes:
         hashes: of each column with a table, uint64 [n]; of a multi-hot one those of all of its bags, one
@@ -141,5 +145,8 @@ class ColumnTap:
     missing: Mapping[str, Mask] = field(default_factory=dict)
 
     def show(self, hashes: Mapping[str, Uint64Array], missing: Mapping[str, Mask]) -> None:
-        """A reader's own: called once for each chunk, right before it is given."""
+        """Store a chunk's hashes and masks.
+
+        Called by the reader, once for each chunk, right before it yields it.
+        """
         self.hashes, self.missing = hashes, missing

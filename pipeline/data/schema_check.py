@@ -1,6 +1,6 @@
-"""Whether a schema fits a file, by the first rows of it, told before anything is trained.
+"""Whether a schema fits a file, by its first rows, before training starts.
 
-Which columns a delimited text file has: by its first line, or by their order in the job file.
+Also which columns a delimited text file has: by its first line, or by their order in the job file.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import pyarrow.parquet as pq
 from ..config.data import DataSection, suggest
 from ..errors import DataError
 from .bad_rows import printable
-from .fields import bytes_of
-from .paths import opened, reading
-from .record_schema import Fault, RecordSchema
+from .fields import display_bytes
+from .paths import open_for_arrow, read_errors
+from .record_schema import ColumnFault, RecordSchema
 from .span import Span
 from .text import LineBlock, LineParser, first_line, line_blocks, without_first_line
 
 
 def columns_of(path: str, schema: RecordSchema) -> list[str]:
-    """The names of a file's columns, in order; with a header, reads the file's first line.
+    """Return the names of a file's columns, in order.
+
+    With a header, reads the file's first line.
 
     Raises DataError when the file has no header that fits: a column of the schema is absent or there twice.
     """
@@ -49,27 +51,26 @@ def columns_of(path: str, schema: RecordSchema) -> list[str]:
 
 
 def delimiter_of(data: DataSection) -> str:
-    """The character between fields."""
+    """Return the character between fields."""
     return data.delimiter or ("," if data.format == "csv" else "\t")
 
 
 PEEK_BYTES = 1 << 16
 PEEK_ROWS = 1000
 SAMPLES = 3
-# A column is taken to be another than the schema says when so many of the first rows do not fit it; fewer are
-# bad rows.
-SHARE = 0.5
+# A schema does not fit when more than this fraction of the first rows does not; fewer are bad rows.
+MISFIT_SHARE = 0.5
 _REMEDY = "change its kind or options in [data.columns], or data.missing"
 
 
 def check_text(path: str, schema: RecordSchema) -> None:
-    """Looks at the first lines; raises DataError when the file is empty or the schema does not fit."""
+    """Check the first lines; raise DataError for an empty file or a schema that does not fit."""
     names = columns_of(path, schema)
     block = _first_rows(path, schema)
     parser = LineParser(names, schema.sources, delimiter_of(schema.data), schema.data.quote)
     parsed = parser.parse(block)
     lines = len(parsed.lines) + len(parsed.bad)
-    if len(parsed.bad) > SHARE * lines:
+    if len(parsed.bad) > MISFIT_SHARE * lines:
         line = min(parsed.bad)
         text = block.buffer[parsed.starts[line] : parsed.starts[line + 1]].tobytes().rstrip(b"\r\n")
         raise DataError(
@@ -82,8 +83,8 @@ def check_text(path: str, schema: RecordSchema) -> None:
 
 
 def check_groups(path: str, schema: RecordSchema) -> None:
-    """Looks at the first rows of a Parquet file; raises DataError when the schema does not fit."""
-    with reading(path), opened(path) as source, pq.ParquetFile(source) as file:
+    """Check the first rows of a Parquet file; raise DataError if the schema does not fit."""
+    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
         rows = next(file.iter_batches(PEEK_ROWS, columns=schema.sources, use_threads=False), None)
     if rows is not None:
         _check_values(path, {name: rows.column(name) for name in schema.sources}, schema)
@@ -100,7 +101,7 @@ def _first_rows(path: str, schema: RecordSchema) -> LineBlock:
 def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSchema) -> None:
     records = schema.records(columns)
     for fault in records.faults:
-        if fault.rows.sum() > SHARE * len(fault.rows):
+        if fault.rows.sum() > MISFIT_SHARE * len(fault.rows):
             raise DataError(
                 f"column {fault.name}: {_samples(fault, columns)} are {fault.wanted}",
                 where=path,
@@ -108,14 +109,14 @@ def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSche
             )
 
 
-def _samples(fault: Fault, columns: Mapping[str, pa.Array]) -> str:
-    """Up to three different values that do not fit."""
-    seen: dict[str, None] = {}
+def _samples(fault: ColumnFault, columns: Mapping[str, pa.Array]) -> str:
+    """Return up to three different values that do not fit."""
+    samples: dict[str, None] = {}
     for row in np.flatnonzero(fault.rows).tolist():
-        seen[f"'{printable(bytes_of(columns[fault.source][row]), 20)}'"] = None
-        if len(seen) == SAMPLES:
+        samples[f"'{printable(display_bytes(columns[fault.source][row]), 20)}'"] = None
+        if len(samples) == SAMPLES:
             break
-    return ", ".join(seen)
+    return ", ".join(samples)
 
 
 def _some(names: list[str]) -> str:

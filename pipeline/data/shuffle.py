@@ -1,8 +1,7 @@
-"""Permutations that are the same on every machine and in every version, and the windows that they permute.
+"""Permutations and windows for shuffling, and rows sorted by time.
 
-Memory for shuffling that is used again and again: fresh pages cost more than what is written to them.
-
-Rows of unsorted files in the order of their time, held in memory.
+Permutations are the same on every machine and in every version. Windows are shuffled in reused memory: fresh
+pages cost more than what is written to them.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..types import Int32Array
 from .batch import Bags
-from .records import Chunk
+from .records import RecordChunk
 from .schema import Examples
 
-# What a permutation is of, so that spans and rows with equal numbers do not get related ones.
+# The first number of a key, so that permutations of spans and of rows are not related.
 SPANS, ROWS = 1, 2
 
 
 def permutation(count: int, *key: int) -> NDArray[np.intp]:
-    """A permutation of 0 to count - 1, intp [count], that depends on `count` and the integers of `key` only.
+    """Return a permutation of 0 to count - 1, intp [count], from `count` and `key` only.
 
     Sorts random keys made by Philox from a SeedSequence: numpy holds those two streams stable, which it does
     not promise of `Generator.permutation`. Each sort key ends in its index, so keys differ, and any sorting
@@ -41,39 +40,41 @@ def permutation(count: int, *key: int) -> NDArray[np.intp]:
 
 
 def row_order(count: int, *, seed: int, epoch: int, span: int, window: int) -> NDArray[np.intp]:
-    """The order, intp [count], of the rows of window number `window` of a span."""
+    """Return the order, intp [count], of the rows of window number `window` of a span."""
     return permutation(count, ROWS, seed, epoch, span, window)
 
 
 def windows(chunks: Iterable[Examples], size: int) -> Iterator[list[Examples]]:
-    """The same examples in the same order, in pieces of `size` (at least 1); only the last may be shorter.
+    """Yield the same examples in order, in pieces of `size`; only the last may be shorter.
+
+    `size` is at least 1.
 
     A piece is a list of parts that are views of the chunks, one after the other, none of them empty. Where
     the chunks begin and end makes no other difference. Holds at most one piece and one chunk.
     """
-    held: list[Examples] = []
+    parts: list[Examples] = []
     count = 0
     for chunk in chunks:
         start = 0
         while count + len(chunk) - start >= size:
             stop = start + size - count
-            held.append(chunk.slice(start, stop))
-            yield held
-            held, count, start = [], 0, stop
+            parts.append(chunk.slice(start, stop))
+            yield parts
+            parts, count, start = [], 0, stop
         if start < len(chunk):
-            held.append(chunk.slice(start, len(chunk)))
+            parts.append(chunk.slice(start, len(chunk)))
             count += len(chunk) - start
-    if held:
-        yield held
+    if parts:
+        yield parts
 
 
 class WindowMemory:
-    """Shuffles one window after the other in the same arrays, which grow to the most that was asked for.
+    """Shuffle window after window in the same arrays.
 
-    Scratch memory of one owner, no pool: nothing of it is given to anyone.
+    They grow to the largest size requested.
 
-    One thread. In memory: the window's rows of tables once, its labels and numbers once where it has several
-    parts, and two columns.
+    Scratch memory of one thread: nothing of it is returned. In memory: the window's rows of tables once, its
+    labels and numbers once where it has several parts, and two columns.
     """
 
     def __init__(self) -> None:
@@ -82,10 +83,12 @@ class WindowMemory:
     def shuffled(
         self, parts: Sequence[Examples], order: NDArray[np.intp], *, lead: int, batch: int
     ) -> Iterator[Examples]:
-        """The examples of all parts that `order` names, each from 0 to their number - 1 (not checked), in
-        that order: first `lead` of them (none where it is 0), then `batch` at a time; the last may be fewer.
+        """Yield the examples of all parts, in the given order, batch by batch.
 
-        What is given is C-contiguous, and its arrays are its own. `parts` must not be empty; this memory is
+        `order` has indices from 0 to their number - 1 (not checked). First come `lead` examples (none for 0),
+        then `batch` at a time; the last piece may have fewer.
+
+        Each piece is C-contiguous, with arrays of its own. `parts` must not be empty; this memory is
         in use until the iterator has ended.
         """
         lead = min(lead, len(order))
@@ -108,7 +111,7 @@ class WindowMemory:
     def _rows(
         self, parts: Sequence[Examples], order: NDArray[np.intp], lead: int, batch: int
     ) -> list[Int32Array]:
-        """int32 [T, n] of each piece, in this memory."""
+        """Return int32 [T, n] of each piece, in this memory."""
         tables, count = len(parts[0].rows), len(order)
         whole = (count - lead) // batch
         stop = lead + whole * batch
@@ -148,41 +151,43 @@ CHUNK_ROWS = 16_384
 
 
 class SortedRows:
-    """All rows of `chunks`, sorted by time; rows of one time stay in the order of the files.
+    """Hold all rows of `chunks`, sorted by time.
+
+    Rows of one time stay in the order of the files.
 
     In memory are the examples once, and twice while they are joined. Raises DataError when they have more
     than `limit_bytes`.
     """
 
-    def __init__(self, chunks: Iterator[Chunk], limit_bytes: int, paths: Sequence[str]) -> None:
+    def __init__(self, chunks: Iterator[RecordChunk], limit_bytes: int, paths: Sequence[str]) -> None:
         examples, times = [], []
-        held = rows = 0
+        held_bytes = rows = 0
         for chunk in chunks:
-            held += size_of_chunk(chunk)
+            held_bytes += chunk_bytes(chunk)
             rows += len(chunk.examples)
-            if held > limit_bytes:
-                raise too_large(held, rows, limit_bytes, paths)
+            if held_bytes > limit_bytes:
+                raise too_large_to_sort(held_bytes, rows, limit_bytes, paths)
             examples.append(chunk.examples)
             times.append(chunk.times)
         self._examples = Examples.join(examples)
         self._order = np.argsort(np.concatenate(times), kind="stable")
 
-    def chunks(self, start: int, stop: int) -> Iterator[Chunk]:
-        """Rows start to stop - 1 in the order of time; their times are left out."""
+    def chunks(self, start: int, stop: int) -> Iterator[RecordChunk]:
+        """Yield rows start to stop - 1 in the order of time, without their times."""
         for first in range(start, stop, CHUNK_ROWS):
             rows = self._order[first : min(first + CHUNK_ROWS, stop)]
-            yield Chunk(self._examples.take(rows), np.zeros(0))
+            yield RecordChunk(self._examples.take(rows), np.zeros(0))
 
 
-def size_of_chunk(chunk: Chunk) -> int:
-    """Bytes that a chunk has in memory, its times and its place in the order with it."""
+def chunk_bytes(chunk: RecordChunk) -> int:
+    """Return a chunk's bytes in memory, with its times and its positions in the order."""
     rows = chunk.examples
     arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths)
     return sum(array.nbytes for array in arrays) + 16 * len(rows)
 
 
-def too_large(held_bytes: int, rows: int, limit_bytes: int, paths: Sequence[str]) -> DataError:
-    """The error for input that is too large to be sorted in memory."""
+def too_large_to_sort(held_bytes: int, rows: int, limit_bytes: int, paths: Sequence[str]) -> DataError:
+    """Return the error for input that is too large to be sorted in memory."""
     return DataError(
         f"is not sorted by time, and {rows} rows of about {held_bytes // max(rows, 1)} bytes each are "
         f"{held_bytes} bytes, above data.sort_limit_bytes = {limit_bytes}",

@@ -1,4 +1,4 @@
-"""A span: a piece of the input that the coordinator hands to a reader."""
+"""Spans: pieces of the input that the coordinator hands to readers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ PartName: TypeAlias = Literal["", "train", "validation", "test"]
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of one input file, or of all of them in the order of time.
+    """Describe a piece of one input file, or of all files in the order of time.
 
     Attributes:
-        number: its place in the plan, from 0.
+        number: its index in the plan, from 0.
         path: the file; of the kind "sorted", the first file.
         kind: "bytes", a byte range of a plain text file, which has the lines that begin in it; "stream", a
             whole text file that is compressed or cannot be read in parts; "row_groups" of a Parquet file;
             "sorted", rows of the whole input sorted by time.
         start: first byte, or 0, or first row group, or first row.
         stop: one past the last: byte of the file as it is on disk, row group, or row.
-        part: "", or the part of the rows that is meant where the rows are drawn (`data.split`).
-        first, last: only good rows first to last - 1 of the piece are meant; last is -1 for all from `first`.
-        prepared: of a prepared folder, the digest of its manifest: a reader of another folder refuses.
+        part: "", or the part of a split (`data.split`) whose rows are used.
+        first, last: only good rows first to last - 1 of the piece are used; last is -1 for all from `first`.
+        prepared: the digest of a prepared folder's manifest; a reader refuses spans of another folder.
     """
 
     number: int
@@ -39,7 +39,7 @@ class Span:
 
 
 def to_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The numbers as ascending runs (start, stop), each without its stop.
+    """Return the numbers as ascending runs (start, stop), each without its stop.
 
     Sets of numbers that mostly follow each other are sent and saved like this.
     """
@@ -53,5 +53,5 @@ def to_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def from_runs(runs: Iterable[Sequence[int]]) -> frozenset[int]:
-    """The numbers that `to_runs` was given."""
+    """Return the numbers that `to_runs` received."""
     return frozenset(number for start, stop in runs for number in range(start, stop))

@@ -1,4 +1,4 @@
-"""Spans: the pieces of the input that the coordinator hands to readers."""
+"""Planning of spans, the pieces of the input that readers process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from ..errors import DataError
 from .bad_rows import printable
 from .parquet import IdClasses, check_click_columns, check_parquet, check_raw, row_groups
-from .paths import can_seek, matching, reading, size_of
+from .paths import can_seek, file_size_bytes, match_files, read_errors
 from .record_schema import RecordSchema
 from .schema import FeatureShape
 from .schema_check import check_groups, check_text
@@ -20,7 +20,7 @@ __all__ = ["Span", "plan_spans", "span_order"]
 
 _PEEK_BYTES = 1 << 16
 Shape: TypeAlias = FeatureShape | RecordSchema | None
-_Piece: TypeAlias = tuple[Literal["bytes", "stream", "row_groups"], int, int]
+_SpanBounds: TypeAlias = tuple[Literal["bytes", "stream", "row_groups"], int, int]
 
 
 def plan_spans(
@@ -30,44 +30,46 @@ def plan_spans(
     shape: Shape = None,
     ids: IdClasses | None = None,
 ) -> list[Span]:
-    """Cuts all files that match into spans of about `span_bytes` on disk, in the order of their paths.
+    """Cut all files that match into spans of about `span_bytes` on disk.
+
+    In the order of their paths.
 
     The plan depends on the files' names, sizes and (Parquet) row groups alone. Opens each file and reads at
     most its first 64 KiB or 1,000 rows, and with `shape` checks that the columns are there: in Parquet by
     name and type, in Criteo's text by their number, which must be right in one of these first lines. With a
-    `RecordSchema` the values of these first rows have to fit too. `ids` is told of the ids of each file.
+    `RecordSchema` the values of these first rows have to fit too. `ids` records the ids of each file.
 
     Raises DataError, which names the file and a remedy, for a pattern that matches no file, and for a file
     that is empty, cannot be read, is of another format, lacks columns, or has ids of another class.
     """
     spans: list[Span] = []
-    for path in matching(patterns):
-        for kind, start, stop in _pieces(path, data_format, span_bytes, shape, ids):
+    for path in match_files(patterns):
+        for kind, start, stop in _span_bounds(path, data_format, span_bytes, shape, ids):
             spans.append(Span(len(spans), path, kind, start, stop))
     return spans
 
 
 def span_order(count: int, epoch: int, seed: int, shuffled: bool) -> list[int]:
-    """The order in which the spans 0 to count - 1 are handed out in an epoch; as planned unless `shuffled`.
+    """Return the order of spans 0 to count - 1 in an epoch; as planned unless `shuffled`.
 
     A pure function, the same on every machine. Raises ValueError for a negative epoch or seed.
     """
     return permutation(count, SPANS, seed, epoch).tolist() if shuffled else list(range(count))
 
 
-def _pieces(
+def _span_bounds(
     path: str, data_format: str, span_bytes: int, shape: Shape, ids: IdClasses | None
-) -> Iterator[_Piece]:
+) -> Iterator[_SpanBounds]:
     if data_format == "parquet":
-        yield from _group_pieces(path, span_bytes, shape, ids)
+        yield from _row_group_bounds(path, span_bytes, shape, ids)
         return
     if data_format not in ("criteo_tsv", "csv", "tsv"):
         raise DataError(
             f'data format "{data_format}" is not known', remedy="use criteo_tsv, csv, tsv or parquet"
         )
     compressed = compression_of(path) is not None
-    with reading(path):
-        size = size_of(path)
+    with read_errors(path):
+        size = file_size_bytes(path)
     parted = not compressed and size is not None and can_seek(path)
     if size == 0:
         raise DataError("is empty", where=path, remedy="remove it from data.path, or fill it")
@@ -83,7 +85,9 @@ def _pieces(
         yield "bytes", index * size // count, (index + 1) * size // count
 
 
-def _group_pieces(path: str, span_bytes: int, shape: Shape, ids: IdClasses | None) -> Iterator[_Piece]:
+def _row_group_bounds(
+    path: str, span_bytes: int, shape: Shape, ids: IdClasses | None
+) -> Iterator[_SpanBounds]:
     def check(arrow: Any) -> None:
         check_raw(path, arrow)
         if isinstance(shape, RecordSchema):
@@ -104,7 +108,7 @@ def _group_pieces(path: str, span_bytes: int, shape: Shape, ids: IdClasses | Non
 
 
 def _check_lines(whole: Span, shape: FeatureShape | None) -> None:
-    """Raises DataError when a text file has no lines, or none of the first has the columns of `shape`."""
+    """Raise DataError if a text file has no lines, or no first line fits `shape`."""
     block = next(line_blocks(whole, _PEEK_BYTES), None) if whole.stop else None
     if block is None:
         raise DataError("is empty", where=whole.path, remedy="remove it from data.path, or fill it")

@@ -1,4 +1,4 @@
-"""Which rows of a span are meant: a part that is drawn row by row, and a range of rows."""
+"""The rows of a span that are used: of a randomly drawn part, and of a range."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from ..config.data import SplitSection
 from .bad_rows import BadRows
 from .hashing import hash_bytes, mix64, mix_numbers
-from .records import Chunk
+from .records import RecordChunk
 from .span import Span
 
 _DRAW: Final = 3
 
 
-def drawn(span: Span, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
-    """bool [count]: whether rows `first_row` on of a span are of its part.
+def drawn_rows(span: Span, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
+    """Return bool [count]: whether rows from `first_row` on are in the span's part.
 
     Each row's draw is a function of (split.seed, name of the file, start of the span, row): below
     `split.test` it is of the test, then of validation, then of training; so the parts of a span share no row
@@ -38,26 +38,32 @@ def drawn(span: Span, first_row: int, count: int, split: SplitSection) -> NDArra
     return mask
 
 
-def of_part(chunks: Iterator[Chunk], span: Span, split: SplitSection, first_row: int = 0) -> Iterator[Chunk]:
-    """The rows of the span's part; all rows when it has none. `first_row`: the good rows of the span that are
-    before the first chunk."""
+def rows_of_part(
+    chunks: Iterator[RecordChunk], span: Span, split: SplitSection, first_row: int = 0
+) -> Iterator[RecordChunk]:
+    """Yield the rows of the span's part; all rows without one.
+
+    `first_row` is the number of good rows of the span before the first chunk.
+    """
     done = first_row
     for chunk in chunks:
         if not span.part:
             yield chunk
             continue
-        keep = np.flatnonzero(drawn(span, done, len(chunk.examples), split))
+        keep = np.flatnonzero(drawn_rows(span, done, len(chunk.examples), split))
         done += len(chunk.examples)
         yield chunk.take(keep)
 
 
-def of_range(chunks: Callable[[BadRows], Iterator[Chunk]], span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
-    """Rows `span.first` to `span.last` - 1 of what `chunks` gives.
+def rows_of_range(
+    chunks: Callable[[BadRows], Iterator[RecordChunk]], span: Span, bad_rows: BadRows
+) -> Iterator[RecordChunk]:
+    """Yield rows `span.first` to `span.last` - 1 of `chunks`.
 
-    Ranges that share a piece tell each of its bad rows once: a chunk's are told with the earliest of them
-    that reads so far.
+    Ranges that share a piece report each of its bad rows once: those of a chunk are reported with the
+    earliest range that reads it.
     """
-    gate = _Gate(bad_rows, told=span.first == 0)
+    gate = _BadRowFilter(bad_rows, reported=span.first == 0)
     done = 0
     with closing(_generator(chunks(gate))) as source:
         for chunk in source:
@@ -68,23 +74,23 @@ def of_range(chunks: Callable[[BadRows], Iterator[Chunk]], span: Span, bad_rows:
                 yield chunk if (start, stop) == (0, count) else chunk.slice(start, stop)
             done += count
             # The range before this one ends with the chunk that has row first - 1.
-            gate.told = done >= span.first
+            gate.reported = done >= span.first
             if 0 <= span.last <= done:
                 return
 
 
-def _generator(chunks: Iterator[Chunk]) -> Generator[Chunk, None, None]:
+def _generator(chunks: Iterator[RecordChunk]) -> Generator[RecordChunk, None, None]:
     yield from chunks
 
 
-class _Gate(BadRows):
-    """Hands bad rows on, or not."""
+class _BadRowFilter(BadRows):
+    """Forward bad rows while `reported` is set."""
 
-    def __init__(self, inner: BadRows, *, told: bool) -> None:
+    def __init__(self, inner: BadRows, *, reported: bool) -> None:
         super().__init__(inner.limit)
         self._inner = inner
-        self.told = told
+        self.reported = reported
 
     def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
-        if self.told:
+        if self.reported:
             self._inner.add(path, line, why, text)

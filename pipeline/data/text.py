@@ -1,6 +1,6 @@
-"""Blocks of whole lines from a plain or compressed text file, in bounded memory.
+"""Lines of plain or compressed text, in blocks, and their fields as columns.
 
-Lines of delimited text to columns of texts, with what is wrong with each line that has none.
+Memory is bounded. For lines that cannot be parsed the reason is stated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..types import IndexArray, Uint8Array
 from .hashing import PADDING_BYTES
-from .paths import opened_raw, reading, suffix_of
+from .paths import open_raw, read_errors, suffix_of
 from .span import Span
 
 BLOCK_BYTES = 1 << 19
@@ -41,7 +41,7 @@ _MAGIC = {
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Whole lines, valid until the next block is asked for.
+    """Hold whole lines, valid until the next block is requested.
 
     Attributes:
         buffer: uint8, C-contiguous; at least PADDING_BYTES of any content follow the lines.
@@ -53,7 +53,7 @@ class LineBlock:
 
 
 def without_first_line(block: LineBlock) -> LineBlock:
-    """The lines of a block but the first, which may be none."""
+    """Return the lines of a block except the first; perhaps none."""
     first = int(np.flatnonzero(block.buffer[: block.stop] == _NEWLINE)[0]) + 1
     return LineBlock(block.buffer[first:], block.stop - first)
 
@@ -63,19 +63,19 @@ class _Readable(Protocol):
 
 
 def _kind_of(head: bytes) -> str | None:
-    """What a file is that begins with `head`, or None when it may be text."""
+    """Return the kind of a file that begins with `head`; None if it may be text."""
     if head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5:
         return "zstd"  # a skippable frame, which some compressors put first
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
 
 
 def compression_of(path: str) -> Compression | None:
-    """How a text file is compressed, by its name.
+    """Return how a text file is compressed, by its name.
 
     Raises DataError when the file's first bytes say something else, or it cannot be read.
     """
     named = _SUFFIXES.get(suffix_of(path))
-    with reading(path), opened_raw(path) as file:
+    with read_errors(path), open_raw(path) as file:
         head = file.read(8)
     found = _kind_of(head)
     if found != named and head:
@@ -90,8 +90,11 @@ def compression_of(path: str) -> Compression | None:
     return named
 
 
-class _Range:
-    """The lines that begin in a byte range of a plain file; `readinto` gives 0 after the last of them."""
+class _ByteRange:
+    """Read the lines that begin in a byte range of a plain file.
+
+    `readinto` returns 0 after the last of them.
+    """
 
     def __init__(self, file: Any, span: Span) -> None:
         self._file, self._span = file, span
@@ -100,7 +103,7 @@ class _Range:
         file.seek(self._at)
 
     def _line_start(self, start: int) -> int:
-        """Offset of the first line that begins at `start` or later."""
+        """Return the offset of the first line that begins at `start` or later."""
         if start == 0:
             return 0
         self._file.seek(start - 1)
@@ -134,11 +137,11 @@ class _Range:
 
 
 @contextmanager
-def _opened(span: Span) -> Iterator[_Readable]:
+def _open_span(span: Span) -> Iterator[_Readable]:
     compression = compression_of(span.path)
-    with opened_raw(span.path, forward=span.kind != "bytes") as file:
+    with open_raw(span.path, forward=span.kind != "bytes") as file:
         if span.kind == "bytes":
-            yield _Range(file, span)
+            yield _ByteRange(file, span)
         elif compression is None:
             yield file
         else:
@@ -147,7 +150,7 @@ def _opened(span: Span) -> Iterator[_Readable]:
 
 
 def too_long(path: str) -> DataError:
-    """The error for a line above MAX_LINE_BYTES."""
+    """Return the error for a line above MAX_LINE_BYTES."""
     return DataError(
         f"has a line of more than {MAX_LINE_BYTES} bytes",
         where=path,
@@ -156,7 +159,9 @@ def too_long(path: str) -> DataError:
 
 
 def line_blocks(span: Span, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
-    """The lines of a span of kind "bytes" or "stream", in blocks of about `block_bytes` ending at line ends.
+    """Yield the lines of a span of text, in blocks of about `block_bytes`.
+
+    The span is of kind "bytes" or "stream"; blocks end at line ends.
 
     A line belongs to the byte range in which its first byte lies. A last line without a newline gets one.
     All blocks share one buffer of `block_bytes` + MAX_LINE_BYTES. Raises DataError for a file that cannot
@@ -164,26 +169,29 @@ def line_blocks(span: Span, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBloc
     """
     memory = bytearray(MAX_LINE_BYTES + block_bytes + 1 + PADDING_BYTES)
     buffer, view = np.frombuffer(memory, np.uint8), memoryview(memory)
-    held = 0
-    with reading(span.path), _opened(span) as source:
-        while count := source.readinto(view[held : held + block_bytes]):
-            end = memory.rfind(b"\n", held, held + count) + 1
-            held += count
+    held_bytes = 0
+    with read_errors(span.path), _open_span(span) as source:
+        while count := source.readinto(view[held_bytes : held_bytes + block_bytes]):
+            end = memory.rfind(b"\n", held_bytes, held_bytes + count) + 1
+            held_bytes += count
             if end:
                 yield LineBlock(buffer, end)
-                buffer[: held - end] = buffer[end:held]
-                held -= end
-            if held > MAX_LINE_BYTES:
+                buffer[: held_bytes - end] = buffer[end:held_bytes]
+                held_bytes -= end
+            if held_bytes > MAX_LINE_BYTES:
                 raise too_long(span.path)
-        if held:
-            buffer[held] = _NEWLINE
-            yield LineBlock(buffer, held + 1)
+        if held_bytes:
+            buffer[held_bytes] = _NEWLINE
+            yield LineBlock(buffer, held_bytes + 1)
 
 
 def first_line(path: str) -> bytes:
-    """The first line of a text file, without its end; DataError if it cannot be read or has none."""
+    """Return the first line of a text file, without its end.
+
+    Raises DataError if it cannot be read or is empty.
+    """
     head = b""
-    with reading(path), _opened(Span(0, path, "stream", 0, 1)) as source:
+    with read_errors(path), _open_span(Span(0, path, "stream", 0, 1)) as source:
         buffer = memoryview(bytearray(1 << 16))
         while b"\n" not in head and (count := source.readinto(buffer)):
             head += buffer[:count].tobytes()
@@ -195,7 +203,10 @@ def first_line(path: str) -> bytes:
 
 
 def line_numbers(span: Span) -> Callable[[int], int]:
-    """From the index of a line in the span to its number in the file, from 1."""
+    """Return a function from a line's index in the span to its number in the file.
+
+    Numbers start at 1.
+    """
     before: list[int] = []
 
     def line_number(index: int) -> int:
@@ -207,15 +218,21 @@ def line_numbers(span: Span) -> Callable[[int], int]:
 
 
 def _lines_before(span: Span) -> int:
-    """How many lines of the file begin before the span, which does not start at 0."""
+    """Return how many lines of the file begin before the span.
+
+    The span does not start at 0.
+    """
     # One begins at byte 0, and one after each newline but one at start - 1, whose line is the span's own.
     return 1 + count_newlines(span.path, span.start - 1)
 
 
 def count_newlines(path: str, stop: int) -> int:
-    """How many newlines the first `stop` bytes of a plain file have; DataError if it cannot be read."""
+    """Return the newlines in the first `stop` bytes of a plain file.
+
+    Raises DataError if it cannot be read.
+    """
     count, left = 0, stop
-    with reading(path), opened_raw(path) as file:
+    with read_errors(path), open_raw(path) as file:
         while left > 0 and (block := file.read(min(left, BLOCK_BYTES))):
             count += block.count(b"\n")
             left -= len(block)
@@ -226,13 +243,13 @@ _RETURN, _LINE_END = 13, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    """The lines of a block.
+class ParsedLines:
+    """Hold the parsed lines of a block.
 
     Attributes:
         columns: by name, strings [n], not checked to be UTF-8.
         lines: int64 [n], which line of the block, from 0, each row is.
-        bad: why, by the index of the line.
+        bad: the reason, by the index of the line.
         starts: int64 [lines + 1], where each line of the block starts, and where one after the last would.
     """
 
@@ -243,10 +260,10 @@ class Parsed:
 
 
 class LineParser:
-    """Parses lines that have the columns `names`, of which `wanted` are given.
+    """Parse lines that have the columns `names`; return the columns `wanted`.
 
-    A field in quotes may hold the delimiter, and a quote twice for one. A quoted field ends on its line. A
-    line without a character is passed over. One thread at a time.
+    A field in quotes may hold the delimiter, and a doubled quote for one quote. A quoted field ends on its
+    line. An empty line is skipped. One thread at a time.
 
     Args:
         delimiter, quote: one ASCII character each; no quote: "".
@@ -272,7 +289,10 @@ class LineParser:
         self._line = re.compile(rb"%s(?:%s%s)*" % (field, d, field), re.DOTALL)
 
     def split_line(self, line: bytes) -> list[str]:
-        """The fields of one line, for a header; raises ValueError where quotes do not match."""
+        """Return the fields of one line, for a header.
+
+        Raises ValueError where quotes do not match.
+        """
         if not self._line.fullmatch(line):
             raise ValueError("quotes that do not match")
         text = line.decode("utf-8", "backslashreplace").removeprefix("\ufeff")
@@ -280,15 +300,15 @@ class LineParser:
             return text.split(self._delimiter)
         return next(csv.reader([text], delimiter=self._delimiter, quotechar=self._quote.decode()), [])
 
-    def parse(self, block: LineBlock) -> Parsed:
-        """All lines of a block."""
+    def parse(self, block: LineBlock) -> ParsedLines:
+        """Parse all lines of a block."""
         data = block.buffer[: block.stop]
         starts = np.concatenate([[0], np.flatnonzero(data == _LINE_END) + 1])
         bad: dict[int, str] = {}
         lines = np.arange(len(starts) - 1)
         odd = self._odd_lines(data, starts)
         if len(odd):
-            lines = lines[~np.isin(lines, self._set_aside(data, starts, odd, bad))]
+            lines = lines[~np.isin(lines, self._exclude_lines(data, starts, odd, bad))]
             kept = [data[starts[line] : starts[line + 1]] for line in lines.tolist()]
             data = np.concatenate(kept) if kept else data[:0]
         ragged: list[int] = []
@@ -300,17 +320,17 @@ class LineParser:
             return "skip"
 
         if not len(data):
-            return Parsed({name: pa.array([], pa.string()) for name in self._wanted}, lines, bad, starts)
+            return ParsedLines({name: pa.array([], pa.string()) for name in self._wanted}, lines, bad, starts)
         options = pcsv.ReadOptions(
             use_threads=False, block_size=max(len(data), 1 << 16), column_names=self._names
         )
         table = pcsv.read_csv(pa.py_buffer(data), options, self._parse_options(skip), self._convert)
         columns = [column.combine_chunks() for column in table.columns]
         rows = np.delete(lines, ragged) if ragged else lines
-        return Parsed(dict(zip(self._wanted, columns, strict=True)), rows, bad, starts)
+        return ParsedLines(dict(zip(self._wanted, columns, strict=True)), rows, bad, starts)
 
     def _odd_lines(self, data: NDArray[np.uint8], starts: IndexArray) -> IndexArray:
-        """Lines with a quote, or a return that does not end them, and lines without a character."""
+        """Return lines with a quote or an inner carriage return, and empty lines."""
         returns = np.flatnonzero(data == _RETURN)
         marks = [returns[(data[returns + 1] != _LINE_END) | np.isin(returns, starts)]]
         if self._quote:
@@ -318,24 +338,24 @@ class LineParser:
         marks.append(starts[:-1][np.diff(starts) == 1])
         return np.unique(np.searchsorted(starts, np.concatenate(marks), side="right") - 1)
 
-    def _set_aside(
+    def _exclude_lines(
         self, data: NDArray[np.uint8], starts: IndexArray, odd: IndexArray, bad: dict[int, str]
     ) -> list[int]:
-        """Of the odd lines those that are not to be parsed; notes in `bad` what is wrong with them."""
-        aside = []
+        """Return the odd lines that are not to be parsed; add reasons to `bad`."""
+        excluded = []
         for line in odd.tolist():
             text = data[starts[line] : starts[line + 1]].tobytes()
             text = text.removesuffix(b"\n").removesuffix(b"\r")
             if not text:
-                aside.append(line)
+                excluded.append(line)
             elif b"\r" in text:
                 bad[line] = "a carriage return inside the line"
             elif not self._line.fullmatch(text):
                 bad[line] = "quotes that do not match, or a line break inside quotes"
             else:
                 continue
-            aside.append(line)
-        return aside
+            excluded.append(line)
+        return excluded
 
     def _parse_options(self, skip: object) -> pcsv.ParseOptions:
         return pcsv.ParseOptions(

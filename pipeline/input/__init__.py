@@ -1,1 +1,1 @@
-"""What a job reads: its input's plan, its rows, prepared or not."""
+"""What a job reads: the plan of its input, and its rows, prepared or not."""

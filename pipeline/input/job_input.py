@@ -1,4 +1,4 @@
-"""The input of a job: from its files to spans, and from a span to its examples and batches."""
+"""The input of a job: from its files to spans, from a span to batches."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ import numpy as np
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch
-from ..data.cutter import batches_of, examples_of
+from ..data.cutter import cut_into_batches, read_examples
 from ..data.parquet import IdClasses
 from ..data.record_schema import RecordSchema
-from ..data.records import Chunk, read_records
+from ..data.records import RecordChunk, read_records
 from ..data.schema import ColumnTap, FeatureShape
 from ..data.shuffle import SortedRows, WindowMemory
 from ..data.span import Span
 from ..data.spans import plan_spans
-from ..data.split import of_part, of_range
+from ..data.split import rows_of_part, rows_of_range
 from .prepared import PreparedInput
 
 
 class JobInput:
-    """Reads what a job's `data` section describes. One thread at a time.
+    """Read what a job's `data` section describes.
+
+    One thread at a time.
 
     Attributes:
-        ids: of all Parquet files that `plan` has looked at.
+        ids: the id classes of all Parquet files that `plan` has inspected.
 
     Args:
-        tap: is shown the good rows of each chunk, as they are read.
+        tap: receives the good rows of each chunk, as they are read.
 
     Raises JobFileError for a schema whose expression cannot be used.
     """
@@ -49,43 +51,51 @@ class JobInput:
         self._sorted_bad = BadRows(job.data.max_bad_rows)
 
     def plan(self, patterns: Sequence[str]) -> list[Span]:
-        """The spans of all files that match, checked against the schema; with `data.prepared` and the
-        job's own patterns those of the folder. Raises DataError as `plan_spans` and `PreparedInput.plan`."""
+        """Return the spans of all files that match, checked against the schema.
+
+        With `data.prepared` and the job's own patterns, the spans of the prepared folder. Raises DataError as
+        `plan_spans` and `PreparedInput.plan`.
+        """
         if self._prepared is not None and (role := self._prepared.role_of(patterns)) is not None:
-            self.ids.know(self._prepared.id_classes, self._data.prepared)
+            self.ids.add_known(self._prepared.id_classes, self._data.prepared)
             return self._prepared.plan(role)
         return self.plan_raw(patterns)
 
     def plan_raw(self, patterns: Sequence[str]) -> list[Span]:
-        """The spans of the files themselves, also where a folder was prepared of them; where all are parts of
-        `data.prepared`, the rows that these have. Raises DataError as `plan_spans` and `PreparedInput.parts`.
+        """Return the spans of the files themselves, even if a folder was prepared from them.
+
+        Where all files are parts of `data.prepared`, the rows of those parts. Raises DataError as
+        `plan_spans` and `PreparedInput.parts`.
         """
         if self._prepared is not None and (parts := self._prepared.parts(patterns)):
             return parts
         return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids)
 
-    def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
-        """The rows that a span means, in order: of its part, and of its range of rows.
+    def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
+        """Yield the rows of a span, in order: of its part, and of its range of rows.
 
-        Where all rows are sorted, the bad ones of all of them are told with the span of the first row.
-        Raises DataError for a file that cannot be read, a folder that was prepared anew since the span was
+        Where all rows are sorted, all bad rows are reported with the span of the first row.
+        Raises DataError for a file that cannot be read, a folder that was prepared again since the span was
         planned, and past the limit of `bad_rows`.
         """
         if self._prepared is not None:
             self._prepared.check_same(span)
         if span.kind == "sorted":
             return self._sorted_span(span, bad_rows)
-        return of_range(lambda told: self._of_part(span, told), span, bad_rows)
+        return rows_of_range(lambda reported: self._of_part(span, reported), span, bad_rows)
 
     def batches(
         self, span: Span, *, epoch: int, seed: int, batch: int, shuffle_window: int, bad_rows: BadRows
     ) -> Iterator[Batch]:
-        """The batches of a span, as `batches_of` has them; raises as `chunks` does."""
+        """Yield the batches of a span, as `cut_into_batches` does.
+
+        Raises as `chunks` does.
+        """
         examples = (chunk.examples for chunk in self.chunks(span, bad_rows))
-        # From span to span; a second iterator that runs at the same time finds none, and gets its own.
+        # Reused from span to span; a second iterator at the same time finds none, and makes its own.
         memory = self._memory.pop() if self._memory else WindowMemory()
         try:
-            yield from batches_of(
+            yield from cut_into_batches(
                 examples,
                 span,
                 epoch=epoch,
@@ -97,26 +107,26 @@ class JobInput:
         finally:
             self._memory.append(memory)
 
-    def _of_part(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+    def _of_part(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         if self._prepared is not None and self._prepared.has(span):
             return self._prepared.chunks(span)
-        return of_part(self._raw(span, bad_rows), span, self._data.split)
+        return rows_of_part(self._raw(span, bad_rows), span, self._data.split)
 
-    def _raw(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+    def _raw(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         if isinstance(self._shape, RecordSchema):
             yield from read_records(span, self._shape, bad_rows)
             return
-        for examples in examples_of(span, self._data.format, self._shape, bad_rows, self._tap):
-            yield Chunk(examples, np.zeros(0))
+        for examples in read_examples(span, self._data.format, self._shape, bad_rows, self._tap):
+            yield RecordChunk(examples, np.zeros(0))
 
-    def _sorted_span(self, span: Span, bad_rows: BadRows) -> Iterator[Chunk]:
+    def _sorted_span(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         rows = self._sorted_rows()
         if span.start == 0:
             bad_rows.add_all(self._sorted_bad)
         yield from rows.chunks(span.start, span.stop)
 
     def _sorted_rows(self) -> SortedRows:
-        """All rows of `data.path`, read once."""
+        """Return all rows of `data.path`, read once."""
         if self._sorted is None:
             spans = self.plan(self._data.path)
             chunks = (chunk for span in spans for chunk in self._of_part(span, self._sorted_bad))

@@ -1,6 +1,7 @@
-"""Counting the rows of spans: how many, whether in the order of time, and how many before a moment.
+"""The spans that a job trains on, validates on and tests on.
 
-What is trained on, validated on and tested on: the spans of each part. Imports no torch.
+A split by time or a progressive part needs counts of rows: how many, whether in the order of time, and how
+many before a given time. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from ..config.data import DataSection, seconds_of
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.parquet import IdClass
-from ..data.paths import identity
-from ..data.shuffle import size_of_chunk, too_large
+from ..data.paths import file_identity
+from ..data.shuffle import chunk_bytes, too_large_to_sort
 from ..data.span import PartName, Span
 from ..errors import DataError
 from .job_input import JobInput
@@ -24,13 +25,13 @@ from .job_input import JobInput
 
 @dataclass
 class RowCount:
-    """What one pass over some spans found.
+    """Hold what one pass over some spans found.
 
     Attributes:
         of_span: good rows of each span.
-        before: for each moment asked for, the rows whose time is before it.
+        before: for each requested time, the number of rows before it.
         in_order: whether no row's time is before that of the row ahead of it, over all spans.
-        size_bytes: what all rows would have in memory.
+        size_bytes: of all rows in memory.
     """
 
     of_span: list[int] = field(default_factory=list)
@@ -40,14 +41,14 @@ class RowCount:
 
     @property
     def rows(self) -> int:
-        """All good rows."""
+        """Return the number of all good rows."""
         return sum(self.of_span)
 
 
 def count_rows(
     source: JobInput, spans: Sequence[Span], bad_rows: BadRows, moments: Sequence[float] = ()
 ) -> RowCount:
-    """Reads all of the spans, in memory that does not grow with them.
+    """Read all spans, in memory that does not grow with them.
 
     Raises DataError for what cannot be read, and past the limit of `bad_rows`.
     """
@@ -57,7 +58,7 @@ def count_rows(
         rows = 0
         for chunk in source.chunks(span, bad_rows):
             rows += len(chunk.examples)
-            count.size_bytes += size_of_chunk(chunk)
+            count.size_bytes += chunk_bytes(chunk)
             if not len(chunk.times):
                 continue
             rising = bool((np.diff(chunk.times, prepend=latest) >= 0).all())
@@ -71,7 +72,7 @@ def count_rows(
 
 @dataclass(frozen=True)
 class InputPlan:
-    """The spans of each part; no row is in two of them.
+    """Hold the spans of each part; no row is in two of them.
 
     Attributes:
         train: numbered from 0, in the order of the plan.
@@ -88,9 +89,9 @@ class InputPlan:
 
 
 def plan_input(job: Job) -> InputPlan:
-    """The plan of a job's input, a pure function of the job file and the files.
+    """Return the plan of a job's input, a pure function of the job file and the files.
 
-    Looks at the first rows of each file; with `data.order = "time"` or `data.split.progressive` it reads all
+    Reads the first rows of each file; with `data.order = "time"` or `data.split.progressive` it reads all
     of `data.path` once. Raises DataError for files that cannot be used, for one that is in two parts, and for
     a column whose ids are texts in one file and integers in another; JobFileError for such a schema.
     """
@@ -99,15 +100,15 @@ def plan_input(job: Job) -> InputPlan:
     validation, test = (
         source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
     )
-    check_apart({"path": files, "validation_path": validation, "eval_path": test})
+    check_disjoint({"path": files, "validation_path": validation, "eval_path": test})
     given = InputPlan([], validation, test, id_classes=source.ids.by_column)
     if data.order == "time":
         return _by_time(source, data, files, given)
     train = files
     if data.split.by == "fraction":
-        train = _drawn(files, "train")
-        validation = _drawn(files, "validation") if data.split.validation else validation
-        test = _drawn(files, "test") if data.split.test else test
+        train = _with_part(files, "train")
+        validation = _with_part(files, "validation") if data.split.validation else validation
+        test = _with_part(files, "test") if data.split.test else test
     given = replace(given, train=train, validation=validation, test=test)
     if not data.split.progressive:
         return given
@@ -115,9 +116,9 @@ def plan_input(job: Job) -> InputPlan:
     return _with_progressive(train, count.of_span, count.rows, data, given)
 
 
-def check_apart(parts: Mapping[str, Sequence[Span]]) -> None:
-    """Raises DataError for a file that two keys of the data section name."""
-    files = {key: {identity(span.path): span.path for span in spans} for key, spans in parts.items()}
+def check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:
+    """Raise DataError for a file that two keys of the data section name."""
+    files = {key: {file_identity(span.path): span.path for span in spans} for key, spans in parts.items()}
     for (one, mine), (other, yours) in combinations(files.items(), 2):
         for name in sorted(mine.keys() & yours.keys())[:1]:
             raise DataError(
@@ -127,7 +128,7 @@ def check_apart(parts: Mapping[str, Sequence[Span]]) -> None:
             )
 
 
-def _drawn(spans: Sequence[Span], part: PartName) -> list[Span]:
+def _with_part(spans: Sequence[Span], part: PartName) -> list[Span]:
     return [replace(span, part=part) for span in spans]
 
 
@@ -138,7 +139,7 @@ def _by_time(source: JobInput, data: DataSection, files: list[Span], plan: Input
     spans, rows = files, count.of_span
     if not count.in_order:
         if count.size_bytes > data.sort_limit_bytes:
-            raise too_large(count.size_bytes, count.rows, data.sort_limit_bytes, data.path)
+            raise too_large_to_sort(count.size_bytes, count.rows, data.sort_limit_bytes, data.path)
         spans = _sorted_spans(files[0], count, data.span_bytes)
         rows = [span.stop - span.start for span in spans]
     ends = _ends(data, count)
@@ -148,7 +149,10 @@ def _by_time(source: JobInput, data: DataSection, files: list[Span], plan: Input
 
 
 def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
-    """One past the last row of training, of validation, and of all, in the order of time."""
+    """Return one past the last row of training, of validation, and of all rows.
+
+    In the order of time.
+    """
     split, total = data.split, count.rows
     before = iter(count.before)
     test_from = total - round(total * split.test)
@@ -179,7 +183,10 @@ def _sorted_spans(file: Span, count: RowCount, span_bytes: int) -> list[Span]:
 def _with_progressive(
     spans: Sequence[Span], rows: Sequence[int], end: int, data: DataSection, plan: InputPlan
 ) -> InputPlan:
-    """The plan with rows 0 to `end` - 1 as its training, cut where the progressive part begins."""
+    """Return the plan with rows 0 to `end` - 1 as its training.
+
+    Cut where the progressive part begins.
+    """
     begin = end - round(end * data.split.progressive)
     before = cut_rows(spans, rows, 0, begin)
     after = cut_rows(spans, rows, begin, end) if begin < end else []
@@ -188,21 +195,21 @@ def _with_progressive(
 
 
 def cut_rows(spans: Sequence[Span], rows: Sequence[int], start: int, stop: int) -> list[Span]:
-    """Pieces of spans that have good rows start to stop - 1 of all of them.
+    """Return pieces of spans that hold good rows start to stop - 1 of all.
 
     Args:
         spans: whole ones, in order.
         rows: good rows of each.
     """
     if start == stop > 0:
-        # The spans without a good row that lie here are with the rows before them.
+        # Spans without a good row at this point go with the rows before them.
         return []
     pieces = []
     done, total = 0, sum(rows)
     for span, count in zip(spans, rows, strict=True):
         before, done = done, done + count
         first, last = max(start - before, 0), min(stop - before, count)
-        # A span without a good row has bad ones to tell of: it goes with the rows that follow it.
+        # A span without a good row has bad rows to report: it goes with the rows that follow it.
         empty = count == 0 and start <= before and (before < stop or before == total == stop)
         if first >= last and not empty:
             continue

@@ -1,4 +1,4 @@
-"""The input of a job whose rows come from a prepared folder: the same spans, rows and parts of a split."""
+"""Input from a prepared folder: the same spans, rows and parts of a split."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from dataclasses import replace
 
 from ..config.job import Job
 from ..data.parquet import IdClass
-from ..data.paths import absolute, matching, reading, size_of
+from ..data.paths import absolute_path, file_size_bytes, match_files, read_errors
 from ..data.prepared.agreement import check_agreement, role_paths
-from ..data.prepared.manifest import Part, PreparedManifest, Role, in_folder, read_prepared
+from ..data.prepared.manifest import DataRole, PreparedManifest, PreparedPart, in_folder, read_prepared
 from ..data.prepared.part_reader import REMEDY, read_part
-from ..data.records import Chunk
+from ..data.records import RecordChunk
 from ..data.span import Span
-from ..data.split import of_part
+from ..data.split import rows_of_part
 from ..errors import DataError
 
 
 class PreparedInput:
-    """Reads the folder `data.prepared`; opens nothing before it is asked. One thread at a time.
+    """Read the folder `data.prepared`.
 
-    Each part is a span, in the order of the source's, and drawn rows (`data.split`) are drawn as in the
-    source. So a part that is a whole span of the source gives the batches that the source gives, number by
+    It opens nothing before the first call. One thread at a time.
+
+    Each part is a span, in the order of the source's spans, and rows are drawn (`data.split`) as in the
+    source. So a part that is a whole span of the source gives the same batches as the source, number by
     number; a compressed file, which is one span, has several parts.
     """
 
@@ -29,24 +31,26 @@ class PreparedInput:
         self._job = job
         self._folder = job.data.prepared
         self._manifest: PreparedManifest | None = None
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, PreparedPart] = {}
 
     @property
     def id_classes(self) -> Mapping[str, IdClass]:
-        """Of the columns with ids of the source, where it was Parquet."""
+        """Return the id classes of the source's columns, if it was Parquet."""
         return self._read().id_classes
 
     def has(self, span: Span) -> bool:
-        """Whether a span is a part of the folder, by its path."""
-        return span.path.startswith(in_folder(self._folder, "")) and span.path in self._all()
+        """Return whether a span is a part of the folder, by its path."""
+        return span.path.startswith(in_folder(self._folder, "")) and span.path in self._parts_by_path()
 
-    def role_of(self, patterns: Sequence[str]) -> Role | None:
-        """The role whose files these patterns name in the job; None for other files."""
-        wanted = [absolute(pattern) for pattern in patterns]
+    def role_of(self, patterns: Sequence[str]) -> DataRole | None:
+        """Return the role of these patterns in the job; None for other files."""
+        wanted = [absolute_path(pattern) for pattern in patterns]
         return next((role for role, paths in role_paths(self._job.data).items() if paths == wanted), None)
 
-    def plan(self, role: Role) -> list[Span]:
-        """The spans of a role. Compares the settings, and the size of every part.
+    def plan(self, role: DataRole) -> list[Span]:
+        """Return the spans of a role.
+
+        Compares the settings, and the size of every part.
 
         Raises JobFileError where the job is not what was prepared; DataError for a part that is absent or of
         another size.
@@ -60,20 +64,22 @@ class PreparedInput:
         return spans
 
     def parts(self, patterns: Sequence[str]) -> list[Span]:
-        """The spans of files that are all parts of the folder, whatever their role; none where one is not.
+        """Return the spans of files that are all parts of the folder; [] otherwise.
+
+        The role of the parts does not matter.
 
         Raises DataError for a pattern that matches no file, and as `plan`.
         """
-        files = [absolute(file) for file in matching(patterns)]
+        files = [absolute_path(file) for file in match_files(patterns)]
         folder = in_folder(self._folder, "")
-        if not all(file.startswith(folder) and file in self._all() for file in files):
+        if not all(file.startswith(folder) and file in self._parts_by_path() for file in files):
             return []
         check_agreement(self._job, self._read())
-        parts = self._all()
+        parts = self._parts_by_path()
         return [self._span(number, parts[file]) for number, file in enumerate(files)]
 
     def check_same(self, span: Span) -> None:
-        """Raises DataError where a span was planned from another manifest than this one has read."""
+        """Raise DataError where a span was planned from another manifest."""
         if span.prepared and span.prepared != self._read().digest:
             raise DataError(
                 "is not the folder that the job was planned with: it was prepared anew, or this machine has "
@@ -82,20 +88,23 @@ class PreparedInput:
                 remedy="leave it alone while a job runs, and give all nodes the same folder",
             )
 
-    def chunks(self, span: Span) -> Iterator[Chunk]:
-        """The rows of a span, or of its drawn part, in order; raises DataError as `read_part`."""
-        part = self._all()[span.path]
+    def chunks(self, span: Span) -> Iterator[RecordChunk]:
+        """Yield the rows of a span, or of its drawn part, in order.
+
+        Raises DataError as `read_part`.
+        """
+        part = self._parts_by_path()[span.path]
         # Rows are drawn by the name of the source's file and where the source's span began.
         source = replace(span, path=part.source, start=part.start)
         chunks = read_part(span.path, part, self._read())
-        return of_part(chunks, source, self._job.data.split, part.first_row)
+        return rows_of_part(chunks, source, self._job.data.split, part.first_row)
 
-    def _span(self, number: int, part: Part) -> Span:
+    def _span(self, number: int, part: PreparedPart) -> Span:
         path = in_folder(self._folder, part.name)
         _check_size(path, part)
         return Span(number, path, "row_groups", 0, part.row_groups, prepared=self._read().digest)
 
-    def _all(self) -> dict[str, Part]:
+    def _parts_by_path(self) -> dict[str, PreparedPart]:
         if not self._parts:
             self._parts = {in_folder(self._folder, part.name): part for part in self._read().parts}
         return self._parts
@@ -106,8 +115,8 @@ class PreparedInput:
         return self._manifest
 
 
-def _check_size(path: str, part: Part) -> None:
-    with reading(path):
-        size = size_of(path)
+def _check_size(path: str, part: PreparedPart) -> None:
+    with read_errors(path):
+        size = file_size_bytes(path)
     if size is not None and size != part.bytes:
         raise DataError(f"has {size} bytes, its manifest says {part.bytes}", where=path, remedy=REMEDY)

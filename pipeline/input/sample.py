@@ -1,4 +1,4 @@
-"""A few batches of a job's input, for who wants to know what it is like before it is read."""
+"""A sample of a job's input, read before the job starts."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ SAMPLED_SPANS = 4
 log = logging.getLogger(__name__)
 
 
-class UntoldRows(BadRows):
-    """Bad rows that whoever reads all of the input will tell of."""
+class UnreportedBadRows(BadRows):
+    """Count bad rows that the actual reader of the input will report."""
 
     def __init__(self) -> None:
         super().__init__(limit=0)
 
     def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
-        """Counts a row."""
+        """Count a row."""
         del path, line, why, text
         self.count += 1
 
     def add_all(self, others: BadRows) -> None:
-        """Counts those that were counted elsewhere."""
+        """Add rows that were counted elsewhere."""
         self.count += others.count
 
 
 def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[Batch]:
-    """Batches of the job's size, the first ones of some spans of the plan, of about `examples` in all.
+    """Yield about `examples` examples in batches of the job's size.
+
+    The first batches of some spans of the plan.
 
     Neither shuffled nor, where the plan sorts by time, in that order. Raises DataError as a reader does, but
     for bad rows, which are left out.
@@ -49,7 +51,7 @@ def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[B
     chosen = list(dict.fromkeys(some))
     for span in chosen:
         wanted = -(-examples // len(chosen))
-        # From its first row: to count off the rows before a range would be to read them.
+        # From its first row: skipping the rows before a range would need reading them.
         whole = replace(span, first=0, last=-1)
         batches = source.batches(
             whole,
@@ -57,7 +59,7 @@ def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[B
             seed=job.run.seed,
             batch=job.trainer.batch,
             shuffle_window=0,
-            bad_rows=UntoldRows(),
+            bad_rows=UnreportedBadRows(),
         )
         for batch in batches:
             yield batch
@@ -74,20 +76,22 @@ def take_sample(
     examples: int,
     seconds: float | None,
 ) -> None:
-    """Gives a sample of the input to `add`, batch by batch, until that is False, or for about `seconds`.
+    """Give a sample of the input to `add`, batch by batch.
 
-    It is read on a thread of its own, so a file that is slow to come is left to itself: nothing is added
-    after this has returned. Without `seconds` it takes as long as it takes, and the sample hangs on no clock.
-    What cannot be read ends the sample, and is logged: the reader of it will say so where it counts.
+    Ends when `add` returns False, or after about `seconds`.
+
+    It is read on a thread of its own, so a slow file does not block: nothing is added after this has
+    returned. Without `seconds` there is no time limit, and the sample does not depend on a clock. What cannot
+    be read ends the sample, and is logged; the actual reader of the input raises the error.
     """
     lock = threading.Lock()
-    over = False
+    is_over = False
 
     def read() -> None:
         try:
             for batch in sample_batches(job, spans, examples):
                 with lock:
-                    if over or not add(batch):
+                    if is_over or not add(batch):
                         return
         except ShadowSyncError as error:
             log.warning("the sample of the input ends early: %s", error)
@@ -97,5 +101,5 @@ def take_sample(
     thread.start()
     thread.join(seconds)
     with lock:
-        over = True
+        is_over = True
     log.info("sampled the input for %.2f s", time.monotonic() - began)

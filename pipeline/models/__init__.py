@@ -1,1 +1,1 @@
-"""Dense models, the flat replica they live in, and its optimizers."""
+"""Dense models, the flat replica of their parameters, and its optimizers."""

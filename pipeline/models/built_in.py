@@ -1,8 +1,8 @@
-"""DCN-V2 (Wang et al., arXiv 2008.13535): cross layers of full or low rank and an MLP.
+"""The built-in dense models: DCN-V2, DLRM, and Wide & Deep.
 
-DLRM: bottom MLP, dot interaction, top MLP (Naumov et al., arXiv 1906.00091).
-
-Wide & Deep (Cheng et al., arXiv 1606.07792): a linear model and an MLP, trained together.
+DCN-V2 (Wang et al., arXiv 2008.13535) has cross layers of full or low rank and an MLP. DLRM (Naumov et al.,
+arXiv 1906.00091) has a bottom MLP, dot interaction and a top MLP. Wide & Deep (Cheng et al., arXiv
+1606.07792) trains a linear model and an MLP together.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from .layers import PairProducts, mlp
 
 
 class CrossLayer(nn.Module):
-    """`x' = x0 * (W x + b) + x`, element by element (Equation 1); with a `rank` r, `W = U V^T` with U and V
-    of r columns (Equation 2). All of x0, x, x' are [B, width]."""
+    """Compute `x' = x0 * (W x + b) + x`, element by element (Equation 1).
+
+    With a `rank` r, `W = U V^T` with U and V of r columns (Equation 2). All of x0, x, x' are [B, width].
+    """
 
     def __init__(self, width: int, rank: int = 0) -> None:
         super().__init__()
@@ -26,14 +28,16 @@ class CrossLayer(nn.Module):
         self.up = nn.Linear(rank or width, width)
 
     def forward(self, first: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The next layer's x from x0, `first`, and this layer's."""
+        """Return the next layer's x, from x0 (`first`) and this layer's x."""
         mixed = x if self.down is None else self.down(x)
         crossed: torch.Tensor = torch.addcmul(x, first, self.up(mixed))
         return crossed
 
 
 class DCNv2(nn.Module):
-    """The input x0 is the dense features and all embeddings side by side, whose widths may differ. Each cross
+    """DCN-V2: cross layers and an MLP on dense features and embeddings.
+
+    The input x0 is the dense features and all embeddings side by side; their widths may differ. Each cross
     layer raises the degree of its polynomials by one.
 
     Args:
@@ -72,7 +76,7 @@ class DCNv2(nn.Module):
         self.last = nn.Linear(deep_width + (width if self._parallel else 0), 1)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B] from dense [B, D] and a list of T embeddings [B, K_t], all float32."""
+        """Return logits [B] from dense [B, D] and T embeddings [B, K_t], all float32."""
         first = torch.cat([dense, *embeddings], dim=1)
         x = first
         for layer in self.cross:
@@ -87,10 +91,10 @@ ALIGNMENT: Final = 8
 
 
 class DLRM(nn.Module):
-    """The recommendation model that a job has unless it names another.
+    """DLRM, the model of a job unless it names another.
 
-    The top MLP's input has zeros behind it, up to a multiple of ALIGNMENT; their weights have no effect and
-    no gradient.
+    The top MLP's input is padded with zeros to a multiple of ALIGNMENT; the weights of the padding have no
+    effect and no gradient.
 
     Args:
         dense_features: D, the width of the dense input.
@@ -132,7 +136,7 @@ class DLRM(nn.Module):
         self.projections = nn.ModuleDict(narrow)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B] from dense [B, D] and a list of T embeddings [B, K_t], all float32."""
+        """Return logits [B] from dense [B, D] and T embeddings [B, K_t], all float32."""
         below = [] if self.bottom is None else [self.bottom(dense)]
         if self.projections:
             embeddings = [
@@ -149,7 +153,9 @@ class DLRM(nn.Module):
 
 
 class WideDeep(nn.Module):
-    """The sum of a linear model, which remembers single ids, and of an MLP, which generalizes over them.
+    """Wide & Deep: the sum of a linear model and an MLP.
+
+    The linear model remembers single ids; the MLP generalizes over them.
 
     The wide part has a weight for each dense feature and one for each id: the first component of its
     embedding, which the deep part does not see. So a table of dimension K gives the deep part K - 1, and a
@@ -172,7 +178,7 @@ class WideDeep(nn.Module):
         self.deep = mlp([deep_width, *top, 1], last_relu=False)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B] from dense [B, D] and a list of T embeddings [B, K_t], all float32."""
+        """Return logits [B] from dense [B, D] and T embeddings [B, K_t], all float32."""
         ids = torch.cat([vectors[:, :1] for vectors in embeddings], dim=1)
         wide = ids.sum(dim=1)
         if self.wide is not None:

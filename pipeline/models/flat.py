@@ -1,6 +1,6 @@
 """The flat replica: all dense parameters of a trainer in one float32 buffer (rule "One flat buffer").
 
-The matrices of a flat replica in bfloat16, as a worker's step multiplies them.
+Also its weight matrices in bfloat16, as a worker's step multiplies them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import nn
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Where one parameter lies in the flat buffer."""
+class ParameterSlice:
+    """Describe where one parameter lies in the flat buffer."""
 
     name: str
     start: int
@@ -24,12 +24,14 @@ class Span:
 
     @property
     def numel(self) -> int:
-        """Elements of the parameter."""
+        """Return the elements of the parameter."""
         return int(torch.Size(self.shape).numel())
 
 
 class FlatLayout:
-    """The parameters of a module, in the order of `named_parameters`, each aligned to 16 elements.
+    """Lay out a module's parameters in one buffer.
+
+    In the order of `named_parameters`, each aligned to 16 elements.
 
     The gaps of the alignment are zero and stay zero: their gradients are.
     """
@@ -37,22 +39,22 @@ class FlatLayout:
     ALIGNMENT = 16
 
     def __init__(self, module: nn.Module) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[ParameterSlice] = []
         at = 0
         for name, parameter in module.named_parameters():
             if parameter.dtype != torch.float32:
                 raise TypeError(f"parameter {name} is {parameter.dtype}; a flat replica holds float32 only")
-            self.spans.append(Span(name, at, tuple(parameter.shape)))
+            self.spans.append(ParameterSlice(name, at, tuple(parameter.shape)))
             at += -(-parameter.numel() // self.ALIGNMENT) * self.ALIGNMENT
         self.numel = at
 
-    def views(self, flat: torch.Tensor) -> Iterator[tuple[Span, torch.Tensor]]:
-        """Each parameter as a view of `flat`, float32 [numel]."""
+    def views(self, flat: torch.Tensor) -> Iterator[tuple[ParameterSlice, torch.Tensor]]:
+        """Yield each parameter as a view of `flat`, float32 [numel]."""
         for span in self.spans:
             yield span, flat[span.start : span.start + span.numel].view(span.shape)
 
     def gather(self, module: nn.Module) -> torch.Tensor:
-        """A new flat buffer with the module's values."""
+        """Return a new flat buffer with the module's values."""
         flat = torch.zeros(self.numel, dtype=torch.float32)
         values = dict(module.named_parameters())
         with torch.no_grad():
@@ -61,7 +63,9 @@ class FlatLayout:
         return flat
 
     def attach(self, module: nn.Module, flat: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
-        """Makes the module's parameters views of `flat` and, if given, their gradients views of `gradient`.
+        """Make the module's parameters views of `flat`, and their gradients of `gradient`.
+
+        The gradients only if `gradient` is given.
 
         Done through `p.data`: a Parameter made from a view would share its version counter, and another
         worker's step between forward and backward would then raise.
@@ -75,20 +79,22 @@ class FlatLayout:
 
 
 def digest_of(flat: torch.Tensor) -> str:
-    """Hex SHA-256 of a flat buffer's bytes."""
+    """Return the hex SHA-256 of a flat buffer's bytes."""
     return hashlib.sha256(flat.contiguous().numpy().data).hexdigest()
 
 
-_MULTIPLYING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Modules that read their `weight` in a product only, of which autocast rounds it in any case."""
+_MATRIX_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Modules that use their `weight` only in a product, for which autocast rounds it in any case."""
 
 
-class RoundedMatrices:
-    """A worker's bfloat16 copy of the weights of its linear and convolutional layers; all other parameters
-    are used as they are, in float32, and rounded by autocast where that does it.
+class BFloat16Weights:
+    """Hold a worker's bfloat16 copy of its linear and convolutional layers' weights.
 
-    Autocast would round each weight, and widen each gradient, by an operation of its own, and add that to
-    zeros. Here each of these is one operation for all, with the same values. Only the worker's thread calls.
+    All other parameters are used in float32, and rounded by autocast where it does that.
+
+    Autocast would round each weight, convert each gradient to float32 and add it to zeros, each by an
+    operation of its own. Here each of these is one operation for all, with the same values. Called only by
+    the worker's thread.
 
     Args:
         layout: where the parameters lie.
@@ -107,7 +113,7 @@ class RoundedMatrices:
         self._others: list[torch.Tensor] = []
         layout.attach(module, flat, gradient)
         parameters = dict(module.named_parameters())
-        rounded = set(_rounded(module))
+        rounded = set(_roundable_weights(module))
         for (span, value), (_, slope) in zip(layout.views(self._values), layout.views(gradient), strict=True):
             parameter = parameters[span.name]
             if parameter in rounded:
@@ -119,18 +125,18 @@ class RoundedMatrices:
                 self._others.append(slope)
 
     def refresh(self) -> None:
-        """Before a step: takes the replica's values of this moment, and no gradient."""
+        """Before a step: copy the replica's current values, and drop gradients."""
         self._values.copy_(self._flat)
         for matrix in self._matrices:
             matrix.grad = None
 
     def clear(self) -> None:
-        """Before the backward pass: zeros in the flat gradient, but where `collect` will write."""
+        """Before the backward pass: zero the flat gradient, except where `collect` writes."""
         if self._others:
             torch._foreach_zero_(self._others)
 
     def collect(self) -> None:
-        """After the backward pass: writes the matrices' gradients into the flat one."""
+        """After the backward pass: write the matrices' gradients into the flat gradient."""
         known = [(to, m.grad) for to, m in zip(self._gradients, self._matrices, strict=True)]
         found = [(to, gradient) for to, gradient in known if gradient is not None]
         if found:
@@ -140,10 +146,10 @@ class RoundedMatrices:
                 to.zero_()
 
 
-def _rounded(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Weights that nothing but one layer's product reads, as far as modules tell."""
+def _roundable_weights(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield weights that only one layer's product uses, as far as modules show."""
     owners = Counter(p for own in module.modules() for p in own.parameters(recurse=False))
     for own in module.modules():
         # Of the class itself: what is derived from it may use its weight in some other way.
-        if type(own) in _MULTIPLYING and owners[own.weight] == 1:  # type: ignore[index]
+        if type(own) in _MATRIX_LAYERS and owners[own.weight] == 1:  # type: ignore[index]
             yield own.weight  # type: ignore[misc]

@@ -1,9 +1,4 @@
-"""Products of all pairs of vectors, with a backward pass that multiplies once.
-
-The loss of a batch and the bound of its gradient.
-
-The multi-layer perceptron that the models are made of.
-"""
+"""Building blocks of the models: pair products, loss, gradient clipping, and MLP."""
 
 from __future__ import annotations
 
@@ -18,10 +13,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 
 class PairProducts(nn.Module):
-    """The dot products of each vector of an example with every other one, each pair once.
+    """Compute the dot products of all pairs of an example's vectors, each pair once.
 
-    In float32 whatever autocast says (in float64 of such): vectors are short, so that lower precision saves
-    no time here.
+    In float32 also under autocast (float64 inputs stay float64): vectors are short, so lower precision
+    saves no time here.
 
     Args:
         features: F, how many vectors an example has.
@@ -38,7 +33,10 @@ class PairProducts(nn.Module):
         self.register_buffer("mirror", mirror.flatten(), persistent=False)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """[B, F (F - 1) / 2], float32 or float64, from [B, F, K]: the lower triangle, row by row."""
+        """Return [B, F (F - 1) / 2] from [B, F, K]: the lower triangle, row by row.
+
+        float32 or float64.
+        """
         with torch.autocast(vectors.device.type, enabled=False):
             wide = vectors if vectors.dtype == torch.float64 else vectors.float()
             pairs, mirror = self.get_buffer("pairs"), self.get_buffer("mirror")
@@ -54,8 +52,11 @@ def _products(vectors: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
 
 
 class _PairProducts(torch.autograd.Function):
-    """Autograd would scatter the gradient into one triangle, multiply twice, and add. Mirrored into both
-    triangles it is multiplied once."""
+    """Compute pair products with a backward pass of one multiplication.
+
+    Autograd would scatter the gradient into one triangle, multiply twice, and add. Mirrored into both
+    triangles it is multiplied once.
+    """
 
     @staticmethod
     def forward(ctx: Any, vectors: torch.Tensor, pairs: torch.Tensor, mirror: torch.Tensor) -> torch.Tensor:
@@ -72,15 +73,18 @@ class _PairProducts(torch.autograd.Function):
         return torch.bmm(both.view(-1, features, features), vectors), None, None
 
 
-# As `torch.nn.utils.clip_grad_norm_` has it.
+# The same value as in `torch.nn.utils.clip_grad_norm_`.
 _CLIP_EPS = 1e-6
 
 
 def mean_log_loss(
     logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The mean log loss in nats, a scalar, of logits and labels, float32 [B]: weighted by `weights`,
-    float32 [B], none negative, if given. A batch whose weights are all 0 has loss 0 and moves nothing."""
+    """Return the mean log loss in nats, a scalar, of logits and labels, float32 [B].
+
+    Weighted by `weights`, float32 [B], none negative, if given. A batch whose weights are all 0 has loss 0
+    and no gradient.
+    """
     if weights is None:
         return binary_cross_entropy_with_logits(logits, labels)
     each = binary_cross_entropy_with_logits(logits, labels, reduction="none")
@@ -90,8 +94,10 @@ def mean_log_loss(
 
 
 def clip_(gradient: torch.Tensor, limit: float) -> torch.Tensor:
-    """Scales a flat gradient, float32 [numel], in place so that its Euclidean norm is at most `limit`; gives
-    the norm before, a scalar on the gradient's device. Nothing waits for the device.
+    """Scale a flat gradient in place to a Euclidean norm of at most `limit`.
+
+    The gradient is float32 [numel]. Returns the norm before, a scalar on the gradient's device. Nothing waits
+    for the device.
 
     Source: Pascanu, Mikolov, Bengio, arXiv 1211.5063, Algorithm 1, over all parameters together.
     """
@@ -106,10 +112,10 @@ microseconds before it begins."""
 
 
 class ThinLinear(nn.Linear):
-    """A linear layer in float32, whatever autocast says."""
+    """A linear layer in float32, also under autocast."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """float32 [..., out] from [..., in]."""
+        """Return float32 [..., out] from [..., in]."""
         device = inputs.device.type
         if not torch.is_autocast_enabled(device):
             return super().forward(inputs)
@@ -118,7 +124,10 @@ class ThinLinear(nn.Linear):
 
 
 def mlp(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
-    """Linear layers of these widths with ReLU between them, and after the last if `last_relu`."""
+    """Return linear layers of these widths with ReLU between them.
+
+    Also after the last layer if `last_relu`.
+    """
     layers: list[nn.Module] = []
     for at, (width_in, width_out) in enumerate(pairwise(widths)):
         kind = ThinLinear if width_in * width_out < THIN_ELEMENTS else nn.Linear

@@ -1,7 +1,7 @@
-"""Optimizers on the flat buffer: torch's fused ones, with one state that all workers of a trainer share.
+"""Optimizers on the flat buffer, with one state for all workers of a trainer.
 
-They are called by torch's functional interface. The classes of `torch.optim` import torch's compiler when
-the first one is made, which costs every trainer more than a second at its start.
+They are torch's fused ones, called by torch's functional interface: the classes of `torch.optim` import
+torch's compiler when the first one is made, which costs every trainer more than a second at its start.
 """
 
 from __future__ import annotations
@@ -28,24 +28,29 @@ _STATE_NAMES = {
 
 
 class WorkerOptimizer:
-    """One worker's way to update the shared flat buffer from its own flat gradient; only its thread calls."""
+    """Update the shared flat buffer from one worker's flat gradient.
+
+    Called only by the worker's thread.
+    """
 
     def __init__(self, update: Callable[[float, torch.Tensor | None], object], lr: float) -> None:
         self._update = update
         self._lr = lr
 
     def step(self, scale: float = 1.0, bad: torch.Tensor | None = None) -> None:
-        """Updates the buffer and the state in place, lock-free, at `scale` times the job's rate.
+        """Update the buffer and the state in place, lock-free, at `scale` times the rate.
 
-        `bad` is a bool scalar on the buffer's device, of which the host need not know the value: where it is
-        true neither the buffer nor the state changes, whatever the gradient, which may be overwritten; only
-        Adagrad's step count does, by which nothing goes.
+        `bad` is a bool scalar on the buffer's device; the host need not know its value. Where it is true
+        neither the buffer nor the state changes, for any gradient, which may be overwritten. Only Adagrad's
+        step count changes then, which has no effect.
         """
         self._update(self._lr * scale, bad)
 
 
 class SharedOptimizer:
-    """The optimizer state of one trainer; `for_worker` gives each worker its stepper.
+    """Hold the optimizer state of one trainer.
+
+    `for_worker` returns the optimizer of one worker.
 
     The state is float32 tensors as long as the replica, and the step count; workers update them lock-free,
     as they do the replica. SGD has no state; Adagrad (Duchi, Hazan, Singer, JMLR 2011) the sum of squares,
@@ -70,7 +75,7 @@ class SharedOptimizer:
             self.state["step"] = torch.zeros((), dtype=torch.float32, device=step_device)
 
     def for_worker(self, gradient: torch.Tensor) -> WorkerOptimizer:
-        """A stepper that reads the worker's flat `gradient`, float32 [numel]."""
+        """Return an optimizer that reads the worker's flat `gradient`, float32 [numel]."""
         steps = {"sgd": self._sgd, "adagrad": self._adagrad, "adam": self._adam, "adamw": self._adamw}
         return WorkerOptimizer(partial(steps[self._settings.optimizer], gradient), self._settings.lr)
 

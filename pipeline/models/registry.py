@@ -1,6 +1,6 @@
-"""The dense models by name, and the user's own.
+"""The dense models by name, and custom models.
 
-The contract of a model of one's own, `model.name = "package.module:Class"` or `"./file.py:Class"`, relative
+The contract of a custom model, `model.name = "package.module:Class"` or `"./file.py:Class"`, relative
 to the job file:
 
     class MyModel(torch.nn.Module):
@@ -13,8 +13,6 @@ to the job file:
 torch's own generator only, which is seeded from `run.seed` so that every trainer starts from the same
 weights. Several workers run `forward` on modules of their own whose parameters share memory, so a module
 keeps no state between calls but its parameters (no batch normalization).
-
-A user's own class by name: "package.module:Class", or "file.py:Class".
 """
 
 from __future__ import annotations
@@ -35,8 +33,11 @@ from .built_in import DLRM, DCNv2, WideDeep
 _WHERE = "model.name"
 
 
-def load_own(name: str) -> Any:
-    """What the name stands for; raises JobFileError. A file is imported once in a process, by its path."""
+def load_custom_model(name: str) -> Any:
+    """Return the object that the name stands for.
+
+    A file is imported once in a process, by its path. Raises JobFileError.
+    """
     where, _, wanted = name.rpartition(":")
     try:
         return getattr(load_module(where), wanted)
@@ -55,14 +56,16 @@ def load_own(name: str) -> Any:
 
 
 MODELS: dict[str, type[nn.Module]] = {"dcn_v2": DCNv2, "dlrm": DLRM, "wide_deep": WideDeep}
-# The keys of [model] that a model is made with, beside its options.
+# The keys of [model] that are arguments of a model, beside its options.
 WIDTHS = {"dcn_v2": ("top",), "dlrm": ("bottom", "top"), "wide_deep": ("top",)}
-# Of torch's own generator, which all threads share: from its seed to the last weight that is drawn.
-_DRAWING = threading.Lock()
+# Held from seeding torch's own generator, which all threads share, to the last weight that is drawn.
+_generator_lock = threading.Lock()
 
 
 def build_model(job: Job) -> nn.Module:
-    """The job's dense model with its first weights, drawn from `run.seed`; any thread may call.
+    """Return the job's dense model with its first weights, drawn from `run.seed`.
+
+    Any thread may call this.
 
     Raises:
         JobFileError: the name is unknown, cannot be imported, or the class cannot be made or is unfit.
@@ -85,7 +88,7 @@ def build_model(job: Job) -> nn.Module:
             f"{', '.join(arguments) or 'no options'}): {error}",
             where="model.options",
         ) from error
-    with _DRAWING:
+    with _generator_lock:
         generator = torch.random.get_rng_state()
         try:
             torch.manual_seed(job.run.seed)
@@ -101,7 +104,10 @@ def build_model(job: Job) -> nn.Module:
 
 
 def find_model(name: str) -> Callable[..., nn.Module]:
-    """The class of a model's name; raises JobFileError naming what there is."""
+    """Return the class of a model's name.
+
+    Raises JobFileError, which names the known models.
+    """
     if name in MODELS:
         return MODELS[name]
     if ":" not in name:
@@ -110,7 +116,7 @@ def find_model(name: str) -> Callable[..., nn.Module]:
             where="model.name",
             remedy="write one of these, or package.module:Class or ./file.py:Class",
         )
-    found = load_own(name)
+    found = load_custom_model(name)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise JobFileError(f"{name!r} is no torch.nn.Module class", where="model.name")
     return found

@@ -1,1 +1,1 @@
-"""`shadowsync prepare`: files of text or Parquet to pre-hashed Parquet, and jobs that read it."""
+"""`shadowsync prepare`: text or Parquet files to pre-hashed Parquet."""

@@ -1,6 +1,6 @@
-"""What a preparation has done so far, in one file that is replaced whole.
+"""The folder that a preparation writes, and its saved progress.
 
-The folder that a preparation writes: one process at a time, and nothing in it that is not its own.
+One process at a time writes it, and it holds no other files. The progress is one file that is replaced whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..checkpoint.atomic_file import UNFINISHED, unwritable, whole_file
 from ..data.bad_rows import BadRow, BadRows
-from ..data.prepared.manifest import MANIFEST_NAME, Order, Part, Role, RoleSummary
+from ..data.prepared.manifest import MANIFEST_NAME, DataRole, PreparationSettings, PreparedPart, RoleSummary
 from ..errors import DataError
 
 PROGRESS_NAME: Final = "progress.safetensors"
@@ -30,45 +30,45 @@ PROGRESS_NAME: Final = "progress.safetensors"
 _KEY: Final = "shadowsync.progress.2"
 
 
-class _Done(BaseModel):
+class _SavedState(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    order: Order
+    order: PreparationSettings
     pieces: int
-    parts: list[Part]
-    positives: dict[Role, int]
-    bad_counts: dict[Role, int]
-    bad_first: dict[Role, list[tuple[str, int, str, str]]]
+    parts: list[PreparedPart]
+    positives: dict[DataRole, int]
+    bad_counts: dict[DataRole, int]
+    bad_first: dict[DataRole, list[tuple[str, int, str, str]]]
 
 
 @dataclass
-class Progress:
-    """How far a preparation is.
+class SavedProgress:
+    """Hold how far a preparation is.
 
     Attributes:
-        order: what it is of.
-        pieces: so many pieces of the source are done.
-        parts: all complete ones; those of the piece after these too.
+        order: the settings and source files of the preparation.
+        pieces: how many pieces of the source are done.
+        parts: all complete parts, also those of the piece that is not yet done.
         positives: labels of 1 in the parts, by role.
         bad_rows: of the pieces that are done, by role.
         counted: what the statistics have counted.
     """
 
-    order: Order
+    order: PreparationSettings
     pieces: int = 0
-    parts: list[Part] = field(default_factory=list)
-    positives: dict[Role, int] = field(default_factory=dict)
-    bad_rows: dict[Role, BadRows] = field(default_factory=dict)
+    parts: list[PreparedPart] = field(default_factory=list)
+    positives: dict[DataRole, int] = field(default_factory=dict)
+    bad_rows: dict[DataRole, BadRows] = field(default_factory=dict)
     counted: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        """Rows of all parts."""
+        """Return the rows of all parts."""
         return sum(part.rows for part in self.parts)
 
     def save(self, folder: Path) -> None:
-        """Replaces the file; raises ResourceError."""
-        done = _Done(
+        """Replace the file; raises ResourceError."""
+        done = _SavedState(
             order=self.order,
             pieces=self.pieces,
             parts=self.parts,
@@ -83,8 +83,11 @@ class Progress:
             file.write(safetensors.numpy.save(dict(self.counted), {_KEY: done.model_dump_json()}))
 
     @classmethod
-    def load(cls, folder: Path, max_bad_rows: int) -> Progress | None:
-        """What `save` wrote, None if nothing did. Raises DataError for a file that cannot be read."""
+    def load(cls, folder: Path, max_bad_rows: int) -> SavedProgress | None:
+        """Return what `save` wrote, None if nothing.
+
+        Raises DataError for a file that cannot be read.
+        """
         path = folder / PROGRESS_NAME
         if not path.exists():
             return None
@@ -92,7 +95,7 @@ class Progress:
             with safetensors.safe_open(path, "np") as file:
                 text = (file.metadata() or {}).get(_KEY, "")
                 counted = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            done = _Done.model_validate(json.loads(text))
+            done = _SavedState.model_validate(json.loads(text))
         except (OSError, ValueError, ValidationError, safetensors.SafetensorError) as error:
             raise DataError(
                 f"cannot be read ({error})", where=str(path), remedy="begin anew, with --force"
@@ -105,11 +108,11 @@ class Progress:
 
     @staticmethod
     def remove(folder: Path) -> None:
-        """Removes the file, if it is there; raises OSError."""
+        """Remove the file, if it exists; raises OSError."""
         (folder / PROGRESS_NAME).unlink(missing_ok=True)
 
-    def summary(self, role: Role) -> RoleSummary:
-        """The manifest's words on a role."""
+    def summary(self, role: DataRole) -> RoleSummary:
+        """Return the manifest's summary of a role."""
         bad = self.bad_rows.get(role)
         return RoleSummary(
             role=role,
@@ -123,22 +126,22 @@ class Progress:
 STATISTICS_JSON: Final = "statistics.json"
 STATISTICS_MARKDOWN: Final = "statistics.md"
 # Preparations of version 0.1 wrote profile.json, profile.md and pictures.
-_OWN: Final = re.compile(
+_OWNED_NAME: Final = re.compile(
     rf"((train|validation|test)-\d+\.parquet|statistics\.(json|md)|profile[a-z_-]*\.(json|md|png)|{re.escape(MANIFEST_NAME)}"
     rf"|{re.escape(PROGRESS_NAME)})({re.escape(UNFINISHED)}\d+)?"
 )
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Makes the folder where there is none, and holds it against other preparations.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Make the folder if it is absent, and lock it against other preparations.
 
     Raises DataError if another process holds it, or it has files of others; ResourceError if it cannot be
     made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _require_own(folder)
+        _check_owned(folder)
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             _lock(descriptor, folder)
@@ -160,9 +163,9 @@ def _lock(descriptor: int, folder: Path) -> None:
         ) from None
 
 
-def _require_own(folder: Path) -> None:
+def _check_owned(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
-        if not _OWN.fullmatch(path.name) or path.is_dir():
+        if not _OWNED_NAME.fullmatch(path.name) or path.is_dir():
             raise DataError(
                 f"holds {path.name}, which shadowsync prepare did not write",
                 where=str(folder),
@@ -170,8 +173,11 @@ def _require_own(folder: Path) -> None:
             )
 
 
-def clear(folder: Path) -> None:
-    """Removes all that a preparation wrote, what makes it complete first; raises OSError."""
+def clear_folder(folder: Path) -> None:
+    """Remove all that a preparation wrote, first what makes it complete.
+
+    Raises OSError.
+    """
     for name in (MANIFEST_NAME, PROGRESS_NAME):
         (folder / name).unlink(missing_ok=True)
     for path in folder.iterdir():
@@ -179,7 +185,10 @@ def clear(folder: Path) -> None:
 
 
 def clear_unfinished(folder: Path, parts: set[str]) -> None:
-    """Removes what a preparation that was killed left beside its complete `parts`; raises OSError."""
+    """Remove what a killed preparation left beside its complete `parts`.
+
+    Raises OSError.
+    """
     for path in folder.iterdir():
         if UNFINISHED in path.name or (path.suffix == ".parquet" and path.name not in parts):
             path.unlink()

@@ -12,13 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..data.prepared.manifest import Column
+from ..data.prepared.manifest import PreparedColumn
 from ..data.prepared.part_reader import ROW_GROUP_ROWS, STORED_TYPES, part_schema
-from ..data.records import Chunk
+from ..data.records import RecordChunk
 
 
 class PartWriter:
-    """Writes to `path`; the bytes are a function of the rows and the schema, not of how they are chunked.
+    """Write one part to `path`.
+
+    The bytes are a function of the rows and the schema, not of their chunks.
 
     Dictionaries where values repeat, as the first row group shows, and no compression: half the size of the
     text, and read several times as fast as compressed pages. Each page has a CRC. Memory: one row group, of
@@ -30,46 +32,49 @@ class PartWriter:
         row_groups: as many are complete after `close`.
     """
 
-    def __init__(self, path: Path, columns: Sequence[Column], order_digest: str) -> None:
+    def __init__(self, path: Path, columns: Sequence[PreparedColumn], order_digest: str) -> None:
         self._columns = columns
         self._schema = part_schema(columns, order_digest)
         # Opened here: Arrow takes some names of files for URLs.
         self._file = path.open("wb")
         self._writer: Any = None
-        self._held: list[Any] = []
-        self._held_rows = 0
+        self._pending: list[Any] = []
+        self._pending_rows = 0
         self.rows = 0
         self.row_groups = 0
 
-    def write(self, chunk: Chunk) -> None:
-        """Appends rows."""
+    def write(self, chunk: RecordChunk) -> None:
+        """Append rows."""
         count = len(chunk.examples)
         if not count:
             return
-        self._held.append(self._table(chunk))
-        self._held_rows += count
+        self._pending.append(self._table(chunk))
+        self._pending_rows += count
         self.rows += count
-        while self._held_rows >= ROW_GROUP_ROWS:
+        while self._pending_rows >= ROW_GROUP_ROWS:
             self._write_group(ROW_GROUP_ROWS)
 
     def close(self) -> None:
-        """Writes what is held and the end of the file; also after an error, to let go of the file."""
+        """Write pending rows and the end of the file.
+
+        Also after an error, to close the file.
+        """
         with self._file:
-            if self._held_rows:
-                self._write_group(self._held_rows)
+            if self._pending_rows:
+                self._write_group(self._pending_rows)
             if self._writer is None:
                 self._open([])
             self._writer.close()
 
     def _write_group(self, rows: int) -> None:
-        table = pa.concat_tables(self._held)
+        table = pa.concat_tables(self._pending)
         group = table.slice(0, rows).combine_chunks()
         if self._writer is None:
             self._open([name for name in group.column_names if _repeats(group.column(name))])
         self._writer.write_table(group, row_group_size=rows)
-        self._held_rows -= rows
+        self._pending_rows -= rows
         # A copy, so that a few rows do not keep the whole group in memory.
-        self._held = [table.slice(rows).combine_chunks()] if self._held_rows else []
+        self._pending = [table.slice(rows).combine_chunks()] if self._pending_rows else []
         self.row_groups += 1
 
     def _open(self, dictionaries: list[str]) -> None:
@@ -86,7 +91,7 @@ class PartWriter:
             write_statistics=False,
         )
 
-    def _table(self, chunk: Chunk) -> Any:
+    def _table(self, chunk: RecordChunk) -> Any:
         examples = chunk.examples
         dense = iter(np.ascontiguousarray(examples.dense.T))
         ids, bags = iter(examples.rows), iter(_lists(chunk))
@@ -106,15 +111,15 @@ class PartWriter:
 
 
 def _repeats(column: Any) -> bool:
-    """Whether a dictionary and 2 bytes a value for its index are fewer bytes than the values."""
+    """Return whether a dictionary with 2-byte indices takes fewer bytes than the values."""
     values = pc.list_flatten(column) if pa.types.is_list(column.type) else column
     width_bytes = values.type.bit_width // 8
     distinct = pc.count_distinct(values).as_py()
     return bool(distinct * width_bytes + 2 * len(values) <= width_bytes * len(values))
 
 
-def _lists(chunk: Chunk) -> list[Any]:
-    """The bags of each table as an Arrow array."""
+def _lists(chunk: RecordChunk) -> list[Any]:
+    """Return the bags of each table as an Arrow array."""
     bags, start, arrays = chunk.examples.bags, 0, []
     for lengths in bags.lengths:
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
@@ -129,6 +134,6 @@ def _lists(chunk: Chunk) -> list[Any]:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex SHA-256 of a file; raises OSError."""
+    """Return the hex SHA-256 of a file; raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,7 @@
-"""`shadowsync prepare`: from a job's files to a folder of parts; interrupted, it can be gone on with."""
+"""`shadowsync prepare`: from a job's files to a folder of parts.
+
+An interrupted preparation is continued by the next call.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.job import Job
-from ..data.prepared.manifest import MANIFEST_NAME, Order, PreparedManifest, read_prepared
+from ..data.prepared.manifest import MANIFEST_NAME, PreparationSettings, PreparedManifest, read_prepared
 from ..errors import DataError
-from .folder import Progress, clear, clear_unfinished, locked
-from .run import PreparationRun, Tell, Told
-from .source import TappedInput, order_of, plan_pieces
+from .folder import SavedProgress, clear_folder, clear_unfinished, lock_folder
+from .run import PreparationRun, PreparationStatus, StatusCallback
+from .source import TappedInput, plan_pieces, preparation_settings
 
-__all__ = ["Prepared", "Tell", "Told", "prepare"]
+__all__ = ["PreparationStatus", "Prepared", "StatusCallback", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a preparation gave: its manifest, whether it was there already, an earlier call's parts."""
+    """Hold what a preparation gave.
+
+    Its manifest, whether it existed already, and how many parts earlier calls wrote.
+    """
 
     manifest: PreparedManifest
     reused: bool
     parts_before: int
 
 
-def prepare(job: Job, folder: Path, *, force: bool = False, tell: Tell = lambda _: None) -> Prepared:
-    """Writes the prepared folder of a job's files; what an interrupted call has completed is kept.
+def prepare(
+    job: Job, folder: Path, *, force: bool = False, tell: StatusCallback = lambda _: None
+) -> Prepared:
+    """Write the prepared folder of a job's files.
+
+    What an interrupted call has completed is reused.
 
     The same job and files give the same parts, byte for byte, however often it was interrupted. A folder
     that is complete is left as it is. Memory: some hundred MB whatever the files. One thread, which may be
@@ -44,25 +54,25 @@ def prepare(job: Job, folder: Path, *, force: bool = False, tell: Tell = lambda 
         ResourceError: something cannot be written.
     """
     source = TappedInput(job)
-    with locked(folder):
+    with lock_folder(folder):
         pieces = plan_pieces(source.source, job)
-        order = order_of(job, pieces)
+        order = preparation_settings(job, pieces)
         if force:
             # Not before it is known that the job can be prepared.
-            clear(folder)
+            clear_folder(folder)
         if (folder / MANIFEST_NAME).exists():
             manifest = read_prepared(str(folder))
             _require_same(order.model_dump(), manifest.order.model_dump(), folder)
-            Progress.remove(folder)
+            SavedProgress.remove(folder)
             return Prepared(manifest, reused=True, parts_before=len(manifest.parts))
-        progress = Progress.load(folder, job.data.max_bad_rows) or Progress(order)
+        progress = SavedProgress.load(folder, job.data.max_bad_rows) or SavedProgress(order)
         _require_same(order.model_dump(), progress.order.model_dump(), folder)
         before = len(progress.parts)
         clear_unfinished(folder, {part.name for part in progress.parts})
         _check_parts(folder, progress)
         run = PreparationRun(job, folder, source, progress, tell)
         run.pieces(pieces)
-        _require_unchanged(order, order_of(job, pieces))
+        _require_unchanged(order, preparation_settings(job, pieces))
         return Prepared(run.commit(), reused=False, parts_before=before)
 
 
@@ -85,7 +95,7 @@ def _require_same(mine: dict[str, object], theirs: dict[str, object], folder: Pa
     )
 
 
-def _require_unchanged(before: Order, now: Order) -> None:
+def _require_unchanged(before: PreparationSettings, now: PreparationSettings) -> None:
     changed = [file.path for file in now.files if file not in before.files]
     if changed:
         raise DataError(
@@ -95,7 +105,7 @@ def _require_unchanged(before: Order, now: Order) -> None:
         )
 
 
-def _check_parts(folder: Path, progress: Progress) -> None:
+def _check_parts(folder: Path, progress: SavedProgress) -> None:
     for part in progress.parts:
         path = folder / part.name
         if not path.exists() or path.stat().st_size != part.bytes:

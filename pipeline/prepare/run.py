@@ -1,4 +1,4 @@
-"""One call of `shadowsync prepare`: the missing parts, then the statistics and the manifest."""
+"""One call of `shadowsync prepare`: the missing parts, statistics, and manifest."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ from typing import ClassVar, TypeAlias
 from ..checkpoint.atomic_file import UNFINISHED, sync_directory, unwritable, whole_file
 from ..config.job import Job
 from ..data.bad_rows import BadRows
-from ..data.prepared.manifest import MANIFEST_NAME, ROLES, Part, PreparedManifest, Role
+from ..data.prepared.manifest import MANIFEST_NAME, ROLES, DataRole, PreparedManifest, PreparedPart
 from ..errors import DataError
-from .folder import Progress, clear_unfinished
+from .folder import SavedProgress, clear_unfinished
 from .part_writer import PartWriter, sha256_of
-from .source import Piece, TappedInput, TappedRows, columns_of_job
+from .source import SourcePiece, TappedInput, TappedRows, columns_of_job
 from .statistics import StatisticsCounter
 from .statistics_page import write_statistics
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """How far a preparation is: bytes of the source that are done, of all of them, and good rows."""
+class PreparationStatus:
+    """Hold how far a preparation is.
+
+    Bytes of the source that are done, of all of them, and good rows.
+    """
 
     bytes_done: int
     bytes_all: int
     rows: int
 
 
-Tell: TypeAlias = Callable[[Told], None]
+StatusCallback: TypeAlias = Callable[[PreparationStatus], None]
 
 
 class PreparationRun:
-    """One call: writes the parts that are not there yet. One thread.
+    """Write the parts that do not exist yet.
+
+    One thread.
 
     Attributes:
         save_share: at most this part of the time goes into saving how far it is, which writes all of the
@@ -44,7 +49,9 @@ class PreparationRun:
 
     save_share: ClassVar[float] = 0.05
 
-    def __init__(self, job: Job, folder: Path, source: TappedInput, progress: Progress, tell: Tell) -> None:
+    def __init__(
+        self, job: Job, folder: Path, source: TappedInput, progress: SavedProgress, tell: StatusCallback
+    ) -> None:
         self._job, self._folder, self._source = job, folder, source
         self._progress, self._tell = progress, tell
         self._columns = columns_of_job(job)
@@ -53,21 +60,21 @@ class PreparationRun:
         row_bytes = 4 * sum(1 for column in self._columns)
         # A compressed file is one piece, whatever its size.
         self._stream_rows = max(1, job.data.span_bytes // row_bytes)
-        self._told = Told(0, 0, progress.rows)
+        self._status = PreparationStatus(0, 0, progress.rows)
         self._saved_at = self._saving_seconds = 0.0
 
-    def pieces(self, pieces: list[Piece]) -> None:
-        """Takes up the work at the first piece that is not done."""
+    def pieces(self, pieces: list[SourcePiece]) -> None:
+        """Write the parts of all pieces from the first one that is not done."""
         sizes = _sizes_bytes(self._progress, pieces)
         for at, piece in enumerate(pieces):
-            self._told = Told(sum(sizes[:at]), sum(sizes), self._progress.rows)
+            self._status = PreparationStatus(sum(sizes[:at]), sum(sizes), self._progress.rows)
             if at >= self._progress.pieces:
                 self._piece(piece)
         self._save()
-        self._told = Told(sum(sizes), sum(sizes), self._progress.rows)
-        self._tell(self._told)
+        self._status = PreparationStatus(sum(sizes), sum(sizes), self._progress.rows)
+        self._tell(self._status)
 
-    def _piece(self, piece: Piece) -> None:
+    def _piece(self, piece: SourcePiece) -> None:
         progress, span = self._progress, piece.span
         known = progress.bad_rows.get(piece.role)
         bad = BadRows(self._job.data.max_bad_rows)
@@ -98,8 +105,8 @@ class PreparationRun:
         self._saved_at = time.monotonic()
         self._saving_seconds = self._saved_at - began
 
-    def _part(self, piece: Piece, first_row: int, rows: Iterator[TappedRows]) -> int:
-        """Writes one part; gives its rows."""
+    def _part(self, piece: SourcePiece, first_row: int, rows: Iterator[TappedRows]) -> int:
+        """Write one part; return its number of rows."""
         number = sum(part.role == piece.role for part in self._progress.parts)
         path = self._folder / f"{piece.role}-{number:05d}.parquet"
         unfinished = path.with_name(f"{path.name}{UNFINISHED}{os.getpid()}")
@@ -114,7 +121,7 @@ class PreparationRun:
         finally:
             unfinished.unlink(missing_ok=True)
         span, progress = piece.span, self._progress
-        part = Part(
+        part = PreparedPart(
             name=path.name,
             role=piece.role,
             source=span.path,
@@ -129,11 +136,11 @@ class PreparationRun:
         )
         progress.parts.append(part)
         progress.positives[piece.role] = progress.positives.get(piece.role, 0) + positives
-        self._told = replace(self._told, rows=progress.rows)
+        self._status = replace(self._status, rows=progress.rows)
         return writer.rows
 
-    def _write(self, path: Path, role: Role, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
-        """The rows as a file; gives its closed writer, and how many rows have label 1."""
+    def _write(self, path: Path, role: DataRole, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
+        """Write rows to a file; return its closed writer, and the rows with label 1."""
         positives = 0
         writer = PartWriter(path, self._columns, self._digest)
         try:
@@ -142,13 +149,13 @@ class PreparationRun:
                 positives += int((some.chunk.examples.labels > 0).sum())
                 if role == "train":
                     self._statistics.add(some)
-                self._tell(replace(self._told, rows=self._told.rows + writer.rows))
+                self._tell(replace(self._status, rows=self._status.rows + writer.rows))
         finally:
             writer.close()
         return writer, positives
 
     def commit(self) -> PreparedManifest:
-        """Writes the statistics, and last the manifest; then the progress is of no more use."""
+        """Write the statistics, and last the manifest; then remove the progress."""
         progress = self._progress
         for role in progress.positives:
             if not progress.summary(role).rows:
@@ -169,32 +176,35 @@ class PreparationRun:
         with whole_file(self._folder / MANIFEST_NAME) as file:
             file.write(manifest.model_dump_json(indent=1).encode() + b"\n")
         clear_unfinished(self._folder, {part.name for part in progress.parts})
-        Progress.remove(self._folder)
+        SavedProgress.remove(self._folder)
         return manifest
 
 
-def _is_of(part: Part, piece: Piece) -> bool:
+def _is_of(part: PreparedPart, piece: SourcePiece) -> bool:
     span = piece.span
     return (part.role, part.source, part.start) == (piece.role, span.path, span.start)
 
 
-def _sizes_bytes(progress: Progress, pieces: list[Piece]) -> list[int]:
-    """Of each piece, as an equal share of its file."""
+def _sizes_bytes(progress: SavedProgress, pieces: list[SourcePiece]) -> list[int]:
+    """Return the size of each piece, as an equal share of its file."""
     files = {(file.path, file.role): file.bytes or 1 for file in progress.order.files}
     shares = Counter((piece.span.path, piece.role) for piece in pieces)
     return [files[key] // shares[key] for key in ((piece.span.path, piece.role) for piece in pieces)]
 
 
 def _in_parts(rows: Iterator[TappedRows], at_once: int | None) -> Iterator[Iterator[TappedRows]]:
-    """The rows of each part, of `at_once` rows but the last; all in one part for None. A piece without a row
-    has no part; each iterator is used up before the next is asked for."""
-    held: list[TappedRows] = []
+    """Yield the rows of each part, `at_once` rows but for the last.
+
+    All rows are one part for None. A piece without rows has no part; each iterator is exhausted before the
+    next is requested.
+    """
+    pending: list[TappedRows] = []
 
     def part() -> Iterator[TappedRows]:
         left = at_once
-        while chunk := (held.pop() if held else next(rows, None)):
+        while chunk := (pending.pop() if pending else next(rows, None)):
             if left is not None and len(chunk) > left:
-                held.append(chunk.slice(left, len(chunk)))
+                pending.append(chunk.slice(left, len(chunk)))
                 chunk = chunk.slice(0, left)
             yield chunk
             if left is not None:
@@ -202,10 +212,10 @@ def _in_parts(rows: Iterator[TappedRows], at_once: int | None) -> Iterator[Itera
                 if not left:
                     return
 
-    while held or (first := next(rows, None)) is not None:
-        if not held:
+    while pending or (first := next(rows, None)) is not None:
+        if not pending:
             assert first is not None
-            held.append(first)
+            pending.append(first)
         yield part()
 
 

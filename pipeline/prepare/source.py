@@ -1,6 +1,6 @@
-"""From a job to what is to be prepared: the order, the columns of the parts, and the pieces of the source.
+"""What a preparation reads: settings, columns of the parts, pieces of the source.
 
-Rows with what they were made of: examples, their ids' hashes, and which numbers are missing.
+Rows come with what they were made of: examples, the hashes of their ids, and which numbers are missing.
 """
 
 from __future__ import annotations
@@ -13,45 +13,52 @@ from ..config.data import ColumnSection
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.hashing import column_number
-from ..data.paths import is_url, reading, size_of
+from ..data.paths import file_size_bytes, is_url, read_errors
 from ..data.prepared.agreement import role_paths, row_settings
-from ..data.prepared.manifest import ROLES, Column, Order, Role, SourceFile
-from ..data.records import Chunk
+from ..data.prepared.manifest import ROLES, DataRole, PreparationSettings, PreparedColumn, SourceFile
+from ..data.records import RecordChunk
 from ..data.schema import LABEL, ColumnTap
 from ..data.span import Span
 from ..input.job_input import JobInput
-from ..input.plan import check_apart
+from ..input.plan import check_disjoint
 from ..types import Mask, Uint64Array
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A span of the source, and whose it is."""
+class SourcePiece:
+    """Hold a span of the source, and its role."""
 
-    role: Role
+    role: DataRole
     span: Span
 
 
-def plan_pieces(source: JobInput, job: Job) -> list[Piece]:
-    """All spans of the job's input, those of training first; checks the files as a job's start does.
+def plan_pieces(source: JobInput, job: Job) -> list[SourcePiece]:
+    """Return all spans of the job's input, those of training first.
+
+    Checks the files as the start of a job does.
 
     Raises DataError as `JobInput.plan` does, and for a file that is in two roles.
     """
     data = job.data
-    paths: dict[Role, list[str]] = {
+    paths: dict[DataRole, list[str]] = {
         "train": data.path,
         "validation": data.validation_path,
         "test": data.eval_path,
     }
     spans = {role: source.plan(paths[role]) if paths[role] else [] for role in ROLES}
-    check_apart({"path": spans["train"], "validation_path": spans["validation"], "eval_path": spans["test"]})
-    return [Piece(role, span) for role in ROLES for span in spans[role]]
+    check_disjoint(
+        {"path": spans["train"], "validation_path": spans["validation"], "eval_path": spans["test"]}
+    )
+    return [SourcePiece(role, span) for role in ROLES for span in spans[role]]
 
 
-def order_of(job: Job, pieces: list[Piece]) -> Order:
-    """The order that the job and its files make; raises DataError for a file that cannot be looked at."""
+def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSettings:
+    """Return the settings that the job and its files make.
+
+    Raises DataError for a file that cannot be read.
+    """
     files = {piece.span.path: piece.role for piece in pieces}
-    return Order(
+    return PreparationSettings(
         data=row_settings(job.data),
         tables={table.name: table.rows for table in job.tables},
         paths={role: role_paths(job.data).get(role, []) for role in ROLES},
@@ -60,14 +67,17 @@ def order_of(job: Job, pieces: list[Piece]) -> Order:
     )
 
 
-def _source_file(path: str, role: Role) -> SourceFile:
-    with reading(path):
+def _source_file(path: str, role: DataRole) -> SourceFile:
+    with read_errors(path):
         modified = None if is_url(path) else os.stat(path).st_mtime_ns
-        return SourceFile(path=path, role=role, bytes=size_of(path), modified_ns=modified)
+        return SourceFile(path=path, role=role, bytes=file_size_bytes(path), modified_ns=modified)
 
 
-def columns_of_job(job: Job) -> tuple[Column, ...]:
-    """The columns of the parts, in their order: label, numbers, ids, bags, timestamp, weight."""
+def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
+    """Return the columns of the parts, in their order.
+
+    Label, numbers, ids, bags, timestamp, weight.
+    """
     sections = dict(job.data.columns) or _click_columns(job)
     rows = {table.name: table.rows for table in job.tables}
     kinds = ("label", "dense", "categorical", "multi_hot", "timestamp", "weight")
@@ -85,9 +95,9 @@ def _click_columns(job: Job) -> dict[str, ColumnSection]:
     return columns | {table.name: ColumnSection(kind="categorical") for table in job.tables}
 
 
-def _column(name: str, section: ColumnSection, rows: int | None) -> Column:
+def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColumn:
     stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64"}
-    return Column(
+    return PreparedColumn(
         name=name,
         kind=section.kind,
         source=section.source or name,
@@ -113,7 +123,7 @@ def _transform(section: ColumnSection) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TappedRows:
-    """Good rows of a source.
+    """Hold good rows of a source.
 
     Attributes:
         chunk: the rows as a model gets them.
@@ -121,7 +131,7 @@ class TappedRows:
         bagged: the multi-hot columns, in the order of the bags.
     """
 
-    chunk: Chunk
+    chunk: RecordChunk
     hashes: Mapping[str, Uint64Array]
     missing: Mapping[str, Mask]
     bagged: tuple[str, ...]
@@ -130,7 +140,7 @@ class TappedRows:
         return len(self.chunk.examples)
 
     def slice(self, start: int, stop: int) -> TappedRows:
-        """Rows start to stop - 1."""
+        """Return rows start to stop - 1."""
         if (start, stop) == (0, len(self)):
             return self
         hashes = {name: h[start:stop] for name, h in self.hashes.items() if name not in self.bagged}
@@ -142,10 +152,12 @@ class TappedRows:
 
 
 class TappedInput:
-    """Reads the source of a job. One thread at a time.
+    """Read the source of a job.
+
+    One thread at a time.
 
     Attributes:
-        source: what plans it.
+        source: the job's input, which plans the spans.
     """
 
     def __init__(self, job: Job) -> None:
@@ -154,7 +166,10 @@ class TappedInput:
         self._bagged = tuple(table.name for table in job.tables if table.pooling)
 
     def rows(self, span: Span, bad_rows: BadRows, skip: int = 0) -> Iterator[TappedRows]:
-        """The good rows of a span, in order, but the first `skip`; raises as `JobInput.chunks`."""
+        """Yield the good rows of a span, in order, without the first `skip`.
+
+        Raises as `JobInput.chunks`.
+        """
         for chunk in self.source.chunks(span, bad_rows):
             rows = TappedRows(chunk, self._tap.hashes, self._tap.missing, self._bagged)
             passed = min(skip, len(rows))

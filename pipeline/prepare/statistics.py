@@ -1,4 +1,7 @@
-"""Statistics of a job's rows of training, counted with polars while they are prepared, in bounded memory."""
+"""Statistics of a job's training rows, counted in bounded memory.
+
+Counted with polars while the rows are prepared.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,18 @@ FRACTIONS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 QUANTILE_DIGITS: Final = 3
 QUANTILE_ERROR: Final = 0.005
 """Relative: numbers are counted rounded to QUANTILE_DIGITS digits, so whole ones below 1,000 are exact."""
-# Of all columns together so many values are counted each by itself, and of one at most MOST_COUNTED.
+# The number of distinct values counted exactly over all columns; in one at most MOST_COUNTED.
 ALL_COUNTED: Final = 1 << 21
 MOST_COUNTED: Final = 1 << 16
 WAITING_VALUES: Final = 1 << 22
 
 
-class _Stated(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ColumnStatistics(_Stated):
-    """What every column has.
+class ColumnStatistics(_FrozenModel):
+    """Statistics that every column has.
 
     Attributes:
         missing: share of the rows without a value; of a multi-hot column with an empty bag.
@@ -84,7 +87,7 @@ class IdStatistics(ColumnStatistics):
     longest: int
 
 
-class Statistics(_Stated):
+class Statistics(_FrozenModel):
     """The rows of training.
 
     Attributes:
@@ -106,12 +109,15 @@ class Statistics(_Stated):
 
 
 def shared_rows(distinct: int, table_rows: int) -> float:
-    """The expected share of `distinct` values, each in one of `table_rows` rows, that are not alone."""
+    """Return the expected fraction of values that share their row with another.
+
+    `distinct` values, each in one of `table_rows` rows.
+    """
     return float(1.0 - (1.0 - 1.0 / table_rows) ** (distinct - 1)) if distinct > 1 else 0.0
 
 
-class _Counts:
-    """How often each value occurs.
+class _ValueCounts:
+    """Count how often each value occurs.
 
     Attributes:
         frame: the columns `value` and `count`, the latter at most `short` below the truth, never above it.
@@ -139,8 +145,10 @@ class _Counts:
         return {**arrays, "short": np.array([self.short])}
 
 
-class _Distinct:
-    """How many different hashes there are, from those below a bound that falls as they become many.
+class _DistinctCounter:
+    """Estimate how many distinct hashes there are.
+
+    From those below a bound that falls as they become many.
 
     Adaptive sampling: Flajolet, On adaptive sampling, Computing 43 (1990). Hashes are taken to be even.
     """
@@ -166,8 +174,11 @@ class _Distinct:
         return {"sample": self._sample.to_numpy(), "halvings": np.array([self._halvings])}
 
 
-class _Column:
-    """Of one column int64 [4]: rows, rows without a value, labels of 1, labels of 1 without a value."""
+class _ColumnCounter:
+    """Count rows of one column, int64 [4].
+
+    Rows, rows without a value, labels of 1, labels of 1 without a value.
+    """
 
     def __init__(self, saved: Arrays) -> None:
         self.presence = np.array(saved.get("presence", np.zeros(4)), np.int64)
@@ -186,12 +197,12 @@ class _Column:
         }
 
 
-class _NumberColumn(_Column):
+class _NumberCounter(_ColumnCounter):
     def __init__(self, saved: Arrays) -> None:
         super().__init__(saved)
         # The sum, the least, the largest.
         self._moments = np.array(saved.get("moments", [0.0, np.inf, -np.inf]))
-        self._counts = _Counts(pl.Float64, _part(saved, "counts"))
+        self._counts = _ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
 
     def add(self, values: NDArray[np.float64], missing: NDArray[np.bool_], labels: Float32Array) -> None:
         self.add_presence(missing, labels)
@@ -207,7 +218,7 @@ class _NumberColumn(_Column):
 
     def saved(self) -> dict[str, NDArray[Any]]:
         arrays = {"presence": self.presence, "moments": self._moments}
-        return arrays | _named("counts", self._counts.saved())
+        return arrays | _with_prefix("counts", self._counts.saved())
 
     def statistics(self, name: str) -> NumberStatistics:
         values = int(self.presence[0] - self.presence[1])
@@ -234,7 +245,7 @@ class _NumberColumn(_Column):
         }
 
 
-class _IdColumn(_Column):
+class _IdCounter(_ColumnCounter):
     """Counts hashes of a column's values; `number` is the `column` that they were hashed with."""
 
     def __init__(self, number: int, limit: int, *, bagged: bool, saved: Arrays) -> None:
@@ -243,8 +254,8 @@ class _IdColumn(_Column):
         self._missing_hash = np.uint64(hash_bytes(number, b""))
         # All values, and the longest bag.
         self._sizes = np.array(saved.get("sizes", np.zeros(2)), np.int64)
-        self._counts = _Counts(pl.UInt64, _part(saved, "counts"))
-        self._distinct = _Distinct(limit, _part(saved, "distinct"))
+        self._counts = _ValueCounts(pl.UInt64, _without_prefix(saved, "counts"))
+        self._distinct = _DistinctCounter(limit, _without_prefix(saved, "distinct"))
 
     def add(
         self, hashes: NDArray[np.uint64], lengths: NDArray[np.int32] | None, labels: Float32Array
@@ -265,7 +276,11 @@ class _IdColumn(_Column):
 
     def saved(self) -> dict[str, NDArray[Any]]:
         arrays = {"presence": self.presence, "sizes": self._sizes}
-        return arrays | _named("counts", self._counts.saved()) | _named("distinct", self._distinct.saved())
+        return (
+            arrays
+            | _with_prefix("counts", self._counts.saved())
+            | _with_prefix("distinct", self._distinct.saved())
+        )
 
     def statistics(self, name: str, table_rows: int) -> IdStatistics:
         values, longest = self._sizes.tolist()
@@ -289,7 +304,9 @@ class _IdColumn(_Column):
 
 
 class StatisticsCounter:
-    """Counts rows of a job. Memory: some 100 MB however many rows and values there are. One thread.
+    """Count rows of a job.
+
+    Memory: some 100 MB for any number of rows and values. One thread.
 
     Args:
         saved: what `saved` gave of an earlier one, to go on with.
@@ -302,13 +319,13 @@ class StatisticsCounter:
         self._tables = job.tables
         self._bagged = [table.name for table in job.tables if table.pooling]
         self.counted = max(256, min(MOST_COUNTED, ALL_COUNTED // len(self._tables)))
-        self._numbers = {name: _NumberColumn(_part(saved, f"number {name}")) for name in dense}
+        self._numbers = {name: _NumberCounter(_without_prefix(saved, f"number {name}")) for name in dense}
         self._ids = {
-            table.name: _IdColumn(
+            table.name: _IdCounter(
                 column_number(table.name),
                 self.counted,
                 bagged=bool(table.pooling),
-                saved=_part(saved, f"id {table.name}"),
+                saved=_without_prefix(saved, f"id {table.name}"),
             )
             for table in self._tables
         }
@@ -319,7 +336,7 @@ class StatisticsCounter:
         self._waiting_values = 0
 
     def add(self, rows: TappedRows) -> None:
-        """Counts rows, now or later."""
+        """Count rows, now or later."""
         examples, times = rows.chunk.examples, rows.chunk.times
         self._totals[:3] += [len(rows), (examples.labels > 0).sum(), examples.weights.sum(dtype=np.float64)]
         self._totals[3] = times.min(initial=self._totals[3])
@@ -330,17 +347,17 @@ class StatisticsCounter:
             self._count()
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """All that was counted, by name; what waited is counted first."""
+        """Return all counts by name; pending rows are counted first."""
         self._count()
         arrays = {"totals": self._totals}
         for name, numbers in self._numbers.items():
-            arrays |= _named(f"number {name}", numbers.saved())
+            arrays |= _with_prefix(f"number {name}", numbers.saved())
         for name, ids in self._ids.items():
-            arrays |= _named(f"id {name}", ids.saved())
+            arrays |= _with_prefix(f"id {name}", ids.saved())
         return arrays
 
     def statistics(self) -> Statistics:
-        """What came of it."""
+        """Return the statistics of all rows so far."""
         self._count()
         rows, positives, weight, first, last = self._totals.tolist()
         timed = np.isfinite(first)
@@ -355,7 +372,7 @@ class StatisticsCounter:
             ids=tuple(self._ids[table.name].statistics(table.name, table.rows) for table in self._tables),
             counted_values=self.counted,
             quantile_error=QUANTILE_ERROR,
-            # At least half of the limit is in the sample.
+            # The sample has at least half of the limit.
             distinct_error=float((2 / self.counted) ** 0.5),
         )
 
@@ -377,7 +394,7 @@ class StatisticsCounter:
             ids.add(np.concatenate([rows.hashes[name] for rows in waiting]), lengths.get(name), labels)
 
     def _as_source(self, name: str, seen: Float32Array) -> NDArray[np.float64]:
-        """Numbers as the source has them, from what a model sees."""
+        """Return numbers as in the source, from what a model sees."""
         section = self._units.get(name)
         values = seen.astype(np.float64)
         if section is None or section.transform == "log":
@@ -390,11 +407,11 @@ class StatisticsCounter:
         return found
 
 
-def _named(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+def _with_prefix(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
     return {f"{prefix}/{name}": values for name, values in arrays.items()}
 
 
-def _part(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
-    """What `_named` gave under this prefix."""
+def _without_prefix(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
+    """What `_with_prefix` gave under this prefix."""
     start = f"{prefix}/"
     return {name[len(start) :]: values for name, values in arrays.items() if name.startswith(start)}

@@ -1,4 +1,4 @@
-"""Statistics of a prepared folder as JSON and Markdown."""
+"""Statistics of a prepared folder, as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statis
 
 
 def write_statistics(folder: Path, statistics: Statistics, manifest: PreparedManifest) -> None:
-    """Writes statistics.json and statistics.md, each whole; raises ResourceError."""
+    """Write statistics.json and statistics.md, each whole; raises ResourceError."""
     with whole_file(folder / STATISTICS_JSON) as file:
         file.write(statistics.model_dump_json(indent=1).encode() + b"\n")
     with whole_file(folder / STATISTICS_MARKDOWN) as file:
@@ -20,7 +20,7 @@ def write_statistics(folder: Path, statistics: Statistics, manifest: PreparedMan
 
 
 def render_statistics(statistics: Statistics, manifest: PreparedManifest) -> str:
-    """statistics.md."""
+    """Return the text of statistics.md."""
     lines = ["# Statistics of the data", "", *_totals(statistics, manifest), ""]
     if statistics.ids:
         lines += ["## Columns with a table", "", *_ids(statistics), ""]

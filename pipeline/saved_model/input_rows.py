@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from ..config.data import ColumnSection, DataSection, suggest
 from ..config.job import Job
 from ..data.bad_rows import printable
-from ..data.fields import bytes_of, plain_type
+from ..data.fields import display_bytes, plain_type
 from ..data.parquet import IdClass, check_parquet, id_class, parquet_rows
 from ..data.record_schema import Records, RecordSchema
 from ..data.schema import LABEL, Examples
 from ..data.schema_check import delimiter_of
 from ..data.span import Span
-from ..data.text import LineParser, Parsed, first_line, line_blocks, line_numbers, without_first_line
+from ..data.text import LineParser, ParsedLines, first_line, line_blocks, line_numbers, without_first_line
 from ..errors import DataError
 from ..types import Float32Array, IndexArray
 
@@ -161,7 +161,7 @@ def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[Inp
         passed += len(parsed.starts) - 1
 
 
-def _merged(parsed: Parsed, schema: InputSchema, keep: list[str], path: str, first: int) -> InputRows:
+def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str, first: int) -> InputRows:
     """Merge the parsed rows of a block with its lines that could not be parsed, in order."""
     found = rows_of_columns(parsed.columns, schema, keep, path, parsed.lines + first)
     if not parsed.bad:
@@ -220,7 +220,7 @@ def _faults(records: Records, columns: Columns) -> dict[int, str]:
     why: dict[int, str] = {}
     for fault in records.faults:
         for row in np.flatnonzero(fault.rows).tolist():
-            text = printable(bytes_of(columns[fault.source][row]), 20)
+            text = printable(display_bytes(columns[fault.source][row]), 20)
             why.setdefault(row, f"{fault.name} '{text}' {fault.wanted}")
     return why
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ..checkpoint.atomic_file import whole_file
 from ..config.job import Job
-from ..data.bad_rows import KEPT
+from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
 from ..data.parquet import IdClass, check_parquet
 from ..data.spans import plan_spans
@@ -51,7 +51,7 @@ class Predicted:
     Attributes:
         rows: number of rows.
         without_score: rows without a score: they could not be read, or their logit is not finite.
-        first: file, row and reason of the first KEPT of these.
+        first: file, row and reason of the first SAMPLES_KEPT of these.
     """
 
     rows: int = 0
@@ -63,7 +63,7 @@ class Predicted:
         without = np.flatnonzero(~np.isfinite(logits)).tolist()
         self.rows += len(rows.numbers)
         self.without_score += len(without)
-        for at in without[: KEPT - len(self.first)]:
+        for at in without[: SAMPLES_KEPT - len(self.first)]:
             self.first.append(f"{rows.path}:{rows.numbers[at]}: {rows.why.get(at, NOT_FINITE)}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
-from shadowsync.pipeline.data.cutter import batches_of, examples_of
+from shadowsync.pipeline.data.cutter import cut_into_batches, read_examples
 from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.pipeline.data.span import Span
 
@@ -22,6 +22,8 @@ def cut_batches(
     shuffle_window: int,
     bad_rows: BadRows,
 ) -> Iterator[Batch]:
-    """What `examples_of` reads, cut by `batches_of`; begins when the first batch is asked for."""
-    examples = examples_of(span, data_format, shape, bad_rows)
-    yield from batches_of(examples, span, epoch=epoch, seed=seed, batch=batch, shuffle_window=shuffle_window)
+    """What `read_examples` reads, cut by `cut_into_batches`; begins when the first batch is asked for."""
+    examples = read_examples(span, data_format, shape, bad_rows)
+    yield from cut_into_batches(
+        examples, span, epoch=epoch, seed=seed, batch=batch, shuffle_window=shuffle_window
+    )

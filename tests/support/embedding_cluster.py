@@ -10,7 +10,7 @@ import torch
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
-from shadowsync.pipeline.embedding.lookup.vectors import Vectors
+from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.store import ShardStore
@@ -64,7 +64,7 @@ class EmbeddingCluster:
             self.stores[request.node].lookup(request.rows, answer, request.counts, request.bag_lengths)
         return requests, answers
 
-    def forward(self, drawn: DrawnRows) -> tuple[list[LookupPlan], Vectors]:
+    def forward(self, drawn: DrawnRows) -> tuple[list[LookupPlan], BatchEmbeddings]:
         """The requests for a batch, and its embeddings."""
         requests, answers = self.ask(drawn)
         return requests, self.router.assemble(requests, answers)

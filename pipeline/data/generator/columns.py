@@ -1,6 +1,6 @@
-"""The columns of a generated click log, and how their values are drawn from (seed, part, row).
+"""The columns of a generated click log, drawn from (seed, part, row).
 
-The ids of a generated click log: 32-bit numbers that hide their rank, and values hashed from them.
+Ids are 32-bit numbers that hide their rank; the teacher's latent values are hashed from them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from ..hashing import mix64, mix_numbers
 BLOCK_EXAMPLES: Final = 8_192
 LARGEST_COUNT: Final = 10_000_000
 
-Part = Literal["train", "eval", "calibration"]
-_PART_NUMBER: Final[dict[Part, int]] = {"train": 0, "eval": 1, "calibration": 2}
+LogPart = Literal["train", "eval", "calibration"]
+_PART_NUMBER: Final[dict[LogPart, int]] = {"train": 0, "eval": 1, "calibration": 2}
 
 
 @dataclass(frozen=True)
 class CountColumn:
-    """An integer column: log-logistic, with median exp(`location`) and log-scale `spread`.
+    """An integer column: log-logistic.
+
+    The median is exp(`location`), the log-scale `spread`.
 
     `missing` and `negative` are fractions of the rows: empty, and -1, as Criteo's second column has them.
     """
@@ -37,9 +39,11 @@ class CountColumn:
 
 @dataclass(frozen=True)
 class IdColumn:
-    """A categorical column: `cardinality` ids, log-uniform over their ranks, a fraction `missing` empty.
+    """A categorical column of `cardinality` ids, log-uniform over their ranks.
 
-    `side` is the column's place in the teacher's interactions: each column of "left" meets each of "right".
+    A fraction `missing` is empty.
+
+    `side` is the column's side in the teacher's interactions: each column of "left" meets each of "right".
     """
 
     cardinality: int
@@ -96,7 +100,7 @@ ID_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClickColumns:
-    """Rows without their labels.
+    """Hold rows without their labels.
 
     Attributes:
         counts: float64 [13, n], whole numbers; NaN where missing.
@@ -109,8 +113,10 @@ class ClickColumns:
     chance: Float64Array
 
 
-def draw_block(seed: int, part: Part, block: int) -> ClickColumns:
-    """Rows `block * BLOCK_EXAMPLES` to the next block's first, a pure function of the arguments.
+def draw_block(seed: int, part: LogPart, block: int) -> ClickColumns:
+    """Return rows `block * BLOCK_EXAMPLES` up to the next block's first.
+
+    A pure function of the arguments.
 
     Made from the raw 64-bit words of Philox, whose stream NumPy never changes. Any thread may call.
     """
@@ -125,7 +131,7 @@ def draw_block(seed: int, part: Part, block: int) -> ClickColumns:
 
 
 def popularity(column: IdColumn) -> Float64Array:
-    """float64 [cardinality]: the probability of each rank among the ids that are not missing."""
+    """Return float64 [cardinality]: the probability of each rank among ids not missing."""
     edges = np.log(np.arange(1, column.cardinality + 2, dtype=np.float64))
     shares: Float64Array = np.diff(edges) / edges[-1]
     return shares
@@ -155,7 +161,10 @@ _BACKWARD: Final = tuple(pow(multiplier, -1, 2**32) for multiplier in _FORWARD)
 
 
 def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> Uint32Array:
-    """uint32 [n]: the ids of ranks of at least 0. One to one within a column, so no two ranks share an id."""
+    """Return uint32 [n]: the ids of ranks of at least 0.
+
+    One to one within a column, so no two ranks share an id.
+    """
     value = ranks.astype(np.uint32) ^ _key(seed, column)
     value = (value ^ (value >> np.uint32(16))) * np.uint32(_FORWARD[0])
     value = (value ^ (value >> np.uint32(13))) * np.uint32(_FORWARD[1])
@@ -163,7 +172,10 @@ def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> Uint32Arra
 
 
 def ranks_of_ids(seed: int, column: int, ids: Uint32Array) -> NDArray[np.int64]:
-    """int64 [n]: the inverse of `ids_of_ranks`; of a number that is no id of the column, an absurd rank."""
+    """Return int64 [n]: the inverse of `ids_of_ranks`.
+
+    For a number that is not an id of the column, a rank beyond its cardinality.
+    """
     value = (ids ^ (ids >> np.uint32(16))) * np.uint32(_BACKWARD[1])
     value = (value ^ (value >> np.uint32(13)) ^ (value >> np.uint32(26))) * np.uint32(_BACKWARD[0])
     ranks: NDArray[np.int64] = (value ^ (value >> np.uint32(16)) ^ _key(seed, column)).astype(np.int64)
@@ -171,7 +183,10 @@ def ranks_of_ids(seed: int, column: int, ids: Uint32Array) -> NDArray[np.int64]:
 
 
 def normals_of_ids(seed: int, column: int, ids: Uint32Array, component: int) -> NDArray[np.float64]:
-    """float64 [n]: a standard normal value of each id, a function of (seed, column, id, component) alone."""
+    """Return float64 [n]: a standard normal value of each id.
+
+    A function of (seed, column, id, component) alone.
+    """
     first = mix64(ids.astype(np.uint64) ^ np.uint64(mix_numbers(seed, 2, column, component)))
     second = mix64(first)
     # Box and Muller's transform of two uniforms, the first never 0.

@@ -1,8 +1,9 @@
-"""Generates Criteo-shaped click logs with a planted teacher, of any size, streamed to disk.
+"""Generates Criteo-shaped click logs with a planted teacher, of any size.
 
-Label, 13 counts I1..I13, 26 ids C1..C26 of 8 hexadecimal digits; see click_columns.py for how they are drawn
-and teacher.py for what makes a click. Row i of a part is a pure function of (seed, part, i): asking for more
-rows, for several files or in other chunks changes no row. The parts are disjoint streams of one teacher.
+They are streamed to disk: label, 13 counts I1..I13, 26 ids C1..C26 of 8 hexadecimal digits; see columns.py
+for how they are drawn and teacher.py for what makes a click. Row i of a part is a pure function of (seed,
+part, i): more rows, several files or other chunks change no row. The parts are disjoint streams of one
+teacher.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from .columns import BLOCK_EXAMPLES, ClickColumns, draw_block
 from .manifest import (
     GENERATOR_VERSION,
     MANIFEST_NAME,
-    Compression,
     DataFormat,
+    LogCompression,
     LogFile,
     LogManifest,
     PartManifest,
@@ -32,7 +33,7 @@ from .manifest import (
     write_manifest,
 )
 from .teacher import Teacher
-from .writer import TableMaker, open_writer, suffix_of
+from .writer import TableMaker, data_file_suffix, open_writer
 
 __all__ = ["LogManifest", "generate_log", "read_manifest"]
 
@@ -40,12 +41,12 @@ CHUNK_EXAMPLES: Final = 8 * BLOCK_EXAMPLES
 _DATA_FILE: Final = re.compile(r"\.?(train|eval)-\d{3,}\.(tsv(\.gz|\.zst)?|parquet)(\.partial)?")
 _LARGEST_SEED: Final = 2**63 - 1
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class _Order:
-    """What was asked for, checked."""
+class _LogRequest:
+    """Hold the checked arguments of `generate_log`."""
 
     directory: Path
     examples: int
@@ -53,7 +54,7 @@ class _Order:
     seed: int
     data_format: DataFormat
     files: int
-    compression: Compression
+    compression: LogCompression
 
     def __post_init__(self) -> None:
         for name, given, least, most in (
@@ -66,22 +67,25 @@ class _Order:
                 raise JobFileError(f"{given} given", where=name, remedy=f"give {least} to {most}")
         for name, word, known in (
             ("data_format", self.data_format, get_args(DataFormat)),
-            ("compression", self.compression, get_args(Compression)),
+            ("compression", self.compression, get_args(LogCompression)),
         ):
             if word not in known:
                 raise JobFileError(f"{word!r} given", where=name, remedy=f"give one of {', '.join(known)}")
 
     def names(self, part: Literal["train", "eval"]) -> list[tuple[str, range]]:
-        """The files of a part and the rows of each. The eval part is one file, or none without rows."""
+        """Return the files of a part and the rows of each.
+
+        The eval part is one file, or none without rows.
+        """
         total, files = (self.examples, self.files) if part == "train" else (self.eval_examples, 1)
-        suffix = suffix_of(self.data_format, self.compression)
+        suffix = data_file_suffix(self.data_format, self.compression)
         return [
             (f"{part}-{file:03d}{suffix}", range(total * file // files, total * (file + 1) // files))
             for file in range(files if total else 0)
         ]
 
-    def is_met_by(self, manifest: LogManifest) -> bool:
-        """Whether the manifest is of this order, and its files are there in their sizes."""
+    def is_satisfied_by(self, manifest: LogManifest) -> bool:
+        """Return whether the manifest fits this request, and its files have their sizes."""
         stated = (manifest.version, manifest.seed, manifest.data_format, manifest.compression)
         if stated != (GENERATOR_VERSION, self.seed, self.data_format, self.compression):
             return False
@@ -101,11 +105,13 @@ def generate_log(
     seed: int,
     data_format: DataFormat,
     files: int = 1,
-    compression: Compression = "none",
+    compression: LogCompression = "none",
     reuse: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> LogManifest:
-    """Writes train-000..., eval-000... and, last of all and whole or not at all, log.json.
+    """Write train-000..., eval-000... and, last of all, log.json.
+
+    log.json is written whole or not at all.
 
     Args:
         directory: made if it is missing. An older generated log in it is removed first.
@@ -126,65 +132,67 @@ def generate_log(
         ResourceError: the disk is full.
         After an error or an interrupt the folder has no log.json, and none of the files begun.
     """
-    order = _Order(Path(directory), examples, eval_examples, seed, data_format, files, compression)
-    found = read_manifest_file(order.directory / MANIFEST_NAME) if reuse else None
-    if found and order.is_met_by(found):
+    request = _LogRequest(Path(directory), examples, eval_examples, seed, data_format, files, compression)
+    found = read_manifest_file(request.directory / MANIFEST_NAME) if reuse else None
+    if found and request.is_satisfied_by(found):
         return found.model_copy(update={"reused": True})
     try:
-        order.directory.mkdir(parents=True, exist_ok=True)
-        _remove_older(order.directory)
-        return _Generation(order, progress).run()
+        request.directory.mkdir(parents=True, exist_ok=True)
+        _remove_older(request.directory)
+        return _Generation(request, progress).run()
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ResourceError(
-                "the disk is full", where=str(order.directory), remedy="free space, or ask for fewer examples"
+                "the disk is full",
+                where=str(request.directory),
+                remedy="free space, or ask for fewer examples",
             ) from None
         raise DataError(
             f"cannot be written ({error.strerror or error})",
-            where=str(order.directory),
+            where=str(request.directory),
             remedy="choose another directory",
         ) from None
 
 
 class _Generation:
-    """One run of the generator: from an order to the files."""
+    """Generate the files of one request."""
 
-    def __init__(self, order: _Order, progress: Progress | None) -> None:
-        self._order, self._progress = order, progress
-        self._teacher = Teacher(order.seed)
-        self._tables = TableMaker(order.seed)
+    def __init__(self, request: _LogRequest, progress: ProgressCallback | None) -> None:
+        self._request, self._progress = request, progress
+        self._teacher = Teacher(request.seed)
+        self._tables = TableMaker(request.seed)
         self._done = 0
 
     def run(self) -> LogManifest:
-        order = self._order
-        begun: list[Path] = []
+        request = self._request
+        started: list[Path] = []
         try:
-            train, evaluation = self._part("train", begun), self._part("eval", begun)
-            for path in begun:
+            train, evaluation = self._part("train", started), self._part("eval", started)
+            for path in started:
                 path.replace(path.with_name(path.name[1 : -len(".partial")]))
             manifest = LogManifest(
                 version=GENERATOR_VERSION,
-                seed=order.seed,
-                data_format=order.data_format,
-                compression=order.compression,
+                seed=request.seed,
+                data_format=request.data_format,
+                compression=request.compression,
                 train=train,
                 eval=evaluation,
             )
-            write_manifest(order.directory, manifest)
+            write_manifest(request.directory, manifest)
         except BaseException:
-            for path in begun:
+            for path in started:
                 path.unlink(missing_ok=True)
                 path.with_name(path.name[1 : -len(".partial")]).unlink(missing_ok=True)
             raise
         return manifest
 
-    def _part(self, part: Literal["train", "eval"], begun: list[Path]) -> PartManifest:
-        order, tally, written = self._order, PartTally(), []
-        for name, rows in order.names(part):
-            path = order.directory / f".{name}.partial"
-            begun.append(path)
-            with open_writer(path, order.data_format, order.compression) as writer:
-                for chunk in draw_rows(order.seed, part, rows):
+    def _part(self, part: Literal["train", "eval"], started: list[Path]) -> PartManifest:
+        request, tally, written = self._request, PartTally(), []
+        for name, rows in request.names(part):
+            path = request.directory / f".{name}.partial"
+            started.append(path)
+            with open_writer(path, request.data_format, request.compression) as writer:
+                for chunk in draw_rows(request.seed, part, rows):
                     chances = self._teacher.probabilities(chunk.counts, chunk.ranks)
                     labels = chunk.chance < chances
                     writer.write(self._tables.table(labels, chunk))
@@ -196,13 +204,16 @@ class _Generation:
     def _report(self, examples: int) -> None:
         self._done += examples
         if self._progress:
-            self._progress(self._done, self._order.examples + self._order.eval_examples)
+            self._progress(self._done, self._request.examples + self._request.eval_examples)
 
 
 def draw_rows(
     seed: int, part: Literal["train", "eval"], rows: range, chunk_examples: int = CHUNK_EXAMPLES
 ) -> Iterator[ClickColumns]:
-    """The rows of a range, in order, `chunk_examples` at a time; the last chunk may be shorter."""
+    """Yield the rows of a range, in order, `chunk_examples` at a time.
+
+    The last chunk may be shorter.
+    """
     for first in range(rows.start, rows.stop, chunk_examples):
         stop = min(first + chunk_examples, rows.stop)
         pieces = []
@@ -216,7 +227,10 @@ def draw_rows(
 
 
 def _remove_older(directory: Path) -> None:
-    """Removes a log made earlier, its manifest first; refuses to touch files that are not the generator's."""
+    """Remove a log made earlier, its manifest first.
+
+    Raises DataError, and removes nothing, if there are files that are not the generator's.
+    """
     older = read_manifest_file(directory / MANIFEST_NAME)
     listed = {file.name for part in (older.train, older.eval) for file in part.files} if older else set()
     found = [path for path in directory.iterdir() if _DATA_FILE.fullmatch(path.name)]

@@ -1,6 +1,6 @@
-"""log.json: what a generated click log holds, beside its files.
+"""log.json: what a generated click log holds, and the counts of its parts.
 
-Counts of one part of a generated click log, exact whatever the chunks.
+Counts are exact for any chunks.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ MANIFEST_NAME: Final = "log.json"
 GENERATOR_VERSION: Final = 1
 
 DataFormat = Literal["criteo_tsv", "parquet"]
-Compression = Literal["none", "gz", "zst"]
+LogCompression = Literal["none", "gz", "zst"]
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Stated(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LogFile(_Stated):
-    """One data file: its name in the folder of the manifest, its examples and its size."""
+class LogFile(_FrozenModel):
+    """One data file: its name in the manifest's folder, its examples and its size."""
 
     name: str
     examples: Count
     bytes: Count
 
 
-class PartManifest(_Stated):
+class PartManifest(_FrozenModel):
     """A part of the log.
 
     Attributes:
@@ -62,8 +62,8 @@ class PartManifest(_Stated):
     bytes: Count
 
 
-class LogManifest(_Stated):
-    """A whole log: the parameters that it was made from, and what came of them.
+class LogManifest(_FrozenModel):
+    """A whole log: the parameters that it was made from, and its parts.
 
     Attributes:
         version: of the generator; another version makes other rows from the same seed.
@@ -74,13 +74,13 @@ class LogManifest(_Stated):
     version: Annotated[int, Field(ge=1)]
     seed: Count
     data_format: DataFormat
-    compression: Compression
+    compression: LogCompression
     train: PartManifest
     eval: PartManifest
     reused: Annotated[bool, Field(exclude=True)] = False
 
     def part_of(self, path: str | Path) -> PartManifest | None:
-        """The part that a data file (by the last component of its path) belongs to, or None."""
+        """Return the part that a data file belongs to, by its name; or None."""
         name = Path(path).name
         for part in (self.train, self.eval):
             if any(file.name == name for file in part.files):
@@ -89,7 +89,7 @@ class LogManifest(_Stated):
 
 
 def read_manifest(path_of_a_data_file: str | Path) -> LogManifest | None:
-    """The log.json beside a data file, or None.
+    """Return the log.json beside a data file, or None.
 
     None when there is none, when it is not the generator's, or when it does not list a file of this name and
     size. Raises DataError when it is the generator's and damaged, or of a later version.
@@ -107,7 +107,10 @@ def read_manifest(path_of_a_data_file: str | Path) -> LogManifest | None:
 
 
 def read_manifest_file(path: Path) -> LogManifest | None:
-    """As `read_manifest`, from the manifest's own path, whatever the files beside it are."""
+    """Return the manifest at `path`; the files beside it are not checked.
+
+    Returns and raises as `read_manifest` otherwise.
+    """
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
@@ -136,7 +139,10 @@ def read_manifest_file(path: Path) -> LogManifest | None:
 
 
 def teacher_ne(files: Sequence[str]) -> float | None:
-    """The teacher's NE on these files, if they are together a part of one generated log."""
+    """Return the teacher's NE on these files.
+
+    None unless together they are a part of one generated log.
+    """
     manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
     known = [manifest for manifest in manifests if manifest is not None]
     if not known or len(known) < len(manifests) or any(m != known[0] for m in known):
@@ -149,7 +155,10 @@ def teacher_ne(files: Sequence[str]) -> float | None:
 
 
 def write_manifest(directory: Path, manifest: LogManifest) -> None:
-    """Writes log.json whole or not at all, and forces it to the disk. Raises OSError."""
+    """Write log.json whole or not at all, and sync it to the disk.
+
+    Raises OSError.
+    """
     partial = directory / f".{MANIFEST_NAME}.partial"
     with partial.open("w", encoding="utf-8") as file:
         file.write(manifest.model_dump_json(indent=2) + "\n")
@@ -163,7 +172,10 @@ _LOGLOSS_UNIT: Final = 2.0**-32
 
 
 class PartTally:
-    """Adds up chunks of rows. Memory: one byte an id. One thread."""
+    """Add up chunks of rows.
+
+    Memory: one byte an id. One thread.
+    """
 
     def __init__(self) -> None:
         self._examples = 0
@@ -173,7 +185,10 @@ class PartTally:
         self._seen = [np.zeros(column.cardinality + 1, np.bool_) for column in ID_COLUMNS]
 
     def add(self, labels: NDArray[np.bool_], chances: NDArray[np.float64], ranks: NDArray[np.int32]) -> None:
-        """Adds rows: labels [n], the teacher's chances [n], ranks [26, n] with -1 for missing."""
+        """Add rows: labels [n], the teacher's probabilities [n], ranks [26, n].
+
+        A rank of -1 is a missing id.
+        """
         self._examples += len(labels)
         self._positives += int(np.count_nonzero(labels))
         losses = -np.log(np.where(labels, chances, 1.0 - chances))
@@ -182,7 +197,7 @@ class PartTally:
             seen[rank] = True
 
     def manifest(self, files: tuple[LogFile, ...]) -> PartManifest:
-        """What was counted so far, as the manifest of a part that has these files."""
+        """Return the counts so far, as the manifest of a part with these files."""
         logloss = self._logloss_units * _LOGLOSS_UNIT / self._examples if self._examples else None
         mean_entropy = self._entropy_of_mean()
         return PartManifest(

@@ -40,7 +40,9 @@ class _Calibration(NamedTuple):
 
 
 class Teacher:
-    """The teacher of one seed. Immutable after construction: any thread may call it.
+    """The teacher of one seed.
+
+    Immutable after construction: any thread may call it.
 
     Args:
         seed: at least 0; another seed gives other ids, other latent vectors and other rows.
@@ -53,7 +55,7 @@ class Teacher:
         self._calibration = _calibrate(parts)
 
     def probabilities(self, counts: Float64Array, ranks: Int32Array) -> Float64Array:
-        """The true click probabilities.
+        """Return the true click probabilities.
 
         Args:
             counts: float64 [13, n], NaN where missing.
@@ -67,7 +69,7 @@ class Teacher:
         return _sigmoid(fitted.bias + fitted.scale * _weighted(parts))
 
     def _parts(self, counts: Float64Array, ranks: Int32Array) -> Float64Array:
-        """float64 [3, n]: main, interaction and curvature, before they are standardized."""
+        """Return float64 [3, n]: main, interaction and curvature, before standardization."""
         number = _standardized(counts)
         main = 1.5 * (number[2] - number[4] + number[7])
         sums = {side: np.zeros((LATENT_DIM, counts.shape[1])) for side in ("", "left", "right")}
@@ -83,7 +85,10 @@ class Teacher:
 
 
 def _latents(seed: int, place: int, column: IdColumn) -> Float64Array:
-    """float64 [LATENT_DIM, cardinality + 1]: the vectors by rank, then the zeros of a missing id."""
+    """Return float64 [LATENT_DIM, cardinality + 1]: the vectors by rank.
+
+    The last vector, of a missing id, is zeros.
+    """
     ranks = np.arange(column.cardinality, dtype=np.int32)
     ids = ids_of_ranks(seed, place, ranks)
     values = np.stack([normals_of_ids(seed, place, ids, component) for component in range(LATENT_DIM)])
@@ -96,7 +101,10 @@ def _latents(seed: int, place: int, column: IdColumn) -> Float64Array:
 
 
 def _standardized(counts: Float64Array) -> Float64Array:
-    """float64 [13, n]: log counts around 0, in deviations, clipped to 2.5 of them; 0 where missing."""
+    """Return float64 [13, n]: log counts around 0, in deviations.
+
+    Clipped to 2.5 deviations; 0 where missing.
+    """
     location = np.array([column.location for column in COUNT_COLUMNS])[:, None]
     spread = np.array([column.spread for column in COUNT_COLUMNS])[:, None]
     logs = np.log1p(np.maximum(counts, 0.0)) - np.log1p(np.exp(location))
@@ -112,14 +120,16 @@ def _weighted(parts: Float64Array) -> Float64Array:
 
 
 def _calibrate(parts: Float64Array) -> _Calibration:
-    """Finds bias and scale so that the mean label and the teacher's expected NE are as stated above."""
+    """Return the bias and scale that give the stated mean label and expected NE."""
     means, deviations = parts.mean(axis=1), parts.std(axis=1)
     raw = _weighted((parts - means[:, None]) / deviations[:, None])
     low, high = 0.5, 4.0
     for _ in range(_HALVINGS):
         scale = (low + high) / 2
         chances = _sigmoid(_bias(raw, scale) + scale * raw)
-        if float(entropy(chances).mean()) > EXPECTED_NE * float(entropy(np.array(MEAN_LABEL))):
+        if float(expected_logloss(chances).mean()) > EXPECTED_NE * float(
+            expected_logloss(np.array(MEAN_LABEL))
+        ):
             low = scale
         else:
             high = scale
@@ -127,7 +137,10 @@ def _calibrate(parts: Float64Array) -> _Calibration:
 
 
 def _bias(raw: Float64Array, scale: float) -> float:
-    """The bias that gives the mean label, by Newton's method; the mean of sigmoids is smooth and rising."""
+    """Return the bias that gives the mean label, by Newton's method.
+
+    The mean of sigmoids is smooth and rising.
+    """
     bias = math.log(MEAN_LABEL / (1.0 - MEAN_LABEL))
     for _ in range(_NEWTON_STEPS):
         chances = _sigmoid(bias + scale * raw)
@@ -135,8 +148,11 @@ def _bias(raw: Float64Array, scale: float) -> float:
     return bias
 
 
-def entropy(chances: Float64Array) -> Float64Array:
-    """The expected logloss, in nats, of predicting labels by their true chances, strictly between 0 and 1."""
+def expected_logloss(chances: Float64Array) -> Float64Array:
+    """Return the expected logloss, in nats, of predicting true probabilities.
+
+    They are strictly between 0 and 1.
+    """
     result: Float64Array = -(chances * np.log(chances) + (1.0 - chances) * np.log1p(-chances))
     return result
 

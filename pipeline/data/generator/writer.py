@@ -1,4 +1,7 @@
-"""Writes rows of a generated click log to one file, as Criteo's text format or as Parquet."""
+"""Writes rows of a generated click log to one file, as text or Parquet.
+
+Text is Criteo's format.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from .columns import COUNT_COLUMNS, ID_COLUMNS, ClickColumns, ids_of_ranks
-from .manifest import Compression, DataFormat
+from .manifest import DataFormat, LogCompression
 
 _GZIP_LEVEL: Final = 6
-_PARQUET_CODEC: Final[dict[Compression, str]] = {"none": "none", "gz": "gzip", "zst": "zstd"}
+_PARQUET_CODEC: Final[dict[LogCompression, str]] = {"none": "none", "gz": "gzip", "zst": "zstd"}
 
 SCHEMA: Final = pa.schema(
     [pa.field("label", pa.int32(), nullable=False)]
@@ -28,14 +31,17 @@ SCHEMA: Final = pa.schema(
 
 
 class LogWriter(Protocol):
-    """Takes tables of `SCHEMA` in the order of the rows."""
+    """Take tables of `SCHEMA` in the order of the rows."""
 
     def write(self, table: Any) -> None:
-        """Appends the rows of a pyarrow.Table; raises OSError."""
+        """Append the rows of a pyarrow.Table; raises OSError."""
 
 
 class TableMaker:
-    """Turns rows into tables for a writer; keeps the ids' text, a few tens of MB for all columns."""
+    """Make tables for a writer from rows.
+
+    It stores the ids' text, a few tens of MB for all columns.
+    """
 
     def __init__(self, seed: int) -> None:
         self._texts = [
@@ -44,7 +50,10 @@ class TableMaker:
         ]
 
     def table(self, labels: NDArray[np.bool_], rows: ClickColumns) -> Any:
-        """A pyarrow.Table of `SCHEMA` with one row for each label; missing values are nulls."""
+        """Return a pyarrow.Table of `SCHEMA` with one row for each label.
+
+        Missing values are nulls.
+        """
         arrays = [pa.array(labels.astype(np.int32))]
         for counts in rows.counts:
             missing = np.isnan(counts)
@@ -55,22 +64,27 @@ class TableMaker:
 
 
 def _hexadecimal(ids: NDArray[np.uint32]) -> Any:
-    """A pyarrow.StringArray of 8 digits for each id."""
+    """Return a pyarrow.StringArray of 8 digits for each id."""
     digits = ids.astype(">u4").tobytes().hex().encode("ascii")
     offsets = np.arange(0, 8 * len(ids) + 1, 8, dtype=np.int32)
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
-def suffix_of(data_format: DataFormat, compression: Compression) -> str:
-    """The end of a data file's name. Parquet compresses inside, so its name does not tell."""
+def data_file_suffix(data_format: DataFormat, compression: LogCompression) -> str:
+    """Return the end of a data file's name.
+
+    Parquet compresses inside, so its name does not state the compression.
+    """
     if data_format == "parquet":
         return ".parquet"
     return ".tsv" if compression == "none" else f".tsv.{compression}"
 
 
 @contextmanager
-def open_writer(path: Path, data_format: DataFormat, compression: Compression) -> Iterator[LogWriter]:
-    """A writer of a new file, which is complete when the context ends. Raises OSError.
+def open_writer(path: Path, data_format: DataFormat, compression: LogCompression) -> Iterator[LogWriter]:
+    """Open a writer of a new file, which is complete when the context ends.
+
+    Raises OSError.
 
     Each table becomes one row group of Parquet. The bytes are a function of the tables alone: no times, no
     names. Memory: that of one table, times about three.

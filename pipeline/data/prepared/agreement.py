@@ -1,4 +1,4 @@
-"""Whether a job and a prepared folder are of the same rows, in words where they are not."""
+"""Whether a job and a prepared folder have the same rows, and how they differ."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from typing import Any
 from ...config.data import DataSection
 from ...config.job import Job
 from ...errors import JobFileError
-from ..paths import absolute
-from .manifest import PATH_KEYS, ROLES, Hash, PreparedManifest, Role
+from ..paths import absolute_path
+from .manifest import PATH_KEYS, ROLES, DataRole, HashSettings, PreparedManifest
 
 ROW_KEYS = ("format", "columns", "header", "delimiter", "quote", "missing", "strip")
 """The keys of [data] that say what a row is."""
 CLICK_KEYS = ("dense_features", "categorical_features")
-"""And without columns."""
+"""Further keys that say what a row is, in jobs without columns."""
 SHOWN = 5
 
 
 def row_settings(data: DataSection) -> dict[str, Any]:
-    """The keys of [data] that say what a row is, in plain types."""
+    """Return the keys of [data] that say what a row is, in plain types."""
     keys = {*ROW_KEYS, *(() if data.columns else CLICK_KEYS)}
     return data.model_dump(mode="json", include=keys)
 
 
-def role_paths(data: DataSection) -> dict[Role, list[str]]:
-    """The patterns of each role's files, of the roles that have any."""
-    given: dict[Role, list[str]] = {role: getattr(data, PATH_KEYS[role]) for role in ROLES}
-    return {role: [absolute(pattern) for pattern in paths] for role, paths in given.items() if paths}
+def role_paths(data: DataSection) -> dict[DataRole, list[str]]:
+    """Return the patterns of each role's files, for roles that have any."""
+    given: dict[DataRole, list[str]] = {role: getattr(data, PATH_KEYS[role]) for role in ROLES}
+    return {role: [absolute_path(pattern) for pattern in paths] for role, paths in given.items() if paths}
 
 
 def check_agreement(job: Job, manifest: PreparedManifest) -> None:
-    """Raises JobFileError, which names the first few differences and what would do, where the job's rows are
-    not those of the folder."""
+    """Raise JobFileError where the job's rows are not those of the folder.
+
+    It names the first few differences, and a remedy.
+    """
     found = differences(job, manifest)
     if not found:
         return
@@ -45,9 +47,9 @@ def check_agreement(job: Job, manifest: PreparedManifest) -> None:
 
 
 def differences(job: Job, manifest: PreparedManifest) -> list[str]:
-    """Each key in which they differ, with both values."""
+    """Return each key in which they differ, with both values."""
     order = manifest.order
-    found = _of_hash(order.hash)
+    found = _hash_differences(order.hash)
     mine = row_settings(job.data)
     columns = mine.pop("columns"), order.data.get("columns", {})
     found += [
@@ -55,7 +57,7 @@ def differences(job: Job, manifest: PreparedManifest) -> list[str]:
         for key in dict.fromkeys([*mine, *order.data])
         if key != "columns" and mine.get(key) != order.data.get(key)
     ]
-    found += _of_columns(*columns)
+    found += _column_differences(*columns)
     tables = {table.name: table.rows for table in job.tables}
     found += [
         f"table {name} has {_rows(tables.get(name))}, the folder's has {_rows(order.tables.get(name))}"
@@ -72,8 +74,8 @@ def differences(job: Job, manifest: PreparedManifest) -> list[str]:
     return found
 
 
-def _of_hash(theirs: Hash) -> list[str]:
-    ours = Hash()
+def _hash_differences(theirs: HashSettings) -> list[str]:
+    ours = HashSettings()
     if (ours.version, ours.seed) == (theirs.version, theirs.seed):
         return []
     return [
@@ -82,7 +84,7 @@ def _of_hash(theirs: Hash) -> list[str]:
     ]
 
 
-def _of_columns(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+def _column_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     found = []
     for name in dict.fromkeys([*mine, *theirs]):
         if name not in mine or name not in theirs:

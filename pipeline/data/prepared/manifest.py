@@ -1,4 +1,7 @@
-"""manifest.json: what a prepared folder holds, written last; without it the folder is not complete."""
+"""manifest.json: what a prepared folder holds.
+
+It is written last; without it the folder is not complete.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import DataError
 from ..hashing import HASH_SEED, HASH_VERSION
-from ..paths import is_url, opened_raw, reading
+from ..paths import is_url, open_raw, read_errors
 from ..span import SpanKind
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT_VERSION: Final = 1
 HASH_NAME: Final = "splitmix64 of 8-byte words, multiply-shift"
 
-Role = Literal["train", "validation", "test"]
-ROLES: Final[tuple[Role, ...]] = ("train", "validation", "test")
-PATH_KEYS: Final[dict[Role, str]] = {"train": "path", "validation": "validation_path", "test": "eval_path"}
+DataRole = Literal["train", "validation", "test"]
+ROLES: Final[tuple[DataRole, ...]] = ("train", "validation", "test")
+PATH_KEYS: Final[dict[DataRole, str]] = {
+    "train": "path",
+    "validation": "validation_path",
+    "test": "eval_path",
+}
 """The key of [data] that names the files of each role."""
 
 Count = Annotated[int, Field(ge=0)]
@@ -29,11 +36,11 @@ _NAME = re.compile(r"[a-z]+-\d{5,}\.parquet")
 _AGAIN = "prepare it again, with --force"
 
 
-class _Stated(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Hash(_Stated):
+class HashSettings(_FrozenModel):
     """How ids became rows, see `pipeline.data.hashing`; the seed in hex."""
 
     name: str = HASH_NAME
@@ -41,17 +48,22 @@ class Hash(_Stated):
     seed: str = f"{HASH_SEED:#x}"
 
 
-class SourceFile(_Stated):
-    """A file that rows came from; `modified_ns` since 1970, None for a URL."""
+class SourceFile(_FrozenModel):
+    """A file that rows came from.
+
+    `modified_ns` since 1970, None for a URL.
+    """
 
     path: str
-    role: Role
+    role: DataRole
     bytes: Count | None
     modified_ns: int | None = None
 
 
-class Order(_Stated):
-    """What a preparation is of: two with equal orders make the same rows and the same parts.
+class PreparationSettings(_FrozenModel):
+    """What a preparation is made from.
+
+    Two with equal settings make the same rows and the same parts.
 
     Attributes:
         data: the keys of [data] that say what a row is, resolved.
@@ -60,22 +72,22 @@ class Order(_Stated):
         span_bytes: `data.span_bytes`, by which the source was cut.
     """
 
-    hash: Hash = Hash()
+    hash: HashSettings = HashSettings()
     data: dict[str, Any]
     tables: dict[str, Annotated[int, Field(ge=1, lt=2**31)]]
-    paths: dict[Role, list[str]]
+    paths: dict[DataRole, list[str]]
     span_bytes: int
     files: tuple[SourceFile, ...]
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256; each part carries it."""
+        """Return the hex SHA-256; each part has it too."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Column(_Stated):
-    """A column of the parts, for readers without shadowsync.
+class PreparedColumn(_FrozenModel):
+    """A column of the parts, described for readers without shadowsync.
 
     Attributes:
         kind: as in [data.columns].
@@ -97,12 +109,14 @@ class Column(_Stated):
     pooling: str = ""
 
 
-class Part(_Stated):
-    """One Parquet file: a bare name, and the piece of a source file whose good rows it has, from `first_row`
-    of them on, in their order."""
+class PreparedPart(_FrozenModel):
+    """One Parquet file, and the piece of a source file whose good rows it has.
+
+    Its name has no folder. It has the rows from `first_row` on, in their order.
+    """
 
     name: Annotated[str, Field(pattern=rf"^{_NAME.pattern}$")]
-    role: Role
+    role: DataRole
     source: str
     kind: SpanKind
     start: Count
@@ -114,18 +128,18 @@ class Part(_Stated):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class RoleSummary(_Stated):
-    """The rows of a role, its bad ones, and the first of those in words."""
+class RoleSummary(_FrozenModel):
+    """The rows of a role, its bad rows, and samples of those in words."""
 
-    role: Role
+    role: DataRole
     rows: Count
     positives: Count
     bad_rows: Count
     bad_samples: tuple[str, ...] = ()
 
 
-class PreparedManifest(_Stated):
-    """A whole prepared folder.
+class PreparedManifest(_FrozenModel):
+    """The content of a prepared folder.
 
     Attributes:
         order_digest: the SHA-256 of `order`, which each part has too.
@@ -136,41 +150,41 @@ class PreparedManifest(_Stated):
     format: Literal["shadowsync-prepared"] = "shadowsync-prepared"
     version: Annotated[int, Field(ge=1)] = FORMAT_VERSION
     order_digest: str
-    order: Order
-    columns: tuple[Column, ...]
+    order: PreparationSettings
+    columns: tuple[PreparedColumn, ...]
     roles: tuple[RoleSummary, ...]
     id_classes: dict[str, Literal["text", "integer"]] = {}
-    parts: tuple[Part, ...]
+    parts: tuple[PreparedPart, ...]
     digest: str = ""
 
     @property
     def content_digest(self) -> str:
-        """What `digest` has to be."""
+        """Return the value that `digest` must have."""
         text = json.dumps(self.model_dump(mode="json", exclude={"digest"}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def sealed(self) -> PreparedManifest:
-        """The same, with its digest."""
+        """Return the same manifest, with its digest."""
         return self.model_copy(update={"digest": self.content_digest})
 
     @property
     def rows(self) -> int:
-        """All rows of all roles."""
+        """Return the number of rows of all roles."""
         return sum(role.rows for role in self.roles)
 
     @property
     def bad_rows(self) -> int:
-        """All bad rows of the sources, which no part has."""
+        """Return the bad rows of the sources, which no part has."""
         return sum(role.bad_rows for role in self.roles)
 
 
 def in_folder(folder: str, name: str) -> str:
-    """The path or URL of a file of a prepared folder."""
+    """Return the path or URL of a file of a prepared folder."""
     return f"{folder.rstrip('/')}/{name}" if is_url(folder) else str(Path(folder) / name)
 
 
 def read_prepared(folder: str) -> PreparedManifest:
-    """The manifest of a prepared folder, a path or a URL.
+    """Return the manifest of a prepared folder, a path or a URL.
 
     Raises DataError if there is none, or it is damaged, changed, or of a later version.
     """
@@ -181,14 +195,17 @@ def read_prepared(folder: str) -> PreparedManifest:
             where=folder,
             remedy="call shadowsync prepare, which goes on where it stopped",
         )
-    with reading(path), opened_raw(path) as file:
+    with read_errors(path), open_raw(path) as file:
         text = file.read()
-    return manifest_of(text, path)
+    return parse_manifest(text, path)
 
 
 def source_files(files: list[str]) -> list[str]:
-    """The files that the rows of `files` were read from: of parts of prepared folders those that they were
-    made of, of other files themselves; raises DataError as `read_prepared`."""
+    """Return the files that the rows of `files` were read from.
+
+    Of parts of prepared folders the files that they were made from; other files as they are. Raises DataError
+    as `read_prepared`.
+    """
     found: dict[str, None] = {}
     folders: dict[str, dict[str, str]] = {}
     for file in files:
@@ -201,8 +218,8 @@ def source_files(files: list[str]) -> list[str]:
     return list(found)
 
 
-def manifest_of(text: bytes, where: str) -> PreparedManifest:
-    """The manifest that `text` is; raises DataError as `read_prepared` does."""
+def parse_manifest(text: bytes, where: str) -> PreparedManifest:
+    """Return the manifest in `text`; raises DataError as `read_prepared` does."""
     try:
         tree = json.loads(text)
         stated = tree.get("format"), tree.get("version")

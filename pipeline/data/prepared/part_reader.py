@@ -1,6 +1,6 @@
-"""Reads one part of a prepared folder into examples, and sees what does not belong there.
+"""Reads parts of a prepared folder, and checks what they contain.
 
-Whether every byte of a prepared folder is what was written.
+Each part becomes examples; `verify_folder` checks that every byte is what was written.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ...errors import DataError
 from ...types import Int32Array
 from ..batch import Bags, no_weights
 from ..parquet import PREPARED_KEY
-from ..paths import opened, opened_raw, reading, size_of
-from ..records import Chunk
+from ..paths import file_size_bytes, open_for_arrow, open_raw, read_errors
+from ..records import RecordChunk
 from ..schema import Examples
-from .manifest import Column, Part, PreparedManifest, in_folder, read_prepared
+from .manifest import PreparedColumn, PreparedManifest, PreparedPart, in_folder, read_prepared
 
 REMEDY: Final = "copy the folder anew, or prepare it again with --force"
 ROW_GROUP_ROWS: Final = 1 << 16
@@ -32,15 +32,17 @@ STORED_TYPES: Final = {
 }
 
 
-def part_schema(columns: Sequence[Column], order_digest: str) -> Any:
-    """The Arrow schema of every part of an order."""
+def part_schema(columns: Sequence[PreparedColumn], order_digest: str) -> Any:
+    """Return the Arrow schema of every part of a preparation."""
     fields = [pa.field(column.name, STORED_TYPES[column.stored], nullable=False) for column in columns]
     return pa.schema(fields, metadata={PREPARED_KEY: order_digest.encode()})
 
 
-def read_part(path: str, part: Part, manifest: PreparedManifest) -> Iterator[Chunk]:
-    """The rows of a part, in order, a row group at a time, which is in memory once as columns and once as
-    examples: where it is a whole window too, shuffling need not join it first.
+def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iterator[RecordChunk]:
+    """Yield the rows of a part, in order, a row group at a time.
+
+    A row group is in memory once as columns and once as examples: where it is a whole window too, shuffling
+    need not join it first.
 
     Each page's CRC is compared. Raises DataError for a file that cannot be read or is altered, is of another
     preparation or has other rows than the manifest says, and for a row that its table does not have.
@@ -48,8 +50,8 @@ def read_part(path: str, part: Part, manifest: PreparedManifest) -> Iterator[Chu
     columns = manifest.columns
     done = 0
     with (
-        reading(path),
-        opened(path) as source,
+        read_errors(path),
+        open_for_arrow(path) as source,
         pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False) as file,
     ):
         _check_schema(path, file, part, manifest)
@@ -61,7 +63,7 @@ def read_part(path: str, part: Part, manifest: PreparedManifest) -> Iterator[Chu
         raise DataError(f"has {done} rows, its manifest says {part.rows}", where=path, remedy=REMEDY)
 
 
-def _check_schema(path: str, file: Any, part: Part, manifest: PreparedManifest) -> None:
+def _check_schema(path: str, file: Any, part: PreparedPart, manifest: PreparedManifest) -> None:
     digest = (file.schema_arrow.metadata or {}).get(PREPARED_KEY, b"").decode("ascii", "replace")
     if digest != manifest.order_digest:
         raise DataError("is of another preparation than its manifest", where=path, remedy=REMEDY)
@@ -75,7 +77,7 @@ def _check_schema(path: str, file: Any, part: Part, manifest: PreparedManifest) 
         )
 
 
-def _check_rows(path: str, batch: Any, columns: Sequence[Column]) -> None:
+def _check_rows(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> None:
     for column, values in zip(columns, batch.columns, strict=True):
         if column.table_rows is None:
             continue
@@ -89,8 +91,8 @@ def _check_rows(path: str, batch: Any, columns: Sequence[Column]) -> None:
             )
 
 
-def _chunk(batch: Any, columns: Sequence[Column]) -> Chunk:
-    """A record batch as examples."""
+def _chunk(batch: Any, columns: Sequence[PreparedColumn]) -> RecordChunk:
+    """Return a record batch as examples."""
     kinds: dict[str, list[Any]] = {}
     for column, values in zip(columns, batch.columns, strict=True):
         kinds.setdefault(column.kind, []).append(values)
@@ -104,7 +106,7 @@ def _chunk(batch: Any, columns: Sequence[Column]) -> Chunk:
     weights = kinds["weight"][0].to_numpy() if "weight" in kinds else no_weights()
     times = kinds["timestamp"][0].to_numpy() if "timestamp" in kinds else np.zeros(0)
     bags = _bags(kinds["multi_hot"]) if "multi_hot" in kinds else Bags()
-    return Chunk(Examples(kinds["label"][0].to_numpy(), dense, rows, weights, bags), times)
+    return RecordChunk(Examples(kinds["label"][0].to_numpy(), dense, rows, weights, bags), times)
 
 
 def _bags(lists: Sequence[Any]) -> Bags:
@@ -117,7 +119,9 @@ _PIECE_BYTES = 1 << 22
 
 
 def verify_folder(folder: str) -> PreparedManifest:
-    """Reads all parts once, and compares size and SHA-256 with the manifest, which it gives.
+    """Read all parts once, and compare size and SHA-256 with the manifest.
+
+    Returns the manifest.
 
     Raises DataError for the first part that differs, is absent or cannot be read.
     """
@@ -125,8 +129,8 @@ def verify_folder(folder: str) -> PreparedManifest:
     for part in manifest.parts:
         path = in_folder(folder, part.name)
         digest = hashlib.sha256()
-        with reading(path), opened_raw(path) as file:
-            size = size_of(path)
+        with read_errors(path), open_raw(path) as file:
+            size = file_size_bytes(path)
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
         if size is not None and size != part.bytes:

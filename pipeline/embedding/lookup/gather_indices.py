@@ -1,4 +1,4 @@
-"""Where the vectors of a batch go, as index tensors on the device that computes."""
+"""Index tensors that place a batch's vectors, on the device that computes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 import torch
 
-from .request import Bags, BankLookup, Distinct, LookupPlan
+from .request import BankLookup, DistinctRows, LookupPlan, TableBags
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """The rows of one piece of a split table in a bank's answer.
+class SplitTableRows:
+    """Hold which examples have their row in one piece of a split table.
+
+    One for each piece in a bank's reply.
 
     Attributes:
         table: its number.
-        examples: int64 [rows]: the example of each.
+        examples: int64 [rows]: the example of each row.
     """
 
     table: int
@@ -24,8 +26,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats:
-    """A `Distinct` on the device."""
+class DistinctIndices:
+    """Hold the index arrays of a `DistinctRows` as tensors on the device."""
 
     which: torch.Tensor
     order: torch.Tensor
@@ -33,11 +35,12 @@ class Repeats:
 
 
 @dataclass(frozen=True, slots=True)
-class BankRoute:
-    """A `BankLookup` with its index tensors.
+class BankIndices:
+    """Hold a `BankLookup` with its index tensors.
 
-    Of the answer's vectors come first `single` for single rows, then, B each, those of the tables of `bags`.
-    Of all `examples` single rows come first those of the tables of `whole`, B each, then those of `parts`.
+    The reply's vectors are: first `single` vectors of single rows, then B vectors of each table of `bags`.
+    The single rows of all `examples` are: first those of the tables of `whole`, B each, then those of
+    `parts`.
     """
 
     dim: int
@@ -45,21 +48,23 @@ class BankRoute:
     single: int
     examples: int
     batch: int
-    repeats: Repeats | None
+    distinct: DistinctIndices | None
     whole: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[SplitTableRows, ...]
     bags: tuple[int, ...]
 
 
-class Routes:
-    """Of one batch. Used by the thread that trains it.
+class GatherIndices:
+    """Hold the index tensors of one batch.
+
+    Used by the thread that trains the batch.
 
     Attributes:
-        nodes: for each node, its banks.
-        floats: for each node, how many floats its answer has.
+        nodes: for each node, the indices of its banks.
+        floats: for each node, how many floats its reply has.
         batch: B.
         tables: how many tables there are.
-        divisors: by table, for those whose bags give the mean: float32 [B, 1], by what each sum is divided.
+        divisors: by table with mean pooling: float32 [B, 1], by which each sum is divided.
         device: where the tensors are.
     """
 
@@ -73,31 +78,31 @@ class Routes:
             for table, bags in requests[0].bags.items()
             if bags.pooling == "mean"
         }
-        self.nodes = [tuple(self._route(bank) for bank in request.banks) for request in requests]
+        self.nodes = [tuple(self._bank_indices(bank) for bank in request.banks) for request in requests]
 
-    def _route(self, bank: BankLookup) -> BankRoute:
+    def _bank_indices(self, bank: BankLookup) -> BankIndices:
         parts = [
-            Part(table, torch.from_numpy(positions).to(self.device))
+            SplitTableRows(table, torch.from_numpy(positions).to(self.device))
             for table, positions in zip(bank.cut, bank.positions, strict=True)
         ]
         share, distinct = bank.share, bank.distinct
-        return BankRoute(
+        return BankIndices(
             dim=share.dim,
             vectors=share.single + share.pieces * share.batch,
             single=share.single,
             examples=share.single if distinct is None else len(distinct.which),
             batch=self.batch,
-            repeats=None if distinct is None else self._repeats(distinct),
+            distinct=None if distinct is None else self._distinct_indices(distinct),
             whole=bank.whole,
             parts=tuple(parts),
             bags=bank.bags,
         )
 
-    def _repeats(self, distinct: Distinct) -> Repeats:
+    def _distinct_indices(self, distinct: DistinctRows) -> DistinctIndices:
         arrays = (distinct.which, distinct.order, distinct.begins)
-        return Repeats(*(torch.from_numpy(array).to(self.device) for array in arrays))
+        return DistinctIndices(*(torch.from_numpy(array).to(self.device) for array in arrays))
 
 
-def _divisor(bags: Bags, device: torch.device) -> torch.Tensor:
-    # An empty bag's sum is zeros, and stays that.
+def _divisor(bags: TableBags, device: torch.device) -> torch.Tensor:
+    # The sum of an empty bag is zeros, so a divisor of 1 keeps it.
     return torch.from_numpy(bags.lengths).clamp(min=1).float()[:, None].to(device)

@@ -1,45 +1,45 @@
-"""Each row of a batch once, however many examples have it. Knows no torch.
+"""The lookup request of one batch to one embedding node.
 
-What one batch asks of one embedding node. Knows no torch.
+Also what the node derives from it: how rows and floats lie in each bank. With `DistinctRows` each distinct
+row of a batch is requested once, however many examples have it. Imports no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...types import Int32Array
+from ...types import IndexArray, Int32Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Distinct:
-    """The distinct ones among S rows of a bank, and how to get from those to these and back.
+class DistinctRows:
+    """Map S rows of a bank to its distinct rows, and back.
 
-    Ids have long tails: of a batch's rows only some are distinct, and the others need not travel.
+    Ids have long tails: many rows of a batch repeat, and repetitions need not be sent.
 
     Attributes:
         rows: int32 [D]: each row once.
-        which: int32 [S]: which of `rows` each is.
-        order: int64 [S]: the places of the first of `rows`, ascending, then those of the next.
-        begins: int64 [D]: where in `order` the places of each of `rows` begin.
+        which: int32 [S]: the index in `rows` of each row.
+        order: int64 [S]: the positions among the S of `rows[0]`, ascending, then those of `rows[1]`, ...
+        begins: int64 [D]: where in `order` the positions of each of `rows` begin.
     """
 
     rows: Int32Array
     which: Int32Array
-    order: NDArray[np.int64]
-    begins: NDArray[np.int64]
+    order: IndexArray
+    begins: IndexArray
 
     @classmethod
-    def of(cls, rows: Int32Array, tables: int = 0, batch: int = 0) -> Distinct:
-        """Of rows int32 [S], at least 0, the first of which are those of so many tables, `batch` each.
+    def of(cls, rows: Int32Array, tables: int = 0, batch: int = 0) -> DistinctRows:
+        """Return the distinct rows of int32 [S], none negative.
 
-        No two tables have a row in common, nor one with what follows them, so each is sorted by itself.
+        The first rows are those of `tables` tables, `batch` rows each. No two tables share a row, nor a table
+        with what follows, so each is sorted by itself.
         """
-        # Row and place in one number: numpy sorts numbers by vector instructions, but not by an index.
+        # Row and position in one number: numpy sorts numbers with vector instructions, but not by an index.
         keys = rows.astype(np.int64)
         keys <<= 32
         keys |= np.arange(len(rows), dtype=np.int64)
@@ -56,22 +56,19 @@ class Distinct:
         return cls(keys[begins].astype(np.int32), which, order, begins)
 
 
-Places: TypeAlias = NDArray[np.int64]
-
-
 NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class BankShare:
-    """How one bank's part of a request lies among its rows, and its answer among the floats.
+    """Describe one bank's part of a request: its rows, and its floats in the reply.
 
     Attributes:
         dim: floats in a row.
-        single: rows that are answered one by one; they come first.
-        bag_rows: rows of bags; they come after those.
-        pieces: tables with bags, or pieces of such, that the node keeps in this bank.
-        batch: B; the answer has the sums of B bags for each piece, after the single rows. 0 without bags.
+        single: rows whose vectors are returned one by one; they come first.
+        bag_rows: rows of bags; they come after the single rows.
+        pieces: tables with bags, or pieces of such tables, that the node holds in this bank.
+        batch: B; the reply has the sums of B bags for each piece, after the single rows. 0 without bags.
     """
 
     dim: int
@@ -82,12 +79,12 @@ class BankShare:
 
     @property
     def rows(self) -> int:
-        """All its rows."""
+        """Return the number of rows, single ones and those of bags."""
         return self.single + self.bag_rows
 
     @property
     def floats(self) -> int:
-        """All its floats in the answer, and in the gradients."""
+        """Return the number of floats in the reply, and in the gradients."""
         return (self.single + self.pieces * self.batch) * self.dim
 
 
@@ -98,36 +95,41 @@ def bank_shares(
     bag_pieces: Sequence[int] = (),
     bag_lengths: Int32Array = NO_BAG_LENGTHS,
 ) -> list[BankShare]:
-    """What each bank gets of a request. Any thread may call it.
+    """Return each bank's part of a request.
+
+    Any thread may call this.
 
     Args:
         dims: floats in a row of each bank of the node.
-        rows: how many rows are asked for in all.
-        counts: how many of them are of each bank; () where there is one bank.
-        bag_pieces: how many tables with bags, or pieces of such, the node keeps in each bank; () for none.
+        rows: how many rows are requested in all.
+        counts: how many of them are in each bank; () with one bank.
+        bag_pieces: how many tables with bags, or pieces of such, the node holds in each bank; () for none.
         bag_lengths: int32 [P, B], P the sum of `bag_pieces`: see `messages.Lookup`; [0, 0] if P is 0.
 
     Raises:
-        ValueError: counts or lengths that are not those of `rows`, or of another node.
+        ValueError: counts or lengths that do not add up to `rows`, or do not fit this node.
     """
     counts = tuple(counts) or ((rows,) if len(dims) == 1 else ())
     if len(counts) != len(dims) or min(counts, default=0) < 0 or sum(counts) != rows:
-        given = f"{len(counts)} counts of rows that sum up to {sum(counts)}"
-        raise ValueError(f"{given}, for {rows} rows in {len(dims)} banks")
+        raise ValueError(
+            f"{len(counts)} counts with the sum {sum(counts)} do not fit {rows} rows in {len(dims)} banks"
+        )
     pieces = tuple(bag_pieces) or (0,) * len(dims)
     if bag_lengths.ndim != 2 or len(bag_lengths) != sum(pieces):
-        raise ValueError(f"bag_lengths of the shape {list(bag_lengths.shape)}, for {sum(pieces)} with bags")
+        raise ValueError(
+            f"bag_lengths of shape {list(bag_lengths.shape)} do not fit {sum(pieces)} pieces with bags"
+        )
     if bag_lengths.size and int(bag_lengths.min()) < 0:
-        raise ValueError(f"a bag of {int(bag_lengths.min())} rows")
+        raise ValueError(f"a bag has {int(bag_lengths.min())} rows; lengths are at least 0")
     batch = bag_lengths.shape[1]
     totals = bag_lengths.sum(axis=1, dtype=np.int64).tolist() if sum(pieces) else []
     shares, at = [], 0
-    for dim, count, own in zip(dims, counts, pieces, strict=True):
-        bagged = sum(totals[at : at + own])
-        at += own
+    for dim, count, piece_count in zip(dims, counts, pieces, strict=True):
+        bagged = sum(totals[at : at + piece_count])
+        at += piece_count
         if bagged > count:
-            raise ValueError(f"bags of {bagged} rows, among {count} in a bank")
-        shares.append(BankShare(dim, count - bagged, bagged, own, batch if own else 0))
+            raise ValueError(f"bags have {bagged} rows, and their bank {count}")
+        shares.append(BankShare(dim, count - bagged, bagged, piece_count, batch if piece_count else 0))
     return shares
 
 
@@ -138,44 +140,47 @@ def count_floats(
     bag_pieces: Sequence[int] = (),
     bag_lengths: Int32Array = NO_BAG_LENGTHS,
 ) -> int:
-    """Floats of the answer to a request; arguments and errors as of `bank_shares`."""
+    """Return how many floats the reply to a request has.
+
+    Arguments and errors are those of `bank_shares`.
+    """
     return sum(share.floats for share in bank_shares(dims, rows, counts, bag_pieces, bag_lengths))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BankLookup:
-    """The part of a request that goes to one bank of the node, and where its answer belongs.
+    """Describe the part of a request for one bank, and where its reply belongs.
 
-    The single rows are, one after the other: for each table of `whole` those of all B examples; for each
-    piece of `cut` those that fall into it. With `distinct` each of them that differs is asked for once. Then
-    come, for each table of `bags`, the rows of its bags that the node keeps. The answer has a vector for each
-    single row asked for, and for each table of `bags` one for each of the B examples.
+    The single rows are, in this order: for each table of `whole` the rows of all B examples; for each piece
+    of `cut` the rows that fall into it. With `distinct` each distinct row is requested once. Then come, for
+    each table of `bags`, the rows of its bags that the node holds. The reply has one vector for each single
+    row requested, and for each table of `bags` one for each of the B examples.
 
     Attributes:
-        share: how many rows and floats are asked for.
-        distinct: of the single rows; None where all of them are asked for.
-        whole: the tables with one row an example that the node keeps whole, ascending.
-        cut: the split tables with one row an example that the node keeps a piece of, ascending.
+        share: how many rows and floats are requested.
+        distinct: the distinct single rows; None where all single rows are requested.
+        whole: the tables with one row an example that the node holds whole, ascending.
+        cut: the split tables with one row an example of which the node holds a piece, ascending.
         positions: for each piece of `cut`, which examples have their row in it: int64, ascending.
-        bags: the tables with bags that the node keeps whole or a piece of, ascending.
+        bags: the tables with bags that the node holds, whole or a piece, ascending.
     """
 
     share: BankShare
-    distinct: Distinct | None
+    distinct: DistinctRows | None
     whole: tuple[int, ...]
     cut: tuple[int, ...]
-    positions: tuple[Places, ...]
+    positions: tuple[IndexArray, ...]
     bags: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bags:
-    """The bags of one table in one batch.
+class TableBags:
+    """Hold the bags of one table in one batch.
 
     Attributes:
-        rows: int32 [E]: those of the first example's bag, then those of the next.
+        rows: int32 [E]: the rows of the first example's bag, then those of the next.
         lengths: int32 [B]: how many rows the bag of each example has.
-        pooling: "sum" or "mean" of the vectors of a bag; an empty one gives zeros.
+        pooling: "sum" or "mean" of the vectors of a bag; an empty bag gives zeros.
     """
 
     rows: Int32Array
@@ -183,25 +188,25 @@ class Bags:
     pooling: str
 
     def inside(self, start: int, stop: int) -> tuple[Int32Array, Int32Array]:
-        """The rows from `start` on and below `stop`, in the same order, and how many each bag has of them."""
-        here = (self.rows >= start) & (self.rows < stop)
-        so_far = np.zeros(len(here) + 1, np.int32)
-        np.cumsum(here, out=so_far[1:])
+        """Return the rows in [start, stop), in order, and each bag's count of them."""
+        inside_mask = (self.rows >= start) & (self.rows < stop)
+        so_far = np.zeros(len(inside_mask) + 1, np.int32)
+        np.cumsum(inside_mask, out=so_far[1:])
         ends = np.cumsum(self.lengths, dtype=np.int64)
-        return self.rows[here], so_far[ends] - so_far[ends - self.lengths]
+        return self.rows[inside_mask], so_far[ends] - so_far[ends - self.lengths]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookupPlan:
-    """One request, and where its answer belongs.
+    """Hold one lookup request, and where its reply belongs.
 
     Attributes:
-        node: the node that is asked.
-        rows: int32 [N], each local to its bank of the node, bank after bank. N may be 0: the answer is then
-            empty but for the zeros of empty bags, and the node is asked and told all the same, since its
-            books have every batch.
+        node: the node that receives the request.
+        rows: int32 [N], each local to its bank of the node, bank after bank. N may be 0: the reply then
+            has only the zeros of empty bags. The node still receives the request and the push, because it
+            records every batch.
         batch: B, the number of examples.
-        banks: what goes to each bank of the plan, in their order, those that get nothing included.
+        banks: what goes to each bank of the plan, in their order; also to banks that get nothing.
         bags: the batch's bags by table; the same for all nodes.
         bag_lengths: see `messages.Lookup`.
     """
@@ -210,15 +215,15 @@ class LookupPlan:
     rows: Int32Array
     batch: int
     banks: tuple[BankLookup, ...]
-    bags: dict[int, Bags]
+    bags: dict[int, TableBags]
     bag_lengths: Int32Array
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many of `rows` go to each bank; () where there is one bank only, which gets all."""
+        """Return how many of `rows` go to each bank; () with one bank."""
         return tuple(bank.share.rows for bank in self.banks) if len(self.banks) > 1 else ()
 
     @property
     def floats(self) -> int:
-        """How many floats the answer has, and the gradients."""
+        """Return how many floats the reply has, and the gradients."""
         return sum(bank.share.floats for bank in self.banks)

@@ -1,6 +1,7 @@
-"""What a plan says of one node, laid out for the making of requests. Knows no torch.
+"""Lookup requests of a batch, and a model's embeddings from the replies.
 
-The trainer's side: a batch's rows into a request for each node, the answers into a model's embeddings.
+The trainer's side. `ShardRouter` splits a batch's rows over the embedding nodes; a `NodeRequestBuilder` has
+one node's part of the plan, laid out so that its request is made quickly.
 """
 
 from __future__ import annotations
@@ -11,67 +12,69 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...types import Int32Array
+from ...types import IndexArray, Int32Array
 from ..placement.plan import Piece, TablePlan
-from .request import NO_BAG_LENGTHS, Bags, BankLookup, BankShare, Distinct, LookupPlan, Places
-from .vectors import Floats, Vectors
+from .request import NO_BAG_LENGTHS, BankLookup, BankShare, DistinctRows, LookupPlan, TableBags
+from .vectors import BatchEmbeddings, FloatBuffer
 
 
-class NodeTables:
-    """Makes the requests to one node. It keeps nothing of a batch; any thread may call it.
+class NodeRequestBuilder:
+    """Build the requests to one node.
+
+    It stores nothing of a batch; any thread may call it.
 
     Args:
         plan: the split.
-        node: which node this is of.
+        node: the node.
         single: the tables with one row an example, in the order of their rows in a batch.
-        distinct: whether each distinct row of a batch is asked for once.
+        distinct: whether each distinct row of a batch is requested once.
     """
 
     def __init__(self, plan: TablePlan, node: int, single: tuple[int, ...], *, distinct: bool) -> None:
         self._node, self._distinct = node, distinct
         pieces = plan.pieces_of(node)
         self._banks = [
-            _BankTables(plan, [piece for piece in pieces if piece.bank == number], bank.dim, single)
+            _BankLayout(plan, [piece for piece in pieces if piece.bank == number], bank.dim, single)
             for number, bank in enumerate(plan.banks)
         ]
 
-    def request(self, rows: Int32Array, batch: int, bags: Mapping[int, Bags]) -> LookupPlan:
-        """The request for a batch.
+    def request(self, rows: Int32Array, batch: int, bags: Mapping[int, TableBags]) -> LookupPlan:
+        """Return the request for a batch.
 
         Args:
             rows: int32 [T1, B], of the tables with one row an example; checked.
             batch: B.
-            bags: by table, those of the batch; checked.
+            bags: by table, the bags of the batch; checked.
         """
         banks, local, lengths = [], [], []
         for bank in self._banks:
             positions, single = bank.single(rows)
-            distinct = Distinct.of(single, len(bank.whole), batch) if self._distinct else None
-            asked = single if distinct is None else distinct.rows
+            distinct = DistinctRows.of(single, len(bank.whole), batch) if self._distinct else None
+            requested = single if distinct is None else distinct.rows
             bag_rows, bag_lengths = bank.of_bags(bags)
             share = BankShare(
                 dim=bank.dim,
-                single=len(asked),
+                single=len(requested),
                 bag_rows=sum(map(len, bag_rows)),
                 pieces=len(bag_rows),
                 batch=batch if bag_rows else 0,
             )
             banks.append(BankLookup(share, distinct, bank.whole, bank.cut, positions, bank.bags))
-            local += [asked, *bag_rows]
+            local += [requested, *bag_rows]
             lengths += bag_lengths
         of_bags = np.stack(lengths) if lengths else NO_BAG_LENGTHS
         return LookupPlan(self._node, np.concatenate(local), batch, tuple(banks), dict(bags), of_bags)
 
 
-class _BankTables:
-    """One bank of the node."""
+class _BankLayout:
+    """Lay out the tables of one bank of the node."""
 
     def __init__(self, plan: TablePlan, pieces: list[Piece], dim: int, single: tuple[int, ...]) -> None:
         one_row = [piece for piece in pieces if not plan.tables[piece.table].pooling]
         whole = [piece for piece in one_row if plan.is_whole(piece)]
         self.dim = dim
         self.whole = tuple(piece.table for piece in whole)
-        # Which of the batch's rows: tables with bags have none there.
+        # Positions in the batch's rows: tables with bags have none there.
         self._whole_index: NDArray[np.intp] = np.array(
             [single.index(piece.table) for piece in whole], np.intp
         )
@@ -85,25 +88,33 @@ class _BankTables:
         self.bags = tuple(piece.table for piece in self._bag_pieces)
         self._all = [plan.is_whole(piece) for piece in self._bag_pieces]
 
-    def single(self, rows: Int32Array) -> tuple[tuple[Places, ...], Int32Array]:
-        """For each piece of a split table which examples have their row in it, and the single rows, local to
-        the bank, in the order that `BankLookup` states."""
-        own = [rows[index] for index in self._piece_index]
-        positions = tuple(_inside(piece, of) for piece, of in zip(self._pieces, own, strict=True))
+    def single(self, rows: Int32Array) -> tuple[tuple[IndexArray, ...], Int32Array]:
+        """Return the examples of each split table's piece, and the single rows.
+
+        The rows are local to the bank, in the order that `BankLookup` states.
+        """
+        split_rows = [rows[index] for index in self._piece_index]
+        positions = tuple(
+            _inside(piece, piece_rows) for piece, piece_rows in zip(self._pieces, split_rows, strict=True)
+        )
         batch = rows.shape[1]
         at = len(self.whole) * batch
         out = np.empty(at + sum(map(len, positions)), np.int32)
         block = out[:at].reshape(len(self.whole), batch)
         np.take(rows, self._whole_index, axis=0, out=block, mode="clip")
         block += self._offsets
-        for piece, of, examples in zip(self._pieces, own, positions, strict=True):
-            np.add(of[examples], np.int32(piece.offset - piece.start), out=out[at : at + len(examples)])
+        for piece, piece_rows, examples in zip(self._pieces, split_rows, positions, strict=True):
+            np.add(
+                piece_rows[examples], np.int32(piece.offset - piece.start), out=out[at : at + len(examples)]
+            )
             at += len(examples)
         return positions, out
 
-    def of_bags(self, bags: Mapping[int, Bags]) -> tuple[list[Int32Array], list[Int32Array]]:
-        """For each of `bags` the rows that are here, local to the bank, and int32 [B], how many each bag
-        has of them."""
+    def of_bags(self, bags: Mapping[int, TableBags]) -> tuple[list[Int32Array], list[Int32Array]]:
+        """Return the rows of each table of `bags`, and each bag's length, int32 [B].
+
+        Only rows in this bank, local to it.
+        """
         rows, lengths = [], []
         for piece, whole in zip(self._bag_pieces, self._all, strict=True):
             bag = bags[piece.table]
@@ -113,8 +124,8 @@ class _BankTables:
         return rows, lengths
 
 
-def _inside(piece: Piece, rows: Int32Array) -> Places:
-    """Which of a table's rows are in the piece: int64, ascending."""
+def _inside(piece: Piece, rows: Int32Array) -> IndexArray:
+    """Return the positions of rows inside the piece: int64, ascending."""
     return np.flatnonzero((rows >= piece.start) & (rows < piece.stop))
 
 
@@ -122,16 +133,18 @@ NO_ROWS: Int32Array = np.zeros(0, np.int32)
 
 
 class ShardRouter:
-    """Splits the rows of batches over nodes, by one plan.
+    """Split the rows of batches over nodes, by one plan.
+
+    It stores nothing of a batch, so many batches may be in flight, and any thread may call it.
 
     It keeps nothing of a batch, so any number of them may be under way, and any thread may call it.
 
     Args:
         plan: the split.
-        distinct: whether each distinct row of a batch is asked for once, and its gradients summed here. That
-            spares bytes and the nodes' work, for some work here; nothing else changes, not a bit where
-            vectors and gradients travel as float32. Other codecs round the sum instead of its parts. Bags
-            are as they are.
+        distinct: whether each distinct row of a batch is requested once, and its gradients are summed here.
+            That saves bytes and work of the nodes, for some work here. Results are equal to the bit where
+            vectors and gradients are sent as float32; other codecs round the sum instead of its parts.
+            Bags are not changed.
     """
 
     def __init__(self, plan: TablePlan, *, distinct: bool = False) -> None:
@@ -141,36 +154,38 @@ class ShardRouter:
         single = tuple(number for number in range(len(plan.tables)) if number not in self._bagged)
         self._single = single
         self._row_limits = np.array([plan.tables[number].rows for number in single], np.uint32)
-        self._nodes = [NodeTables(plan, node, single, distinct=distinct) for node in range(plan.nodes)]
+        self._nodes = [
+            NodeRequestBuilder(plan, node, single, distinct=distinct) for node in range(plan.nodes)
+        ]
 
     def requests(
         self, rows: Int32Array, bag_rows: Int32Array = NO_ROWS, bag_lengths: Int32Array = NO_BAG_LENGTHS
     ) -> list[LookupPlan]:
-        """One request for each node, in the order of nodes.
+        """Return one request for each node, in the order of nodes.
 
         Args:
             rows: int32 [T1, B], C-contiguous: for each table with one row an example, that row.
             bag_rows: int32 [N]: the bags of the first table with bags, example by example, then those of the
                 next.
-            bag_lengths: int32 [M, B]: how many rows each of these bags has; [0, 0] where no table has bags.
+            bag_lengths: int32 [M, B]: how many rows each of these bags has; [0, 0] if no table has bags.
 
         Raises:
-            ValueError: another shape or type, or a row that its table does not have.
+            ValueError: a wrong shape or type, or a row that its table does not have.
         """
         tables = len(self._single)
         if rows.ndim != 2 or len(rows) != tables or rows.dtype != np.int32 or not rows.flags.c_contiguous:
             raise ValueError(
                 f"rows must be C-contiguous int32 [{tables}, B], not {rows.dtype} {list(rows.shape)}"
             )
-        # Taken as unsigned, a negative number is too large.
+        # As an unsigned number a negative one is too large.
         if rows.size and (over := rows.view(np.uint32).max(axis=1) >= self._row_limits).any():
-            self._refuse_rows(self._single[int(np.flatnonzero(over)[0])])
+            self._raise_bad_row(self._single[int(np.flatnonzero(over)[0])])
         batch = rows.shape[1] if tables else bag_lengths.shape[-1]
         bags = self._bags(bag_rows, bag_lengths, batch)
         return [node.request(rows, batch, bags) for node in self._nodes]
 
-    def _bags(self, bag_rows: Int32Array, lengths: Int32Array, batch: int) -> dict[int, Bags]:
-        """By table: its bags."""
+    def _bags(self, bag_rows: Int32Array, lengths: Int32Array, batch: int) -> dict[int, TableBags]:
+        """Return the bags of each table, checked."""
         if not self._bagged and not bag_rows.size and not lengths.size:
             return {}
         shape = (len(self._bagged), batch)
@@ -180,40 +195,40 @@ class ShardRouter:
             raise ValueError(
                 f"bag_rows must be int32 [{lengths.sum(dtype=np.int64)}], the sum of bag_lengths"
             )
-        bags: dict[int, Bags] = {}
+        bags: dict[int, TableBags] = {}
         at = 0
-        for table, own in zip(self._bagged, lengths, strict=True):
-            part = bag_rows[at : at + int(own.sum(dtype=np.int64))]
+        for table, split_rows in zip(self._bagged, lengths, strict=True):
+            part = bag_rows[at : at + int(split_rows.sum(dtype=np.int64))]
             if part.size and part.view(np.uint32).max() >= self.plan.tables[table].rows:
-                self._refuse_rows(table)
-            bags[table] = Bags(part, own, self.plan.tables[table].pooling)
+                self._raise_bad_row(table)
+            bags[table] = TableBags(part, split_rows, self.plan.tables[table].pooling)
             at += len(part)
         return bags
 
-    def _refuse_rows(self, table: int) -> None:
-        raise ValueError(f"a row of table {table} is not one of its {self.plan.tables[table].rows}")
+    def _raise_bad_row(self, table: int) -> None:
+        raise ValueError(f"a row of table {table} is outside of its {self.plan.tables[table].rows} rows")
 
     def assemble(
         self,
         requests: Sequence[LookupPlan],
-        answers: Sequence[Floats],
+        replies: Sequence[FloatBuffer],
         device: torch.device | None = None,
-    ) -> Vectors:
-        """The embeddings of a batch from the nodes' answers.
+    ) -> BatchEmbeddings:
+        """Return the embeddings of a batch from the nodes' replies.
 
         Args:
             requests: what `requests` returned for the batch.
-            answers: for each of them its `floats`, float32: an array, a tensor, or the buffer of a received
-                frame. The result keeps and uses this memory: it must not change until the backward pass is
-                over. A tensor may already be on the device.
-            device: where the embeddings are to be; the CPU without it. What is elsewhere is copied there, in
-                the order of the device's current stream; only from pinned memory that is not waited for.
+            replies: for each request its `floats`, float32: an array, a tensor, or the buffer of a received
+                frame. The result uses this memory: it must not change until the backward pass is over. A
+                tensor may already be on the device.
+            device: of the embeddings; the CPU by default. Replies elsewhere are copied there, in the order of
+                the device's current stream; only a copy from pinned memory does not block.
 
         Raises:
-            ValueError: not one answer a node, or one of another size or type.
+            ValueError: not one reply a node, or a reply of a wrong size or type.
         """
-        if len(requests) != self.plan.nodes or len(answers) != self.plan.nodes:
+        if len(requests) != self.plan.nodes or len(replies) != self.plan.nodes:
             raise ValueError(
-                f"{len(answers)} answers to {len(requests)} requests, for {self.plan.nodes} nodes"
+                f"{len(replies)} replies to {len(requests)} requests, for {self.plan.nodes} nodes"
             )
-        return Vectors(requests, answers, len(self.plan.tables), device or torch.device("cpu"))
+        return BatchEmbeddings(requests, replies, len(self.plan.tables), device or torch.device("cpu"))

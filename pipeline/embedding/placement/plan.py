@@ -1,4 +1,7 @@
-"""How the rows of all tables are split over the embedding nodes. Knows no torch."""
+"""How the rows of all tables are split over the embedding nodes.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ from typing import Any
 
 from ...config.tables import TableSettings
 from ...errors import ClusterError, JobFileError
-from .ranges import Range, fault_of, require_enough
+from .ranges import Range, check_enough_rows, find_split_fault
 from .split_by_rows import split_by_rows
 
 ROWS_LIMIT = 2**31
 """Rows of one bank of a node are numbered by int32 on the wire."""
 BANKS_LIMIT = 1024
-"""A request says for each bank how many rows are its own."""
+"""A request has a count of rows for each bank."""
 
 
 @dataclass(frozen=True)
 class Bank:
-    """What tables have in common whose rows a node keeps in one flat store."""
+    """Hold what tables have in common whose rows share one flat store."""
 
     dim: int
     optimizer: str
@@ -31,13 +34,13 @@ class Bank:
 
 
 def bank_of(table: TableSettings) -> Bank:
-    """The bank that a table's rows are in."""
+    """Return the bank that holds a table's rows."""
     return Bank(table.dim, table.optimizer, table.lr, table.storage)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows [start, stop) of `table`, kept at [offset, offset + stop - start) of a bank of the node."""
+    """Hold rows [start, stop) of `table`, at [offset, offset + stop - start) of a node's bank."""
 
     table: int
     start: int
@@ -52,12 +55,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """A split that covers every row once. The coordinator makes it and tells all nodes of it.
+    """Hold a split that covers every row once.
+
+    The coordinator makes it and sends it to all nodes.
 
     Attributes:
         tables: all tables.
-        banks: one for each combination of dim, optimizer, rate and storage, in the order of the tables;
-            every node has all of them, some perhaps without rows.
+        banks: one for each combination of dim, optimizer, learning rate and storage, in the order of the
+            tables; every node has all banks, some perhaps without rows.
         nodes: how many embedding nodes there are.
         pieces: by node, bank and offset; in a bank the whole tables come first, in the order of tables,
             then its pieces of split tables, at most one of each table.
@@ -70,7 +75,7 @@ class TablePlan:
 
     @classmethod
     def make(cls, tables: Sequence[TableSettings], nodes: int) -> TablePlan:
-        """The split that hangs on nothing but the tables, see `split_by_rows`.
+        """Return the split that depends on the tables alone, by `split_by_rows`.
 
         Raises:
             JobFileError: as `of_ranges`.
@@ -79,48 +84,53 @@ class TablePlan:
 
     @classmethod
     def of_ranges(cls, tables: Sequence[TableSettings], nodes: int, ranges: Sequence[Range]) -> TablePlan:
-        """A given split, laid out. The order of `ranges` does not matter.
+        """Return a given split, laid out.
+
+        The order of `ranges` does not matter.
 
         Raises:
             JobFileError: fewer rows than nodes, more rows for a bank than an int32 can number, or too many
                 banks.
             ValueError: a row that is on no node or on two, or two ranges of a table on one node.
         """
-        require_enough(tables, nodes)
-        if fault := fault_of(tables, nodes, ranges):
+        check_enough_rows(tables, nodes)
+        if fault := find_split_fault(tables, nodes, ranges):
             raise ValueError(fault)
         wanted = [bank_of(table) for table in tables]
         banks = tuple(dict.fromkeys(wanted))
         if len(banks) > BANKS_LIMIT:
             raise JobFileError(
-                f"{len(banks):,} combinations of dim, optimizer, rate and storage; there may be "
-                f"{BANKS_LIMIT:,}",
+                f"{len(banks):,} combinations of dim, optimizer, learning rate and storage; at most "
+                f"{BANKS_LIMIT:,} are possible",
                 where="tables",
-                remedy="give more tables the same",
+                remedy="give more tables the same settings",
             )
         numbers = {bank: number for number, bank in enumerate(banks)}
-        pieces = _laid_out(tables, [numbers[bank] for bank in wanted], ranges)
+        pieces = _lay_out(tables, [numbers[bank] for bank in wanted], ranges)
         fullest = max(piece.offset + len(piece) for piece in pieces)
         if fullest >= ROWS_LIMIT:
             raise JobFileError(
-                f"{fullest:,} rows for one node, which can number {ROWS_LIMIT - 1:,}",
+                f"{fullest:,} rows in one bank of a node, which can hold {ROWS_LIMIT - 1:,}",
                 where="embedding.nodes",
-                remedy=f"give more than {nodes}, or lower model.table_rows",
+                remedy=f"set it above {nodes}, or lower model.table_rows",
             )
         return cls(tuple(tables), banks, nodes, pieces)
 
     @classmethod
     def from_body(cls, tables: Sequence[TableSettings], nodes: int, body: Any) -> TablePlan:
-        """What `to_body` gave, on another node, checked against the tables and the number of nodes of its
-        own job. Raises ClusterError, naming what differs."""
+        """Return the plan from a message's body, `to_body` of another node.
+
+        Checks it against the tables and the number of nodes of this node's job. Raises ClusterError, which
+        names the difference.
+        """
         try:
             ranges = [Range(*map(int, values)) for values in body["ranges"]]
-            told, digest = int(body["nodes"]), str(body["digest"])
+            stated_nodes, digest = int(body["nodes"]), str(body["digest"])
         except (KeyError, TypeError, ValueError) as error:
             raise _unusable(f"it cannot be read ({type(error).__name__}: {error})") from error
-        if told != nodes:
-            raise _unusable(f"it is for {told} embedding nodes, and the job has {nodes}")
-        if fault := fault_of(tables, nodes, ranges):
+        if stated_nodes != nodes:
+            raise _unusable(f"it is for {stated_nodes} embedding nodes, and the job has {nodes}")
+        if fault := find_split_fault(tables, nodes, ranges):
             raise _unusable(fault)
         plan = cls.of_ranges(tables, nodes, ranges)
         if plan.digest != digest:
@@ -128,12 +138,12 @@ class TablePlan:
         return plan
 
     def to_body(self) -> dict[str, Any]:
-        """For a message: nodes, ranges ([table, start, stop, node] each), digest."""
+        """Return a message's body: nodes, ranges ([table, start, stop, node] each), digest."""
         ranges = [[piece.table, piece.start, piece.stop, piece.node] for piece in self.pieces]
         return {"nodes": self.nodes, "ranges": ranges, "digest": self.digest}
 
     def difference(self, node: int, held: Iterable[Sequence[int]]) -> str:
-        """In words, the first table of which `node` holds other rows than it has here; "" if there is none.
+        """Describe the first table of which `node` holds other rows than planned; "" if none.
 
         Args:
             held: table, start, stop of each of its pieces.
@@ -144,14 +154,14 @@ class TablePlan:
             if theirs.get(table) != mine.get(table):
                 name = self.tables[table].name if table < len(self.tables) else f"number {table}"
                 return (
-                    f"it has {_rows_in_words(theirs.get(table))} of table {name}, and the plan gives it "
-                    f"{_rows_in_words(mine.get(table))}"
+                    f"it has {_describe_rows(theirs.get(table))} of table {name}, and by the plan "
+                    f"{_describe_rows(mine.get(table))}"
                 )
         return ""
 
     @property
     def table_rows(self) -> tuple[int, ...]:
-        """Rows of each table."""
+        """Return the rows of each table."""
         return tuple(table.rows for table in self.tables)
 
     @cached_property
@@ -159,41 +169,45 @@ class TablePlan:
         return tuple(tuple(p for p in self.pieces if p.node == node) for node in range(self.nodes))
 
     def pieces_of(self, node: int) -> tuple[Piece, ...]:
-        """The pieces that `node` keeps, by bank and offset."""
+        """Return the pieces that `node` holds, by bank and offset."""
         return self._by_node[node]
 
     def rows_of(self, node: int) -> int:
-        """Rows that `node` keeps, in all its banks."""
+        """Return how many rows `node` holds, in all its banks."""
         return sum(len(piece) for piece in self._by_node[node])
 
     def bank_rows(self, node: int, bank: int) -> int:
-        """Rows in a bank of `node`."""
+        """Return how many rows a bank of `node` has."""
         return sum(len(piece) for piece in self._by_node[node] if piece.bank == bank)
 
     def is_whole(self, piece: Piece) -> bool:
-        """Whether the piece is a whole table."""
+        """Return whether the piece is a whole table."""
         return len(piece) == self.tables[piece.table].rows
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of the plan: nodes with different digests would answer with wrong rows."""
+        """Return the hex SHA-256 of the plan.
+
+        Nodes with different digests would return wrong rows.
+        """
         pieces = [[p.table, p.start, p.stop, p.node, p.bank, p.offset] for p in self.pieces]
         text = json.dumps([[asdict(t) for t in self.tables], self.nodes, pieces], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def placement_digest(self) -> str:
-        """Hex SHA-256 of which rows of which table, by its name, each node has: of two plans with the same
-        one, a node of the one can go on with what the same node of the other saved."""
+        """Return the hex SHA-256 of which rows of which named table each node has.
+
+        With equal placement digests a node of one plan can continue from what the same node of the other plan
+        saved.
+        """
         pieces = [[self.tables[p.table].name, p.start, p.stop, p.node] for p in self.pieces]
         return hashlib.sha256(json.dumps(sorted(pieces), separators=(",", ":")).encode()).hexdigest()
 
 
-def _laid_out(
-    tables: Sequence[TableSettings], banks: list[int], ranges: Sequence[Range]
-) -> tuple[Piece, ...]:
+def _lay_out(tables: Sequence[TableSettings], banks: list[int], ranges: Sequence[Range]) -> tuple[Piece, ...]:
     pieces: list[Piece] = []
-    # A large table may still land whole on one node; it then is laid out and looked up as a whole one.
+    # A large table may still be whole on one node; it is then laid out and looked up as a whole table.
     order = [(r.node, banks[r.table], r.stop - r.start != tables[r.table].rows, r) for r in ranges]
     place, offset = (-1, -1), 0
     for node, bank, _, (table, start, stop, _) in sorted(order):
@@ -204,7 +218,7 @@ def _laid_out(
     return tuple(pieces)
 
 
-def _rows_in_words(rows: tuple[int, int] | None) -> str:
+def _describe_rows(rows: tuple[int, int] | None) -> str:
     return "no rows" if rows is None else f"rows {rows[0]:,} to {rows[1] - 1:,}"
 
 

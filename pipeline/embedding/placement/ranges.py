@@ -1,6 +1,7 @@
-"""Which rows of which table go to which embedding node, before they are laid out there. Knows no torch.
+"""Ranges of rows on nodes, and what an optimizer stores for each row.
 
-What the optimizers of rows keep of each row, by name. Knows no torch.
+Ranges say which rows of which table go to which embedding node, before they are laid out there. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ...errors import JobFileError
 
 
 class Range(NamedTuple):
-    """Rows [start, stop) of `table`, of which `node` is the keeper."""
+    """Hold rows [start, stop) of `table`, which `node` owns."""
 
     table: int
     start: int
@@ -22,22 +23,27 @@ class Range(NamedTuple):
     node: int
 
 
-def require_enough(tables: Sequence[TableSettings], nodes: int) -> None:
-    """Raises JobFileError if there are fewer rows than nodes, ValueError for tables that are none."""
+def check_enough_rows(tables: Sequence[TableSettings], nodes: int) -> None:
+    """Raise JobFileError if there are fewer rows than nodes.
+
+    Raises ValueError without tables, for a table without rows or width, and without nodes.
+    """
     rows = [table.rows for table in tables]
     if not rows or min(rows) < 1 or min(table.dim for table in tables) < 1 or nodes < 1:
         raise ValueError(f"no plan for tables of {tuple(rows)} rows over {nodes} nodes")
     if sum(rows) < nodes:
         raise JobFileError(
-            f"{nodes} nodes for {sum(rows)} rows in all tables",
+            f"{nodes} nodes are more than the {sum(rows)} rows of all tables",
             where="embedding.nodes",
-            remedy=f"give at most {sum(rows)}",
+            remedy=f"set it to at most {sum(rows)}",
         )
 
 
-def fault_of(tables: Sequence[TableSettings], nodes: int, ranges: Iterable[Range]) -> str:
-    """What is wrong with a split, in words; "" if every row of every table has one node, and no node has two
-    ranges of one table."""
+def find_split_fault(tables: Sequence[TableSettings], nodes: int, ranges: Iterable[Range]) -> str:
+    """Return what is wrong with a split, in words; "" if it is valid.
+
+    In a valid split every row of every table is on one node, and no node has two ranges of one table.
+    """
     expected = [0] * len(tables)
     seen: set[tuple[int, int]] = set()
     for number, start, stop, node in sorted(ranges):
@@ -61,18 +67,21 @@ def fault_of(tables: Sequence[TableSettings], nodes: int, ranges: Iterable[Range
 
 
 WEIGHTS: Final = "weights"
-"""The name of the rows themselves, beside which the state is kept."""
+"""The name of the rows themselves, beside the names of their state."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """One array of an optimizer's state, float32: [rows], or [rows, dim] if `by_float`."""
+    """Describe one array of an optimizer's state, float32.
+
+    [rows], or [rows, dim] if `by_float`.
+    """
 
     name: str
     by_float: bool
 
     def shape(self, rows: int, dim: int) -> tuple[int, ...]:
-        """Of the state of so many rows."""
+        """Return the shape of the state of `rows` rows."""
         return (rows, dim) if self.by_float else (rows,)
 
 
@@ -87,26 +96,34 @@ ROW_STATES: Final[dict[str, tuple[RowState, ...]]] = {
     ),
 }
 STORAGE_BYTES: Final[dict[str, int]] = {"float32": 4, "bfloat16": 2}
-"""Of a float of a row in a node's memory, by the name of the storage. State is float32 always."""
+"""Bytes of a float of a row in a node's memory, by name of the storage. State is always float32."""
 
 
 def row_states(optimizer: str) -> tuple[RowState, ...]:
-    """The state of an optimizer. Raises JobFileError for an unknown name."""
+    """Return the state arrays of an optimizer.
+
+    Raises JobFileError for an unknown name.
+    """
     if optimizer not in ROW_STATES:
         raise JobFileError(
-            f'no optimizer "{optimizer}"',
+            f'there is no optimizer "{optimizer}"',
             where="embedding.optimizer",
-            remedy=f"give one of {', '.join(ROW_STATES)}",
+            remedy=f"use one of {', '.join(ROW_STATES)}",
         )
     return ROW_STATES[optimizer]
 
 
 def state_floats(optimizer: str, dim: int) -> int:
-    """Floats of state that an optimizer keeps for a row of `dim`. Raises JobFileError for an unknown name."""
+    """Return how many floats of state an optimizer stores for a row of `dim`.
+
+    Raises JobFileError for an unknown name.
+    """
     return sum(dim if state.by_float else 1 for state in row_states(optimizer))
 
 
 def row_bytes(optimizer: str, dim: int, storage: str) -> int:
-    """What a row of `dim` takes on its node with its state. Raises JobFileError for an unknown optimizer,
-    KeyError for an unknown storage."""
+    """Return the bytes of a row of `dim` on its node, with its state.
+
+    Raises JobFileError for an unknown optimizer, KeyError for an unknown storage.
+    """
     return STORAGE_BYTES[storage] * dim + 4 * state_floats(optimizer, dim)

@@ -1,4 +1,7 @@
-"""What it costs a node to look a row up and to update it: timed with numpy, or counted. Knows no torch."""
+"""The cost of looking up and updating a row: measured with numpy, or counted.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -15,36 +18,39 @@ from .ranges import row_bytes, state_floats
 from .table_access import TableAccess
 
 TABLE_BYTES: Final = (1 << 18, 1 << 25)
-"""Of the small table that is timed, which a processor keeps close by, and of the large one."""
+"""Sizes of the two tables that are timed: one that fits a processor's cache, and a large one."""
 WIDTHS_BYTES: Final = (16, 1024)
 ROWS_AT_ONCE: Final = 4096
 WIRE_NS_PER_BYTE: Final = 0.15
-"""Through a socket of this machine, one way, for one end: some 6 GB/s."""
+"""Through a local socket, one way, for one end: some 6 GB/s."""
 ENTRY_NS: Final = 15.0
-"""Of one row of a push: sorting it, and finding where it begins."""
+"""Cost of one row of a push: sorting it, and finding where its gradients begin."""
 
 
-class RowPrices(Protocol):
-    """What moving a row costs, in nanoseconds."""
+class RowCostModel(Protocol):
+    """Return what moving a row costs, in nanoseconds."""
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
-        """To read or write a row of so many bytes, at random, in a table of so many."""
+        """Return the cost of reading or writing a random row of `width_bytes`.
+
+        The table has `table_bytes`.
+        """
         ...
 
 
 @dataclass(frozen=True)
-class CountedPrices:
-    """By bytes alone: the same on every machine and every day."""
+class CountedRowCosts:
+    """Count costs by bytes alone: equal on every machine, every day."""
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
-        """See `RowPrices.move`; the table's size does not matter."""
+        """Return the cost by the row's width; the table's size does not matter."""
         del table_bytes
         return 10.0 + 0.1 * width_bytes
 
 
 @dataclass(frozen=True)
-class TimedPrices:
-    """As this machine does it.
+class TimedRowCosts:
+    """Hold costs as measured on this machine.
 
     Attributes:
         grid: nanoseconds a row, by the table's size (TABLE_BYTES) and the row's (WIDTHS_BYTES).
@@ -53,8 +59,8 @@ class TimedPrices:
     grid: tuple[tuple[float, float], tuple[float, float]]
 
     @classmethod
-    def measure(cls, seconds: float, clock: Callable[[], float] = time.perf_counter) -> TimedPrices:
-        """Times random rows of two tables for about `seconds`, with 32 MiB of memory."""
+    def measure(cls, seconds: float, clock: Callable[[], float] = time.perf_counter) -> TimedRowCosts:
+        """Time random rows of two tables for about `seconds`, with 32 MiB of memory."""
         each = seconds / (len(TABLE_BYTES) * len(WIDTHS_BYTES))
         memory = np.zeros(TABLE_BYTES[1] // 4, np.float32)
         small, large = (
@@ -64,7 +70,7 @@ class TimedPrices:
         return cls(((small[0], small[1]), (large[0], large[1])))
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
-        """See `RowPrices.move`: straight lines between, and beyond, what was timed."""
+        """Return the cost by straight lines between, and beyond, the measured points."""
         narrow, wide = WIDTHS_BYTES
         part = (width_bytes - narrow) / (wide - narrow)
         small, large = (max(1.0, low + (high - low) * part) for low, high in self.grid)
@@ -75,8 +81,10 @@ class TimedPrices:
 
 @dataclass(frozen=True)
 class TableCost:
-    """What a table costs its nodes, in nanoseconds an example: to answer lookups, to apply pushes, and to get
-    both through a socket."""
+    """Hold what a table costs its nodes, in nanoseconds an example.
+
+    Answering lookups, applying pushes, and sending both through a socket.
+    """
 
     lookup_ns: float
     update_ns: float
@@ -84,33 +92,33 @@ class TableCost:
 
     @property
     def total_ns(self) -> float:
-        """All of it."""
+        """Return the sum of all three costs."""
         return self.lookup_ns + self.update_ns + self.wire_ns
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What trainers ask for and send.
+class LookupTraffic:
+    """Describe what trainers request and send.
 
     Attributes:
-        distinct: each row of a batch once, in tables without bags.
-        float_bytes: of an element of a vector or gradient on the wire, the mean of both ways.
+        distinct: whether each row of a batch is requested once, in tables without bags.
+        float_bytes: bytes of an element of a vector or gradient on the wire, the mean of both directions.
     """
 
     distinct: bool = False
     float_bytes: float = 4.0
 
 
-def cost_of(
-    table: TableSettings, access: TableAccess, prices: RowPrices, traffic: Traffic | None = None
+def table_cost(
+    table: TableSettings, access: TableAccess, costs: RowCostModel, traffic: LookupTraffic | None = None
 ) -> TableCost:
-    """From how a table is used, what moving a row costs, and what trainers ask for (all of it as float32, if
-    that is not given).
+    """Return a table's cost from its access pattern and the costs of rows.
 
-    A lookup reads each row of an example; a bag is summed, and goes over the wire as one vector. A push adds
-    up the gradients of each row and reads and writes every distinct row of the batch once, with its state.
+    Without `traffic` all values are sent as float32 and rows are repeated. A lookup reads each row of an
+    example; a bag is summed, and sent as one vector. A push adds up the gradients of each row, and reads and
+    writes every distinct row of the batch once, with its state.
     """
-    traffic = traffic or Traffic()
+    traffic = traffic or LookupTraffic()
     whole = row_bytes(table.optimizer, table.dim, table.storage)
     row = whole - 4 * state_floats(table.optimizer, table.dim)
     once = traffic.distinct and not table.pooling
@@ -119,10 +127,10 @@ def cost_of(
     size = table.rows * whole
 
     def move(width_bytes: int) -> float:
-        near = prices.move(width_bytes, TABLE_BYTES[0])
-        return near + (prices.move(width_bytes, size) - near) * (1 - access.head_share)
+        near = costs.move(width_bytes, TABLE_BYTES[0])
+        return near + (costs.move(width_bytes, size) - near) * (1 - access.head_share)
 
-    summed = rows * (ENTRY_NS + prices.move(vector, TABLE_BYTES[0]))
+    summed = rows * (ENTRY_NS + costs.move(vector, TABLE_BYTES[0]))
     vectors = 1.0 if table.pooling else rows
     return TableCost(
         lookup_ns=rows * move(row),
@@ -132,7 +140,10 @@ def cost_of(
 
 
 def _time(memory: NDArray[np.float32], width: int, seconds: float, clock: Callable[[], float]) -> float:
-    """Nanoseconds to read or write a row of `width` floats of a table in `memory`: the least of several."""
+    """Return nanoseconds to read or write a row of `width` floats in `memory`.
+
+    The least of several runs.
+    """
     table = memory[: len(memory) // width * width].reshape(-1, width)
     draw = np.random.default_rng(0)
     out = np.zeros((ROWS_AT_ONCE, width), np.float32)

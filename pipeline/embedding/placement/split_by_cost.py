@@ -1,12 +1,11 @@
-"""What a table's lookups and updates cost, and where among its rows. Knows no torch.
+"""Split tables by cost: equal work for the nodes, within memory limits.
 
-The split that levels what lookups and updates cost the nodes, within bounds on their memory.
-
-Whole tables go first, the largest first, to the node with the least to do (LPT: Graham, Bounds on
+Whole tables are placed first, the largest first, on the node with the least load (LPT: Graham, Bounds on
 multiprocessing timing anomalies, SIAM J. Appl. Math. 17, 1969), as long as that leaves the node near the
-mean. What is left is laid end to end and cut into a stretch for each node, at the lowest level that holds all
-of it (McNaughton, Scheduling with deadlines and loss functions, Management Science 6, 1959): first the tables
-that are more of the work than of the memory, then the others, which fill up the memory. Knows no torch.
+mean. The other tables are laid end to end and cut into a stretch for each node, at the lowest level that
+holds all of them (McNaughton, Scheduling with deadlines and loss functions, Management Science 6, 1959):
+first the tables with a larger share of the work than of the memory, then the others, which fill up the
+memory. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,17 +15,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...config.tables import TableSettings
-from .ranges import Range, require_enough, row_bytes
+from .ranges import Range, check_enough_rows, row_bytes
 
 
 @dataclass(frozen=True)
 class TableLoad:
-    """Integers, so that a plan does not hang on rounding.
+    """Hold where among a table's rows its cost lies.
+
+    Integers, so that a plan does not depend on rounding.
 
     Attributes:
         rows: ascending, the first 0 and the last the number of rows.
-        costs: of all rows below each of `rows`, in picoseconds an example, ascending from 0; between two of
-            them the rows cost alike.
+        costs: of all rows below each of `rows`, in picoseconds an example, ascending from 0; the rows between
+            two of them have equal costs.
     """
 
     rows: tuple[int, ...]
@@ -34,17 +35,17 @@ class TableLoad:
 
     @classmethod
     def even(cls, rows: int, cost: int) -> TableLoad:
-        """All rows cost alike."""
+        """Return the load of a table whose rows cost the same."""
         return cls((0, rows), (0, cost))
 
     @classmethod
     def of_counts(cls, rows: int, edges: Sequence[int], counts: Sequence[int], cost: int) -> TableLoad:
-        """The cost of a table spread by how often rows were seen.
+        """Spread a table's cost by how often its rows were seen.
 
         Args:
             rows: of the table.
             edges: n + 1 rows, ascending, the first 0 and the last `rows`.
-            counts: n: how often rows of [edges[i], edges[i + 1]) were seen; none at all: evenly.
+            counts: n: how often rows of [edges[i], edges[i + 1]) were seen; if all are 0, the load is even.
             cost: picoseconds an example.
         """
         if not sum(counts):
@@ -56,15 +57,18 @@ class TableLoad:
 
     @property
     def total(self) -> int:
-        """Of the whole table."""
+        """Return the cost of the whole table."""
         return self.costs[-1]
 
     def between(self, start: int, stop: int) -> int:
-        """Of rows [start, stop)."""
+        """Return the cost of rows [start, stop)."""
         return self._below(stop) - self._below(start)
 
     def reach(self, start: int, room: int) -> int:
-        """The last `stop` for which rows [start, stop) cost at most `room`; at least `start`."""
+        """Return the last `stop` so that rows [start, stop) cost at most `room`.
+
+        At least `start`.
+        """
         limit = self._below(start) + room
         if limit >= self.total:
             return self.rows[-1]
@@ -86,25 +90,27 @@ class TableLoad:
 
 
 BYTES_SLACK = 0.25
-"""A node's rows may take so much more than the mean of all nodes."""
+"""The fraction by which a node's rows may exceed the mean bytes of all nodes."""
 LEVEL_SLACK = 0.05
-"""Whole tables may cost a node so much more than the mean of all nodes."""
+"""The fraction by which whole tables may exceed the mean load of all nodes."""
 
 
 def bytes_limit(tables: Sequence[TableSettings], nodes: int) -> int:
-    """How many bytes the rows and the optimizer state of one node may take: the mean and BYTES_SLACK of it,
-    or one row more than the mean."""
+    """Return how many bytes of rows and state one node may hold.
+
+    The mean and BYTES_SLACK of it, or the mean and one row.
+    """
     widths = [_width_bytes(table) for table in tables]
     mean = -(-sum(w * table.rows for w, table in zip(widths, tables, strict=True)) // nodes)
     return max(int(mean * (1 + BYTES_SLACK)), mean + max(widths))
 
 
 def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], nodes: int) -> list[Range]:
-    """Levels the loads of the nodes, and gives none more bytes than `bytes_limit`.
+    """Balance the loads of the nodes, none with more bytes than `bytes_limit`.
 
-    Where the limit on bytes stops no node, the most that a node has to do is at most 1 + LEVEL_SLACK times
-    the mean, or the mean and the heaviest row. There are at most `2 * (nodes - 1)` more ranges than tables.
-    A pure function, in integers: the same loads give the same split on every machine.
+    Where the limit on bytes stops no node, the largest load is at most 1 + LEVEL_SLACK times the mean, or the
+    mean and the heaviest row. There are at most `2 * (nodes - 1)` more ranges than tables. A pure function,
+    in integers: the same loads give the same split on every machine.
 
     Args:
         loads: of each table.
@@ -112,28 +118,36 @@ def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], n
     Raises:
         JobFileError: fewer rows than nodes.
     """
-    require_enough(tables, nodes)
-    shares = [_Share(0, bytes_limit(tables, nodes)) for _ in range(nodes)]
+    check_enough_rows(tables, nodes)
+    node_loads = [_NodeLoad(0, bytes_limit(tables, nodes)) for _ in range(nodes)]
     mean = -(-sum(load.total for load in loads) // nodes)
-    left, ranges = _place_whole(tables, loads, shares, mean)
-    line = [_Item(table, tables[table].rows, _width_bytes(tables[table]), loads[table]) for table in left]
-    work, memory = sum(i.load.total for i in line), sum(i.rows * i.width_bytes for i in line)
-    busy = [item for item in line if item.load.total * memory > item.rows * item.width_bytes * work]
-    ranges += _cut_line(busy, shares)
-    return ranges + _cut_line([item for item in line if item not in busy], shares)
+    left, ranges = _place_whole(tables, loads, node_loads, mean)
+    queue = [
+        _UnplacedTable(table, tables[table].rows, _width_bytes(tables[table]), loads[table]) for table in left
+    ]
+    work, memory = sum(i.load.total for i in queue), sum(i.rows * i.width_bytes for i in queue)
+    busy = [
+        table_item
+        for table_item in queue
+        if table_item.load.total * memory > table_item.rows * table_item.width_bytes * work
+    ]
+    ranges += _cut_over_nodes(busy, node_loads)
+    return ranges + _cut_over_nodes(
+        [table_item for table_item in queue if table_item not in busy], node_loads
+    )
 
 
 @dataclass
-class _Share:
-    """What a node has to do, in picoseconds an example, and what it has room for, in bytes."""
+class _NodeLoad:
+    """Hold a node's load, in picoseconds an example, and its free bytes."""
 
     load: int
     room_bytes: int
 
 
 @dataclass(frozen=True)
-class _Item:
-    """A table on the line."""
+class _UnplacedTable:
+    """Hold a table that is still to be cut over nodes."""
 
     table: int
     rows: int
@@ -142,10 +156,10 @@ class _Item:
 
 
 def _place_whole(
-    tables: Sequence[TableSettings], loads: Sequence[TableLoad], shares: list[_Share], mean: int
+    tables: Sequence[TableSettings], loads: Sequence[TableLoad], node_loads: list[_NodeLoad], mean: int
 ) -> tuple[list[int], list[Range]]:
-    """Gives whole tables to nodes; the tables that fit nowhere, and the ranges of the others."""
-    limit = shares[0].room_bytes
+    """Place whole tables; return the tables that fit nowhere, and the ranges of the others."""
+    limit = node_loads[0].room_bytes
     sizes = [table.rows * _width_bytes(table) for table in tables]
     highest = int(mean * (1 + LEVEL_SLACK))
 
@@ -156,60 +170,60 @@ def _place_whole(
     left, ranges = [], []
     for table in sorted(range(len(tables)), key=weight):
         load, size = loads[table].total, sizes[table]
-        free = [n for n, s in enumerate(shares) if s.room_bytes >= size and s.load + load <= highest]
+        free = [n for n, s in enumerate(node_loads) if s.room_bytes >= size and s.load + load <= highest]
         if not free:
             left.append(table)
             continue
-        home = min(free, key=lambda n: (shares[n].load, -shares[n].room_bytes, n))
-        shares[home].load += load
-        shares[home].room_bytes -= size
-        ranges.append(Range(table, 0, tables[table].rows, home))
+        node = min(free, key=lambda n: (node_loads[n].load, -node_loads[n].room_bytes, n))
+        node_loads[node].load += load
+        node_loads[node].room_bytes -= size
+        ranges.append(Range(table, 0, tables[table].rows, node))
     return sorted(left), ranges
 
 
-def _cut_line(line: list[_Item], shares: list[_Share]) -> list[Range]:
-    """A stretch of the line for each node, at the lowest level that holds all of it."""
-    if not line:
+def _cut_over_nodes(queue: list[_UnplacedTable], node_loads: list[_NodeLoad]) -> list[Range]:
+    """Cut `tables`, end to end, at the lowest level that holds all of them."""
+    if not queue:
         return []
-    work = sum(item.load.total for item in line)
+    work = sum(table_item.load.total for table_item in queue)
     low, high = (
-        (sum(share.load for share in shares) + work) // len(shares),
-        max(share.load for share in shares) + work,
+        (sum(share.load for share in node_loads) + work) // len(node_loads),
+        max(share.load for share in node_loads) + work,
     )
     while low < high:
         level = (low + high) // 2
-        if _fill(line, shares, level) is None:
+        if _fill(queue, node_loads, level) is None:
             low = level + 1
         else:
             high = level
-    ranges = _fill(line, shares, low)
+    ranges = _fill(queue, node_loads, low)
     # Without a bound on loads, the bytes of all nodes together hold every row.
     assert ranges is not None
-    items = {item.table: item for item in line}
+    items = {table_item.table: table_item for table_item in queue}
     for table, start, stop, node in ranges:
-        shares[node].load += items[table].load.between(start, stop)
-        shares[node].room_bytes -= (stop - start) * items[table].width_bytes
+        node_loads[node].load += items[table].load.between(start, stop)
+        node_loads[node].room_bytes -= (stop - start) * items[table].width_bytes
     return ranges
 
 
-def _fill(line: list[_Item], shares: list[_Share], level: int) -> list[Range] | None:
-    """Each node in turn takes as much as it has room for below `level`; None if something is left."""
+def _fill(queue: list[_UnplacedTable], node_loads: list[_NodeLoad], level: int) -> list[Range] | None:
+    """Let each node take what it can below `level`; None if something is left."""
     ranges: list[Range] = []
     at, start = 0, 0
-    for node in sorted(range(len(shares)), key=lambda n: (shares[n].load, n)):
-        room, room_bytes = level - shares[node].load, shares[node].room_bytes
-        while at < len(line) and room >= 0:
-            item = line[at]
-            stop = min(item.load.reach(start, room), start + room_bytes // item.width_bytes)
+    for node in sorted(range(len(node_loads)), key=lambda n: (node_loads[n].load, n)):
+        room, room_bytes = level - node_loads[node].load, node_loads[node].room_bytes
+        while at < len(queue) and room >= 0:
+            table_item = queue[at]
+            stop = min(table_item.load.reach(start, room), start + room_bytes // table_item.width_bytes)
             if stop > start:
-                ranges.append(Range(item.table, start, stop, node))
-                room -= item.load.between(start, stop)
-                room_bytes -= (stop - start) * item.width_bytes
+                ranges.append(Range(table_item.table, start, stop, node))
+                room -= table_item.load.between(start, stop)
+                room_bytes -= (stop - start) * table_item.width_bytes
             start = stop
-            if stop < item.rows:
+            if stop < table_item.rows:
                 break
             at, start = at + 1, 0
-    return ranges if at == len(line) else None
+    return ranges if at == len(queue) else None
 
 
 def _width_bytes(table: TableSettings) -> int:

@@ -1,4 +1,7 @@
-"""The split that knows nothing but the tables: by their sizes, and a lookup a table. Knows no torch."""
+"""Split tables by their sizes, at one lookup a table.
+
+Uses nothing but the tables. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,63 +9,73 @@ from collections.abc import Sequence
 from math import gcd
 
 from ...config.tables import TableSettings
-from .ranges import Range, require_enough, row_bytes
+from .ranges import Range, check_enough_rows, row_bytes
 
 
 def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:
-    """Splits tables that are larger than a node's fair share, and keeps the others whole.
+    """Split tables larger than a node's fair share, and place the others whole.
 
-    A table's size is its rows times the bytes that a row takes, its optimizer state included. Whole
-    tables are placed first, the largest first, where the larger of the node's two loads (its share of
-    all bytes and of all lookups: each table costs one lookup an example, however small it is) stays
-    least. Then the large tables fill the nodes up to a level, cut as seldom as that allows, so that there
-    are at most `nodes - 1` more ranges than tables. Each lookup of a split table still goes to one node.
-    All banks are balanced together, so that a table of another dim costs no node more than its share;
-    where rows are fewer than nodes times tables and very unequal, a node may be left without any.
+    A table's size is its rows times the bytes of a row, its optimizer state included. Whole tables are placed
+    first, the largest first, where the larger of the node's two loads stays least: its share of all bytes,
+    and its share of all lookups (each table costs one lookup an example, however small it is). Then the large
+    tables fill the nodes up to a level, cut as rarely as that allows, so that there are at most `nodes - 1`
+    more ranges than tables. Each lookup of a split table still goes to one node. All banks are balanced
+    together, so that a table of another dim costs no node more than its share; where rows are fewer than
+    nodes times tables and very unequal, a node may get none.
 
     Raises JobFileError for fewer rows than nodes.
     """
-    require_enough(tables, nodes)
+    check_enough_rows(tables, nodes)
     rows = tuple(table.rows for table in tables)
     widths = _row_costs(tables)
     sizes = tuple(count * width for count, width in zip(rows, widths, strict=True))
-    homes, held = _place_whole(sizes, nodes)
-    large = [table for table, home in enumerate(homes) if home is None]
+    nodes_of_tables, held = _place_whole(sizes, nodes)
+    large = [table for table, node_of_table in enumerate(nodes_of_tables) if node_of_table is None]
     shares = _shares(held, sum(sizes[table] for table in large))
-    whole = [Range(table, 0, rows[table], home) for table, home in enumerate(homes) if home is not None]
+    whole = [
+        Range(table, 0, rows[table], node_of_table)
+        for table, node_of_table in enumerate(nodes_of_tables)
+        if node_of_table is not None
+    ]
     return whole + _cut(rows, widths, large, shares)
 
 
 def _row_costs(tables: Sequence[TableSettings]) -> list[int]:
-    """What a row of each table costs, in the smallest unit that makes all of them whole numbers."""
+    """Return the cost of a row of each table, in the smallest common unit.
+
+    The unit makes all costs whole numbers.
+    """
     sizes = [row_bytes(table.optimizer, table.dim, table.storage) for table in tables]
     unit = gcd(*sizes)
     return [size // unit for size in sizes]
 
 
 def _place_whole(sizes: tuple[int, ...], nodes: int) -> tuple[list[int | None], list[int]]:
-    """The node of each table that stays whole (None for the others), and the size each node then has."""
+    """Return each whole table's node (None for split tables), and each node's size."""
     total = sum(sizes)
-    homes: list[int | None] = [None] * len(sizes)
+    nodes_of_tables: list[int | None] = [None] * len(sizes)
     held, lookups = [0] * nodes, [0] * nodes
     for table in sorted(range(len(sizes)), key=lambda table: (-sizes[table], table)):
         size = sizes[table]
         if size * nodes > total:
             continue
         loads = [
-            # Both shares over one denominator, in integers: the plan must not hang on rounding.
+            # Both shares over one denominator, in integers: the plan must not depend on rounding.
             sorted(((held[n] + size) * len(sizes), (lookups[n] + 1) * total), reverse=True)
             for n in range(nodes)
         ]
-        home = min(range(nodes), key=lambda n: (loads[n], n))
-        homes[table] = home
-        held[home] += size
-        lookups[home] += 1
-    return homes, held
+        node_of_table = min(range(nodes), key=lambda n: (loads[n], n))
+        nodes_of_tables[table] = node_of_table
+        held[node_of_table] += size
+        lookups[node_of_table] += 1
+    return nodes_of_tables, held
 
 
 def _shares(held: list[int], size: int) -> list[int]:
-    """How much of `size` each node gets, so that all that get any end at one level (but for 1)."""
+    """Return how much of `size` each node gets, so that all end at one level.
+
+    All that get any; levels differ by 1 at most.
+    """
     shares = [0] * len(held)
     order = sorted(range(len(held)), key=lambda node: (held[node], node))
     filled = 0
@@ -77,9 +90,10 @@ def _shares(held: list[int], size: int) -> list[int]:
 
 
 def _cut(rows: tuple[int, ...], widths: list[int], large: list[int], shares: list[int]) -> list[Range]:
-    """Cuts the large tables along the nodes' shares.
+    """Cut the large tables along the nodes' shares.
 
-    Laid end to end, the tables fill the shares laid end to end; a row goes to the share its middle is in.
+    Laid end to end, the tables fill the shares laid end to end; a row goes to the share that holds its
+    middle.
     """
     ranges: list[Range] = []
     table_begins = 0

@@ -1,4 +1,7 @@
-"""How a sample of batches touches the tables: rows an example, repeats within a batch, the head. No torch."""
+"""How a sample of batches accesses the tables.
+
+Rows an example, repeats within a batch, and the share of the most frequent rows. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,22 @@ from ...data.batch import Batch
 from ...types import Int32Array
 
 HEAD_ROWS = 1024
-"""The most looked-up rows of a table: about what a processor keeps close by."""
+"""How many most frequent rows of a table stay in a processor's cache, about."""
 EDGES = 256
-"""Of the histogram of a table's rows."""
+"""Parts of the histogram of a table's rows, about."""
 
 
 @dataclass(frozen=True)
 class TableAccess:
-    """What was seen of one table.
+    """Describe how one table was accessed.
 
     Attributes:
-        rows_per_example: looked-up rows, repeats counted; 1 where an example has one.
-        distinct_per_example: those that differ within a batch, over the batch's examples.
-        head_share: how much of the looked-up rows are the HEAD_ROWS most frequent ones, 0 to 1.
+        rows_per_example: rows looked up, repeats counted; 1 for a table with one row an example.
+        distinct_per_example: distinct rows of a batch, over the batch's examples.
+        head_share: the fraction of all lookups that go to the HEAD_ROWS most frequent rows.
         edges, counts: how often rows of [edges[i], edges[i + 1]) were looked up; the first edge is 0, the
-            last the table's rows, and each part of the histogram has about as many as the others, or is one
-            row.
+            last the table's rows, and each part of the histogram has about as many lookups as the others,
+            or is one row.
     """
 
     rows_per_example: float
@@ -39,48 +42,55 @@ class TableAccess:
 
 
 class AccessCounter:
-    """Counts batches as they are added, and keeps their rows. Owned by one thread.
+    """Count lookups of batches as they are added.
+
+    It stores their rows. Owned by one thread.
 
     Attributes:
-        examples: how many there were.
-        bytes: that are kept.
+        examples: how many were added.
+        bytes: of the rows that are stored.
     """
 
     def __init__(self, tables: Sequence[TableSettings]) -> None:
         self._tables = tables
-        self._seen: list[list[Int32Array]] = [[] for _ in tables]
+        self._rows_seen: list[list[Int32Array]] = [[] for _ in tables]
         self._distinct = [0] * len(tables)
         self.examples = 0
         self.bytes = 0
 
     def add(self, batch: Batch) -> None:
-        """Counts a batch, as it would be sent to a trainer."""
+        """Count a batch, as it would be sent to a trainer."""
         single, bagged = iter(batch.rows), iter(batch.bag_lengths)
         at = 0
         for number, table in enumerate(self._tables):
-            own = next(single) if not table.pooling else batch.bag_rows[at : at + int(next(bagged).sum())]
-            at += len(own) if table.pooling else 0
-            self._seen[number].append(own)
-            self._distinct[number] += len(np.unique(own))
-            self.bytes += own.nbytes
+            table_rows = (
+                next(single) if not table.pooling else batch.bag_rows[at : at + int(next(bagged).sum())]
+            )
+            at += len(table_rows) if table.pooling else 0
+            self._rows_seen[number].append(table_rows)
+            self._distinct[number] += len(np.unique(table_rows))
+            self.bytes += table_rows.nbytes
         self.examples += len(batch)
 
     def result(self) -> list[TableAccess]:
-        """One entry a table. A table of which no row was seen is used evenly: by one row an example if there
-        was no example, by none if there were some, whose bags were all empty."""
+        """Return one entry a table.
+
+        A table of which no row was seen is accessed evenly: one row an example if there was no example, none
+        if all bags of the examples were empty.
+        """
         return [
-            _access(table.rows, seen, distinct, self.examples)
-            for table, seen, distinct in zip(self._tables, self._seen, self._distinct, strict=True)
+            _access(table.rows, rows_seen, distinct, self.examples)
+            for table, rows_seen, distinct in zip(self._tables, self._rows_seen, self._distinct, strict=True)
         ]
 
 
-def _access(rows: int, seen: list[Int32Array], distinct: int, examples: int) -> TableAccess:
-    every: Int32Array = np.concatenate(seen) if seen else np.zeros(0, np.int32)
-    if not len(every):
+def _access(rows: int, rows_seen: list[Int32Array], distinct: int, examples: int) -> TableAccess:
+    all_rows: Int32Array = np.concatenate(rows_seen) if rows_seen else np.zeros(0, np.int32)
+    if not len(all_rows):
         return TableAccess(
             float(not examples), float(not examples), min(1.0, HEAD_ROWS / rows), (0, rows), (0,)
         )
-    values, counts = np.unique(every, return_counts=True)
+    values, counts = np.unique(all_rows, return_counts=True)
     head = np.sort(counts)[-HEAD_ROWS:].sum()
     edges = _edges(rows, values, counts)
     parts = np.add.reduceat(counts, np.searchsorted(values, edges[:-1]).clip(max=len(values) - 1))
@@ -88,16 +98,19 @@ def _access(rows: int, seen: list[Int32Array], distinct: int, examples: int) -> 
     empty = np.searchsorted(values, edges[:-1]) == np.searchsorted(values, edges[1:])
     parts[empty] = 0
     return TableAccess(
-        len(every) / examples,
+        len(all_rows) / examples,
         distinct / examples,
-        float(head / len(every)),
+        float(head / len(all_rows)),
         tuple(edges.tolist()),
         tuple(parts.tolist()),
     )
 
 
 def _edges(rows: int, values: Int32Array, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Around every row that has more than a part's worth, and where the others make a part."""
+    """Return edges around every heavy row, and where the others fill a part.
+
+    A row is heavy that has more lookups than a part.
+    """
     wanted = max(1, int(counts.sum()) // EDGES)
     below = np.cumsum(counts)
     cuts = values[np.searchsorted(below, np.arange(wanted, below[-1], wanted))].astype(np.int64)

@@ -1,6 +1,6 @@
-"""The ids of the batches that a shard applied. Knows no torch.
+"""The batches that one shard applied, so that none is applied twice.
 
-Rule "A batch is a pure function" (docs/architecture.md).
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from ...errors import CheckpointError
 from ...types import BatchId
 
-_Key = tuple[int, int, int]
+_SpanKey = tuple[int, int, int]
 
 
 class AppliedBatches:
-    """The set of batches that one shard applied, as ranges of numbers for each (epoch, span, seed).
+    """Hold the batches one shard applied, as ranges for each (epoch, span, seed).
 
     Batches mostly come in order, so a span costs one range (its watermark) and each gap that is still open
     costs one more: memory is O(spans + gaps), whatever the number of batches.
@@ -25,34 +25,37 @@ class AppliedBatches:
     Owned by one thread (the node's service thread).
 
     Attributes:
-        repeats: how often `add` was given a batch that was there already, since this object was made.
+        repeats: how often `add` received a batch that was there already, since this object was made.
     """
 
     def __init__(self) -> None:
         # Ascending bounds [start0, stop0, start1, stop1, ...]: a number is in the set where an odd number of
         # bounds lies at or below it.
-        self._bounds: dict[_Key, list[int]] = {}
+        self._bounds: dict[_SpanKey, list[int]] = {}
         self._applied = 0
         self.repeats = 0
 
     def add(self, batch: BatchId) -> bool:
-        """Notes a batch. False if it was there already: the caller must then not apply it again."""
+        """Add a batch; return False if it was there already.
+
+        The caller must then not apply it again.
+        """
         bounds = self._bounds.setdefault((batch.epoch, batch.span, batch.seed), [])
         number = batch.number
-        place = bisect_right(bounds, number)
-        if place % 2:
+        position = bisect_right(bounds, number)
+        if position % 2:
             self.repeats += 1
             return False
-        ends_one = place > 0 and bounds[place - 1] == number
-        begins_one = place < len(bounds) and bounds[place] == number + 1
-        if ends_one and begins_one:
-            del bounds[place - 1 : place + 1]
-        elif ends_one:
-            bounds[place - 1] = number + 1
-        elif begins_one:
-            bounds[place] = number
+        extends_previous = position > 0 and bounds[position - 1] == number
+        extends_next = position < len(bounds) and bounds[position] == number + 1
+        if extends_previous and extends_next:
+            del bounds[position - 1 : position + 1]
+        elif extends_previous:
+            bounds[position - 1] = number + 1
+        elif extends_next:
+            bounds[position] = number
         else:
-            bounds[place:place] = [number, number + 1]
+            bounds[position:position] = [number, number + 1]
         self._applied += 1
         return True
 
@@ -61,16 +64,16 @@ class AppliedBatches:
         return bisect_right(bounds, batch.number) % 2 == 1
 
     def __len__(self) -> int:
-        """How many distinct batches were applied, those before a restart included."""
+        """Return how many distinct batches were applied, also before a restart."""
         return self._applied
 
     @property
     def ranges(self) -> int:
-        """How many ranges are kept: what the memory grows with."""
+        """Return how many ranges are held: memory grows with them."""
         return sum(len(bounds) // 2 for bounds in self._bounds.values())
 
     def counts(self) -> dict[tuple[int, int], int]:
-        """Distinct batches applied for each (epoch, span)."""
+        """Return the distinct batches applied for each (epoch, span)."""
         totals: dict[tuple[int, int], int] = {}
         for (epoch, span, _), bounds in self._bounds.items():
             number = sum(bounds[1::2]) - sum(bounds[::2])
@@ -78,7 +81,10 @@ class AppliedBatches:
         return totals
 
     def to_array(self) -> NDArray[np.int64]:
-        """For the checkpoint: int64 [ranges, 5], each (epoch, span, seed, start, stop), ascending."""
+        """Return the set for a checkpoint, as int64 [ranges, 5].
+
+        Each row is (epoch, span, seed, start, stop), ascending.
+        """
         records = [
             (*key, *bounds[at : at + 2])
             for key, bounds in sorted(self._bounds.items())
@@ -88,7 +94,10 @@ class AppliedBatches:
 
     @classmethod
     def from_array(cls, array: NDArray[np.int64]) -> AppliedBatches:
-        """The set that `to_array` gave. Raises CheckpointError for an array that it cannot have given."""
+        """Return the set that `to_array` gave.
+
+        Raises CheckpointError for an array that it cannot have given.
+        """
         if array.dtype != np.int64 or array.ndim != 2 or array.shape[1] != 5:
             raise CheckpointError(
                 f"the applied batches are {array.dtype} {list(array.shape)}, not int64 [N, 5]",
@@ -99,7 +108,7 @@ class AppliedBatches:
             bounds = applied._bounds.setdefault((epoch, span, seed), [])
             if min(epoch, span, seed, start) < 0 or stop <= start or (bounds and start <= bounds[-1]):
                 raise CheckpointError(
-                    f"the applied batches of epoch {epoch}, span {span} are no ascending ranges",
+                    f"the applied batches of epoch {epoch}, span {span} are not ascending ranges",
                     remedy="restore an older checkpoint",
                 )
             bounds += [start, stop]

@@ -1,32 +1,31 @@
-"""Rows that share their width, optimizer, rate and storage: one flat store with their optimizer's state."""
+"""One bank: rows of equal width, optimizer, rate and storage, with their state."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from ...types import Float32Array, Int32Array
+from ...types import Float32Array, IndexArray, Int32Array
 from ..placement.plan import Bank
 from ..placement.ranges import WEIGHTS
 from .optimizers import make_row_optimizer
 from .row_storage import RowArray, make_row_storage
 
-Places = NDArray[np.int64]
-
 
 class RowBank:
-    """The rows of one bank of a node, zeros at first.
+    """Hold the rows of one bank of a node, zeros at first.
+
+    Each row is used by one thread at a time; several threads may use different rows.
 
     A row is used by one thread at a time; different rows may be by several (rule "One writer a row").
 
     Args:
-        node: which node this is, for messages.
+        node: the node's number, for error messages.
         rows: how many; may be 0.
         bank: dim, optimizer, rate and storage.
 
     Raises:
-        JobFileError: no such optimizer.
+        JobFileError: an unknown optimizer.
     """
 
     def __init__(self, node: int, rows: int, bank: Bank) -> None:
@@ -36,67 +35,73 @@ class RowBank:
 
     @property
     def weights(self) -> RowArray:
-        """float32 [rows, dim]: the bank's own memory."""
+        """Return the bank's own memory, float32 [rows, dim]."""
         return self._storage.values
 
     def arrays(self) -> dict[str, RowArray]:
-        """ "weights" [rows, dim] and the optimizer's state [rows, ...] by name: the bank's own memory."""
+        """Return "weights" [rows, dim] and the optimizer's state [rows, ...], by name.
+
+        The bank's own memory, not copies.
+        """
         return {WEIGHTS: self.weights, **self._optimizer.state}
 
-    def lookup(self, rows: Int32Array, out: Float32Array, own: Places | None = None) -> None:
-        """Copies rows into `out`.
+    def lookup(self, rows: Int32Array, out: Float32Array, positions: IndexArray | None = None) -> None:
+        """Copy rows into `out`.
 
         Args:
-            rows: int32 [N], which `require` took.
+            rows: int32 [N], checked by `check_rows`.
             out: float32 [N, dim], C-contiguous.
-            own: int64 [M], distinct: which of the N; all without it.
+            positions: int64 [M], distinct: which of the N to copy; all by default.
         """
-        if own is None:
+        if positions is None:
             self._storage.take(rows, out)
             return
-        part = np.empty((len(own), self.dim), np.float32)
-        self._storage.take(rows[own], part)
+        part = np.empty((len(positions), self.dim), np.float32)
+        self._storage.take(rows[positions], part)
         # A row as one value of so many bytes: numpy then copies it at once.
         whole = np.dtype((np.void, part.itemsize * self.dim))
-        out.view(whole)[own] = part.view(whole)
+        out.view(whole)[positions] = part.view(whole)
 
     def apply(
-        self, rows: Int32Array, gradients: torch.Tensor, places: Places | None, scale: float, key: int
+        self, rows: Int32Array, gradients: torch.Tensor, positions: IndexArray | None, scale: float, key: int
     ) -> None:
-        """Sums the gradients of each distinct row, in the order given, and lets the optimizer step it once.
+        """Sum the gradients of each distinct row, in order, and step it once.
 
         Args:
-            rows: int32 [N], which `require` took.
+            rows: int32 [N], checked by `check_rows`.
             gradients: float32 [G, dim], contiguous; not changed.
-            places: int64 [N], which of the gradients each row gets; without it G is N, one each.
+            positions: int64 [N], the gradient of each row; by default G is N, one each.
             scale: see `RowOptimizer.step`.
             key: see `RowStorage.add`.
         """
         if not len(rows):
             return
         with torch.inference_mode():
-            distinct, sums = _summed(rows, gradients, places)
+            distinct, sums = _sum_by_row(rows, gradients, positions)
             self._storage.add(distinct, self._optimizer.step(distinct, sums, scale), key)
 
-    def require(self, rows: Int32Array) -> None:
-        """Raises ValueError for what is not int32 [N], and for a row that is not here."""
+    def check_rows(self, rows: Int32Array) -> None:
+        """Raise ValueError for what is not int32 [N], and for rows not in the bank."""
         if rows.ndim != 1 or rows.dtype != np.int32:
             raise ValueError(f"rows must be int32 [N], not {rows.dtype} {list(rows.shape)}")
-        # Taken as unsigned, a negative number is too large.
+        # As an unsigned number a negative one is too large.
         if len(rows) and int(rows.view(np.uint32).max()) >= self.rows:
             wrong = rows[(rows < 0) | (rows >= self.rows)]
             raise ValueError(
-                f"row {int(wrong[0])} ({len(wrong)} in all) is not one of node {self.node}'s {self.rows}"
+                f"row {int(wrong[0])} ({len(wrong)} in all) is outside of node {self.node}'s {self.rows} rows"
             )
 
 
-def _summed(
-    rows: Int32Array, gradients: torch.Tensor, places: Places | None
+def _sum_by_row(
+    rows: Int32Array, gradients: torch.Tensor, positions: IndexArray | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The distinct rows, int64 [M], ascending, and the sums of their gradients, float32 [M, dim]."""
-    # Row and place in one number: numpy sorts numbers by vector instructions, but not by an index.
+    """Return the distinct rows, int64 [M], ascending, and their gradients' sums.
+
+    The sums are float32 [M, dim].
+    """
+    # Row and position in one number: numpy sorts numbers with vector instructions, but not by an index.
     keys = np.left_shift(rows, 32, dtype=np.int64)
-    keys |= np.arange(len(rows), dtype=np.int64) if places is None else places
+    keys |= np.arange(len(rows), dtype=np.int64) if positions is None else positions
     keys.sort()
     order = keys & 0xFFFFFFFF
     keys >>= 32

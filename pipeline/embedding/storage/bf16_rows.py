@@ -1,10 +1,9 @@
-"""float32 to bfloat16 by stochastic rounding: up or down at random, so that the mean is the value itself.
+"""Rows of bfloat16, rounded stochastically, read and written as float32.
 
-A step that is smaller than half the distance to the next bfloat16 is always lost by rounding to nearest; here
-it is taken as often as it is a part of that distance. Source: Gupta et al.: Deep Learning with Limited
-Numerical Precision (arXiv 1502.02551), section 3.
-
-bfloat16 rows that are read and written as float32. Knows no torch.
+Stochastic rounding goes up or down at random, so that the mean is the value itself. A step smaller than half
+the distance to the next bfloat16 is always lost by rounding to nearest; here it is taken with the probability
+of its part of that distance. Source: Gupta et al.: Deep Learning with Limited Numerical Precision (arXiv
+1502.02551), section 3.
 """
 
 from __future__ import annotations
@@ -18,15 +17,17 @@ from numpy.typing import NDArray
 from ...data.hashing import GOLDEN_RATIO, MASK, mix
 
 WORDS_PER_ROW = 1024
-"""Of 64 bits, each for four floats of a row."""
+"""64-bit words of random bits a row, each for four floats."""
 
 
 def rounding_bits(key: int, rows: NDArray[np.int64], dim: int) -> NDArray[np.int32]:
-    """16 random bits for each float, int32 [M, dim] in [0, 65536), from (key, row, float) alone: not from
-    what other rows there are. By the hash of `rows.py`, as its counters.
+    """Return 16 random bits for each float, int32 [M, dim] in [0, 65536).
+
+    A function of (key, row, float) alone, not of the other rows. Uses the hash of `data/hashing.py` over
+    counters.
 
     Args:
-        key: 64 bits, another one for each step.
+        key: 64 bits, different for each step.
         rows: int64 [M], at least 0.
         dim: floats in a row, at most 4096.
     """
@@ -45,11 +46,13 @@ def rounding_bits(key: int, rows: NDArray[np.int64], dim: int) -> NDArray[np.int
 
 
 def round_at_random(values: torch.Tensor, bits: NDArray[np.int32]) -> torch.Tensor:
-    """bfloat16 as int16 [M, dim], of float32 [M, dim], contiguous, which it overwrites.
+    """Return bfloat16 bits, int16 [M, dim], of float32 [M, dim].
 
-    Added to the half of a float that bfloat16 does not have, the bits carry into the other half as often as
-    that half is large; the sign is apart, so negative numbers go the same way. What bfloat16 has stays as it
-    is, infinities included; beyond the largest number it may become infinity.
+    `values` must be contiguous, and is overwritten.
+
+    Added to the lower half of a float, which bfloat16 lacks, the bits carry into the upper half with a
+    probability proportional to the lower half. The sign is separate, so negative numbers are rounded alike.
+    Values of bfloat16 do not change, infinities included; one beyond the largest may become infinity.
     """
     whole = values.view(torch.int32)
     whole += torch.from_numpy(bits)
@@ -58,7 +61,7 @@ def round_at_random(values: torch.Tensor, bits: NDArray[np.int32]) -> torch.Tens
 
 
 class WidenedRows:
-    """The rows of bfloat16 bits, uint16 [rows, dim], as an array of float32 [rows, dim] would show them.
+    """Show bfloat16 bits, uint16 [rows, dim], as an array of float32 [rows, dim].
 
     Reading is exact. Writing rounds to the nearest, ties to even. Owned by whoever owns the bits.
     """
@@ -72,12 +75,12 @@ class WidenedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[rows, dim]."""
+        """Return [rows, dim]."""
         return self.bits.shape
 
     @property
     def nbytes(self) -> int:
-        """Of the float32 that they show: what they take in a file."""
+        """Return the bytes of the float32 values, as in a file."""
         return 2 * self.bits.nbytes
 
     def __len__(self) -> int:
@@ -97,12 +100,12 @@ class WidenedRows:
         return whole.view(np.float32).astype(dtype or np.float32, copy=False)
 
     def copy(self) -> WidenedRows:
-        """In memory of their own, as bfloat16."""
+        """Return a copy in memory of its own, as bfloat16."""
         return WidenedRows(self.bits.copy())
 
 
 def nearest_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The bits of the nearest bfloat16, ties to even; what is no number stays none."""
+    """Return the bits of the nearest bfloat16, ties to even; NaN stays NaN."""
     whole = np.ascontiguousarray(values, np.float32).view(np.uint32)
     # As `c10::detail::round_to_nearest_even` of torch does it.
     rounded = (whole + (np.uint32(0x7FFF) + ((whole >> 16) & np.uint32(1)))) >> 16

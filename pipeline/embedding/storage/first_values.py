@@ -1,12 +1,13 @@
-"""The first value of every embedding row, from (seed, table, row) alone. Knows no torch.
+"""The first value of every embedding row, from (seed, table, row) alone.
 
-Any node can thus make any row: nothing is sent at the start, and the split over nodes changes no value.
+Imports no torch. Any node can make any row: nothing is sent at the start, and the split over nodes changes no
+value.
 
 The hash is SplitMix64's finalizer (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)
 over a counter: for the pair of floats `k // 2` of a row the counter is `row * 2048 + k // 2`, added to a
 64-bit key made of the seed and the table by the same finalizer. The low half of the result gives the even
-float, the high half the odd one, each from its upper 24 bits. Nothing in it hangs on the versions of
-libraries or on `dim`: the golden values in the tests hold for ever.
+float, the high half the odd one, each from its upper 24 bits. Nothing in it depends on the versions
+of libraries or on `dim`: the golden values in the tests hold for ever.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def row_values(
     *,
     out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """First values, uniform in [-scale, scale), of the named rows of one table.
+    """Return first values, uniform in [-scale, scale), of rows of one table.
 
     Args:
         seed: the seed of the run, at least 0.
@@ -72,7 +73,10 @@ def row_values(
 
 
 def mixed_key(*words: int) -> int:
-    """64 well-mixed bits of numbers of at least 0, so that counters of two keys do not run side by side."""
+    """Return 64 well-mixed bits of numbers of at least 0.
+
+    So counters of two keys do not run side by side.
+    """
     key = 0
     for word in words:
         key = mix_one((key + word + 1) * GOLDEN_RATIO & MASK)

@@ -22,25 +22,27 @@ READ_BYTES = 16 << 20
 
 
 class LoadedTables:
-    """All rows, no optimizer state. Nothing changes them, so any thread may call this.
+    """Hold all rows, without optimizer state.
+
+    Nothing changes them, so any thread may call this.
 
     The embeddings of a batch are those that a cluster with the same rows computes: they go through the same
-    router, over a plan of one node. Bit for bit, but for the bags of tables that the cluster had cut, whose
-    sums are added up in another order.
+    router, over a plan of one node. They are equal bit for bit, except for bags of tables that the cluster
+    had split, whose sums are added up in another order.
 
     Args:
         saved: the tables of the checkpoint.
-        tables: those of its job, in the order in which the model gets their embeddings.
+        tables: the tables of its job, in the order of the model's embeddings.
 
     Raises:
-        ResourceError: they do not fit into the memory that is available.
-        CheckpointError: a table is absent, or has other rows or another dim.
+        ResourceError: the tables do not fit into the available memory.
+        CheckpointError: a table is absent, or has a different number of rows or dim.
     """
 
     def __init__(self, saved: SavedTables, tables: Sequence[TableSettings]) -> None:
         for table in tables:
             saved.require(table, state=False)
-        _require_memory(tables)
+        _check_memory(tables)
         self._plan = TablePlan.make(tables, 1)
         self._router = ShardRouter(self._plan)
         self._banks = [
@@ -60,15 +62,18 @@ class LoadedTables:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tables, in the order in which the model gets their embeddings."""
+        """Return the tables' names, in the order of the model's embeddings."""
         return tuple(table.name for table in self._plan.tables)
 
     def table(self, name: str) -> Float32Array:
-        """All rows of a table, float32 [rows, dim], read-only; raises KeyError for an unknown name."""
+        """Return all rows of a table, float32 [rows, dim], read-only.
+
+        Raises KeyError for an unknown name.
+        """
         return self._tables[name]
 
     def lookup(self, name: str, rows: Int32Array) -> Float32Array:
-        """The rows of a table, float32 [..., dim] for integers [...].
+        """Return rows of a table, float32 [..., dim] for integers [...].
 
         Raises KeyError for an unknown name, IndexError for a row that the table does not have.
         """
@@ -80,31 +85,33 @@ class LoadedTables:
     def embeddings(
         self, rows: Int32Array, bag_rows: Int32Array = NO_ROWS, bag_lengths: Int32Array = NO_BAG_LENGTHS
     ) -> list[torch.Tensor]:
-        """For each table float32 [B, dim], bags pooled; the arguments and ValueErrors of
-        `ShardRouter.requests`."""
+        """Return each table's embeddings, float32 [B, dim], bags pooled.
+
+        The arguments and ValueErrors are those of `ShardRouter.requests`.
+        """
         requests = self._router.requests(rows, bag_rows, bag_lengths)
         request = requests[0]
-        answer, taken, written, piece = np.empty(request.floats, np.float32), 0, 0, 0
+        reply, rows_used, floats_written, piece = np.empty(request.floats, np.float32), 0, 0, 0
         for bank, lookup in zip(self._banks, request.banks, strict=True):
             share = lookup.share
-            own = request.rows[taken : taken + share.rows]
-            out = answer[written : written + share.floats].reshape(-1, share.dim)
-            np.take(bank, own[: share.single], axis=0, out=out[: share.single], mode="clip")
+            bank_rows = request.rows[rows_used : rows_used + share.rows]
+            out = reply[floats_written : floats_written + share.floats].reshape(-1, share.dim)
+            np.take(bank, bank_rows[: share.single], axis=0, out=out[: share.single], mode="clip")
             if share.pieces:
                 lengths = request.bag_lengths[piece : piece + share.pieces]
-                sum_bags(torch.from_numpy(bank), own[share.single :], lengths, out[share.single :])
-            taken, written = taken + share.rows, written + share.floats
+                sum_bags(torch.from_numpy(bank), bank_rows[share.single :], lengths, out[share.single :])
+            rows_used, floats_written = rows_used + share.rows, floats_written + share.floats
             piece += share.pieces
         with torch.no_grad():
-            return self._router.assemble(requests, [answer]).embeddings
+            return self._router.assemble(requests, [reply]).embeddings
 
 
-def _require_memory(tables: Sequence[TableSettings]) -> None:
+def _check_memory(tables: Sequence[TableSettings]) -> None:
     needed = sum(table.rows * table.dim * 4 for table in tables)
     available = available_memory_bytes()
     if needed > available:
         raise ResourceError(
             f"the tables need {data_size(needed)} of memory; {data_size(available)} are available",
             where="the embedding tables",
-            remedy="use a machine with more memory, or score in the job, by data.eval_path",
+            remedy="use a machine with more memory, or evaluate in the job with data.eval_path",
         )

@@ -1,7 +1,7 @@
-"""Optimizers of embedding rows. Each sees a distinct row once a push, with the sum of its gradients.
+"""Optimizers of embedding rows.
 
-What a row gets hangs on its own gradients alone, to the bit, and not on what other rows are in the call:
-nodes may share their rows out over threads.
+Each sees a distinct row once a push, with the sum of its gradients. The new value of a row depends on its own
+gradients alone, to the bit, and not on the other rows of the call: nodes may divide their rows over threads.
 """
 
 from __future__ import annotations
@@ -23,20 +23,28 @@ BETA_2: Final = 0.999
 
 
 class RowOptimizer(Protocol):
-    """Turns gradients into steps. A row is used by one thread at a time; different rows may be by several."""
+    """Turn gradients into steps.
+
+    Each row is used by one thread at a time; several threads may use different rows.
+    """
 
     @property
     def state(self) -> dict[str, NDArray[np.float32]]:
-        """The arrays to keep in a checkpoint, by name, each [rows, ...]; views, not copies."""
+        """Return the arrays for a checkpoint, by name, each [rows, ...].
+
+        Views, not copies.
+        """
         ...
 
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
-        """What is to be added to the rows, float32 [M, dim], contiguous; changes the state.
+        """Return what to add to the rows, float32 [M, dim], contiguous.
+
+        Changes the state.
 
         Args:
             rows: int64 [M], distinct.
             gradients: float32 [M, dim], contiguous; overwritten.
-            scale: the learning rate of this step is so many times `lr`.
+            scale: the learning rate of this step is `scale * lr`.
         """
         ...
 
@@ -78,12 +86,12 @@ class RowWiseAdagrad:
 
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
         """See `RowOptimizer.step`."""
-        places, values = rows.numpy(), gradients.numpy()
-        # A matrix product would round a row otherwise in other company; this does not, and is faster.
+        positions, values = rows.numpy(), gradients.numpy()
+        # A matrix product may round a row differently beside other rows; this does not, and is faster.
         sums = np.einsum("ij,ij->i", values, values)
         sums *= np.float32(1.0 / values.shape[1])
-        sums += self._sums.take(places)
-        self._sums.put(places, sums)
+        sums += self._sums.take(positions)
+        self._sums.put(positions, sums)
         factors = torch.from_numpy(sums).sqrt_().add_(EPSILON).reciprocal_().mul_(-self._lr * scale)
         return gradients.mul_(factors[:, None])
 
@@ -105,19 +113,21 @@ class RowAdagrad:
 
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
         """See `RowOptimizer.step`."""
-        places = rows.numpy()
-        squares = torch.from_numpy(self._squares.take(places)).addcmul_(gradients, gradients)
-        self._squares.put(places, squares.numpy())
+        positions = rows.numpy()
+        squares = torch.from_numpy(self._squares.take(positions)).addcmul_(gradients, gradients)
+        self._squares.put(positions, squares.numpy())
         factors = squares.sqrt_().add_(EPSILON).reciprocal_().mul_(-self._lr * scale)
         return gradients.mul_(factors)
 
 
 class LazyAdam:
-    """Adam on the rows that a push has gradients for; the others stay, moments and all.
+    """Adam on the rows that a push has gradients for.
+
+    The other rows stay as they are, with their moments.
 
     `m = 0.9 m + 0.1 g`, `v = 0.999 v + 0.001 g^2`, `w -= lr * (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) +
-    1e-8)`, where `t` counts the row's own steps: a row that comes for the first time late in the job is
-    corrected as one in its first step. `2 dim + 1` numbers of state a row.
+    1e-8)`, where `t` counts the row's own steps: a row that comes first late in the job is corrected
+    as in its first step. `2 dim + 1` numbers of state a row.
 
     Source: Kingma, Ba: Adam (arXiv 1412.6980), algorithm 1; lazy as torch.optim.SparseAdam, whose `t` is of
     the whole table.
@@ -140,14 +150,14 @@ class LazyAdam:
 
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
         """See `RowOptimizer.step`."""
-        places = rows.numpy()
-        steps = torch.from_numpy(self._steps.take(places)).add_(1.0)
-        self._steps.put(places, steps.numpy())
-        means = torch.from_numpy(self._means.take(places)).mul_(BETA_1).add_(gradients, alpha=1.0 - BETA_1)
-        self._means.put(places, means.numpy())
-        squares = torch.from_numpy(self._squares.take(places)).mul_(BETA_2)
+        positions = rows.numpy()
+        steps = torch.from_numpy(self._steps.take(positions)).add_(1.0)
+        self._steps.put(positions, steps.numpy())
+        means = torch.from_numpy(self._means.take(positions)).mul_(BETA_1).add_(gradients, alpha=1.0 - BETA_1)
+        self._means.put(positions, means.numpy())
+        squares = torch.from_numpy(self._squares.take(positions)).mul_(BETA_2)
         squares.addcmul_(gradients, gradients, value=1.0 - BETA_2)
-        self._squares.put(places, squares.numpy())
+        self._squares.put(positions, squares.numpy())
         # 1 - beta^t without the cancellation that a first step would suffer.
         of_means = torch.expm1(steps * log(BETA_1)).neg_()
         of_squares = torch.expm1(steps * log(BETA_2)).neg_()
@@ -164,6 +174,9 @@ OPTIMIZERS: Final[dict[str, Callable[[int, int, float], RowOptimizer]]] = {
 
 
 def make_row_optimizer(name: str, rows: int, dim: int, lr: float) -> RowOptimizer:
-    """A new optimizer for `rows` of `dim` floats. Raises JobFileError for an unknown name."""
+    """Return a new optimizer for `rows` of `dim` floats.
+
+    Raises JobFileError for an unknown name.
+    """
     row_states(name)
     return OPTIMIZERS[name](rows, dim, lr)

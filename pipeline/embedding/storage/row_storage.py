@@ -1,6 +1,6 @@
-"""Memory of a node's rows, or of what is kept beside each, that is read and written by row numbers.
+"""A node's rows in memory: as float32, or as stochastically rounded bfloat16.
 
-How rows lie in a node's memory: as float32, or as bfloat16 that is rounded at random.
+`RowMemory` is the array below both, and below optimizer state; it is read and written by row numbers.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from .bf16_rows import WidenedRows, round_at_random, rounding_bits
 
 Number = TypeVar("Number", bound=np.generic)
 
-LINE_BYTES = 64
-"""Of a line of the cache; a power of 2."""
+CACHE_LINE_BYTES = 64
+"""Bytes of a cache line; a power of 2."""
 
 
 class RowMemory(Generic[Number]):
-    """One array, zero at first, that begins where a line of the cache does: a row as long as a line, as 16
-    floats are, is then in one of them and not in two. Knows no torch.
+    """Hold one array, zero at first, aligned to a cache line.
 
-    A row is used by one thread at a time; different rows may be by several.
+    A row as long as a cache line, as 16 floats are, is then in one line and not in two. Uses no torch.
+
+    Each row is used by one thread at a time; several threads may use different rows.
 
     Args:
         shape: [rows], or [rows, dim].
@@ -39,66 +40,79 @@ class RowMemory(Generic[Number]):
         size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         # numpy's memory, since it asks the kernel for huge pages and torch's does not; zeros that are not
         # written take none of it.
-        space = np.zeros(size_bytes + LINE_BYTES, np.uint8)
-        start = -space.ctypes.data % LINE_BYTES
+        space = np.zeros(size_bytes + CACHE_LINE_BYTES, np.uint8)
+        start = -space.ctypes.data % CACHE_LINE_BYTES
         self.values: NDArray[Number] = space[start : start + size_bytes].view(dtype).reshape(shape)
-        self._whole = _as_whole(self.values)
+        self._whole = _as_row_values(self.values)
 
     def take(self, rows: NDArray[Any], out: NDArray[Number] | None = None) -> NDArray[Number]:
-        """Copies of rows int32 or int64 [N], all in range, repeats allowed: [N, ...], in `out` if it is
-        given, which is C-contiguous."""
+        """Return copies of rows int32 or int64 [N], as [N, ...].
+
+        All rows are in range; repeats are allowed. Written to `out`, C-contiguous, if given.
+        """
         # The rows are in range: "clip" only spares numpy a buffered copy and its own check.
         return np.take(self.values, rows, axis=0, out=out, mode="clip")
 
     def put(self, rows: NDArray[np.int64], values: NDArray[Number]) -> None:
-        """Writes `values`, [M, ...], C-contiguous, to rows int64 [M], all in range, distinct."""
-        np.put(self._whole, rows, _as_whole(values), mode="clip")
+        """Write `values`, [M, ...], to rows int64 [M].
+
+        `values` is C-contiguous; the rows are in range and distinct.
+        """
+        np.put(self._whole, rows, _as_row_values(values), mode="clip")
 
 
-def _as_whole(values: NDArray[Any]) -> NDArray[Any]:
-    """A row as one value of so many bytes, [rows]: numpy then copies it at once."""
+def _as_row_values(values: NDArray[Any]) -> NDArray[Any]:
+    """Return each row as one value of its bytes, [rows].
+
+    numpy then copies a row at once.
+    """
     if values.ndim == 1:
         return values
     return values.view(np.dtype((np.void, values.itemsize * values.shape[1])))[:, 0]
 
 
-LARGEST: Final = torch.finfo(torch.bfloat16).max
+BFLOAT16_MAX: Final = torch.finfo(torch.bfloat16).max
 
 BLOCK_BYTES: Final = 1 << 17
-"""Of rows that are read, added to and written before the next are: these are then still in the second cache,
-and numpy writes a row at once. On 64 MB of rows it takes a quarter less time than `scatter_add_`."""
+"""Bytes of rows that are read, added to and written together: they stay in the second-level cache, and numpy
+writes a row at once. On 64 MB of rows it takes a quarter less time than `scatter_add_`."""
 
 LARGE_BYTES: Final = 1 << 30
-"""Of rows, beyond which `scatter_add_` adds: the time then goes into finding the page of a row, which it does
-once, where reading and writing do it twice. Measured on 64 MB, 166 MB and 6.4 GB."""
+"""Bytes of rows above which `scatter_add_` is used: most time then goes into finding the page of a row, which
+it does once, and reading and writing twice. Measured on 64 MB, 166 MB and 6.4 GB."""
 
 RowArray: TypeAlias = Any
 """float32 [rows, ...], to be read and written by slices of rows: NDArray[np.float32], or for the weights of a
-table of bfloat16 `WidenedRows`. Who knows which it is may use it as such."""
+table of bfloat16 `WidenedRows`."""
 
 
 class RowStorage(Protocol):
-    """Rows by their number. A row is used by one thread at a time; different rows may be by several."""
+    """Rows by their number.
+
+    Each row is used by one thread at a time; several threads may use different rows.
+    """
 
     @property
     def values(self) -> RowArray:
-        """float32 [rows, dim]: the memory itself, zeros at first."""
+        """Return the memory itself, float32 [rows, dim], zeros at first."""
         ...
 
     def take(self, rows: Int32Array, out: Float32Array) -> None:
-        """Copies rows int32 [N], all in range, into `out`, float32 [N, dim], C-contiguous."""
+        """Copy rows int32 [N], all in range, into `out`, float32 [N, dim], C-contiguous."""
         ...
 
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:
-        """Adds steps, float32 [M, dim], contiguous, which it may overwrite, to rows int64 [M], distinct.
+        """Add steps, float32 [M, dim], to rows int64 [M], distinct.
 
-        `key` is 64 bits that decide with the row how it is rounded, where it is.
+        `steps` is contiguous, and may be overwritten.
+
+        `key`, 64 bits, decides with the row how the row is rounded, if it is.
         """
         ...
 
 
 class Float32Rows:
-    """Nothing is rounded."""
+    """Hold rows as float32, without rounding."""
 
     def __init__(self, rows: int, dim: int) -> None:
         self._memory = RowMemory((rows, dim), np.float32)
@@ -115,15 +129,18 @@ class Float32Rows:
         if self.values.nbytes > LARGE_BYTES:
             self._tensor.scatter_add_(0, rows[:, None].expand_as(steps), steps)
             return
-        places, block = rows.numpy(), self._block_rows
-        for start in range(0, len(places), block):
-            some, after = places[start : start + block], steps[start : start + block]
+        positions, block = rows.numpy(), self._block_rows
+        for start in range(0, len(positions), block):
+            some, after = positions[start : start + block], steps[start : start + block]
             after += torch.from_numpy(self._memory.take(some))
             self._memory.put(some, after.numpy())
 
 
 class BFloat16Rows:
-    """Two bytes a float. A sum is made in float32 and rounded at random, see `rounding`."""
+    """Hold rows as bfloat16, two bytes a float.
+
+    A sum is made in float32 and rounded stochastically, see `round_at_random`.
+    """
 
     def __init__(self, rows: int, dim: int) -> None:
         self._memory = RowMemory((rows, dim), np.uint16)
@@ -131,18 +148,18 @@ class BFloat16Rows:
 
     def take(self, rows: Int32Array, out: Float32Array) -> None:
         """See `RowStorage.take`."""
-        torch.from_numpy(out).copy_(self._taken(rows))
+        torch.from_numpy(out).copy_(self._take_bf16(rows))
 
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:
         """See `RowStorage.add`."""
-        places = rows.numpy()
-        steps += self._taken(places).float()
-        # Of what is still larger, and finite, the rounding could make infinity.
-        steps.clamp_(-LARGEST, LARGEST)
-        rounded = round_at_random(steps, rounding_bits(key, places, steps.shape[1]))
-        self._memory.put(places, rounded.numpy().view(np.uint16))
+        positions = rows.numpy()
+        steps += self._take_bf16(positions).float()
+        # Rounding could turn a larger finite value into infinity.
+        steps.clamp_(-BFLOAT16_MAX, BFLOAT16_MAX)
+        rounded = round_at_random(steps, rounding_bits(key, positions, steps.shape[1]))
+        self._memory.put(positions, rounded.numpy().view(np.uint16))
 
-    def _taken(self, rows: NDArray[Any]) -> torch.Tensor:
+    def _take_bf16(self, rows: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(self._memory.take(rows).view(np.int16)).view(torch.bfloat16)
 
 
@@ -150,6 +167,9 @@ STORAGES: Final[dict[str, Any]] = {"float32": Float32Rows, "bfloat16": BFloat16R
 
 
 def make_row_storage(name: str, rows: int, dim: int) -> RowStorage:
-    """Storage for `rows` of `dim` floats, zeros at first. Raises KeyError for an unknown name."""
+    """Return storage for `rows` of `dim` floats, zeros at first.
+
+    Raises KeyError for an unknown name.
+    """
     storage: RowStorage = STORAGES[name](rows, dim)
     return storage

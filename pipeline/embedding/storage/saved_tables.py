@@ -1,4 +1,7 @@
-"""The embedding tables of a checkpoint, read by name, however many nodes wrote them. Knows no torch."""
+"""The embedding tables of a checkpoint, read by name.
+
+It does not matter how many nodes wrote them. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +25,39 @@ _REMEDY: Final = "restore the file, or use another checkpoint"
 
 
 def tensor_name(table: str, array: str) -> str:
-    """The name in a checkpoint of a table's "weights", or of an array of its optimizer's state."""
+    """Return the checkpoint's name of a table's array.
+
+    `array` is "weights" or an array of its optimizer's state.
+    """
     return f"{table}.{array}"
 
 
 def applied_name(node: int) -> str:
-    """The name in a checkpoint of what a node had applied. No table's tensor is called so: it has no dot."""
+    """Return the checkpoint's name of what a node had applied.
+
+    No table's tensor has such a name: it has no dot.
+    """
     return f"applied:{node}"
 
 
 class SavedTables:
-    """Reads the rows and the state of tables out of a checkpoint, those that are asked for only.
+    """Read the requested rows and state of tables from a checkpoint.
+
+    It keeps no file open; several threads may call it.
 
     It keeps no file open; several threads may call it.
 
     Args:
         folder: of the checkpoint.
-        manifest: its manifest; sizes and checksums are those who opened it to check.
+        manifest: its manifest; the caller has checked sizes and checksums.
 
     Raises:
-        CheckpointError: a file is missing, truncated or no safetensors file, or parts of a table are missing.
+        CheckpointError: a file is missing, truncated or no safetensors file, or part of a table is missing.
 
     Attributes:
         names: the tables, sorted.
-        nodes: how many embedding nodes had written them.
-        placement_digest: which rows each of these had, see `TablePlan.placement_digest`.
+        nodes: how many embedding nodes wrote them.
+        placement_digest: which rows each of these nodes had, see `TablePlan.placement_digest`.
     """
 
     def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
@@ -67,29 +78,39 @@ class SavedTables:
                 raise self._error(f"the arrays of table {name} do not fit together", _REMEDY)
 
     def rows(self, name: str) -> int:
-        """Rows of a table. Raises CheckpointError if there is none of that name."""
+        """Return the rows of a table.
+
+        Raises CheckpointError for an unknown table.
+        """
         return self._shape(name)[0]
 
     def dim(self, name: str) -> int:
-        """Floats in a row of a table. Raises CheckpointError if there is none of that name."""
+        """Return the floats in a row of a table.
+
+        Raises CheckpointError for an unknown table.
+        """
         return self._shape(name)[1]
 
     def places(self, name: str) -> list[tuple[int, int, int]]:
-        """Which rows of a table each node had: start, stop, node, in the order of rows. Raises
-        CheckpointError if there is no table of that name."""
+        """Return which rows of a table each node had, as (start, stop, node).
+
+        In the order of rows. Raises CheckpointError for an unknown table.
+        """
         self._shape(name)
         found: list[tuple[int, int, int]] = []
         for file, start, stop in self._reader.places(tensor_name(name, WEIGHTS)):
             node = int(self._reader.metadata[file].get("role", f"{ROLE}--1").removeprefix(f"{ROLE}-"))
             if found and found[-1][1:] == (start, node):
-                # One that was too large for a file.
+                # A range that was too large for one file.
                 found[-1] = (found[-1][0], stop, node)
             else:
                 found.append((start, stop, node))
         return found
 
     def read(self, name: str, start: int, stop: int) -> Float32Array:
-        """Rows [start, stop) of a table, float32 [stop - start, dim], the caller's own.
+        """Return rows [start, stop) of a table, float32 [stop - start, dim].
+
+        The array is the caller's own.
 
         Raises CheckpointError, ValueError if the table has no such rows.
         """
@@ -97,7 +118,9 @@ class SavedTables:
         return self._read(tensor_name(name, WEIGHTS), start, stop)
 
     def read_state(self, name: str, start: int, stop: int) -> dict[str, NDArray[np.float32]]:
-        """The optimizer's state of these rows by name, float32 [stop - start, ...], the caller's own.
+        """Return the optimizer's state of these rows, by name.
+
+        Each float32 [stop - start, ...], the caller's own.
 
         Raises as `read` does.
         """
@@ -106,25 +129,30 @@ class SavedTables:
         return {array: self._read(tensor_name(name, array), start, stop) for array in arrays}
 
     def applied(self, node: int) -> AppliedBatches:
-        """What that node had applied when it wrote its rows. Raises CheckpointError."""
+        """Return what a node had applied when it wrote its rows.
+
+        Raises CheckpointError.
+        """
         return AppliedBatches.from_array(self._reader.read(applied_name(node)))
 
     def require(self, table: TableSettings, *, state: bool = True) -> None:
-        """Raises CheckpointError if the table of that name has not the rows and the dim of `table`, or, with
-        `state`, not the state that its optimizer keeps."""
+        """Raise CheckpointError unless the saved table has the rows and dim of `table`.
+
+        With `state` also unless it has the state that its optimizer stores.
+        """
         rows, dim = self._shape(table.name)
         if rows != table.rows:
             what = f"table {table.name} has {rows:,} rows in the checkpoint and {table.rows:,} in the job"
             raise self._error(what, f"set model.table_rows, or tables.{table.name}.rows, to {rows}")
         if dim != table.dim:
-            what = f"table {table.name} is {dim} floats wide in the checkpoint and {table.dim} in the job"
+            what = f"table {table.name} has dim {dim} in the checkpoint and {table.dim} in the job"
             raise self._error(what, f"set model.embedding_dim, or tables.{table.name}.dim, to {dim}")
         wanted = {s.name: s.shape(rows, dim) for s in row_states(table.optimizer)}
         saved = {name: shape for name, shape in self._arrays[table.name].items() if name != WEIGHTS}
         if state and saved != wanted:
             raise self._error(
                 f"table {table.name} was saved with {', '.join(saved) or 'no optimizer state'}, "
-                f"{table.optimizer} keeps {', '.join(wanted) or 'none'}",
+                f"{table.optimizer} stores {', '.join(wanted) or 'none'}",
                 "use the embedding.optimizer that it was saved with",
             )
 
@@ -137,7 +165,8 @@ class SavedTables:
     def _shape(self, name: str) -> tuple[int, int]:
         if name not in self._arrays:
             raise self._error(
-                f"the checkpoint has no table {name}", f"its tables are {', '.join(self.names) or 'none'}"
+                f"the checkpoint has no table {name}",
+                f"use one of its tables: {', '.join(self.names) or 'none'}",
             )
         rows, dim = self._arrays[name][WEIGHTS]
         return rows, dim

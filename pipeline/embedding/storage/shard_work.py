@@ -1,9 +1,8 @@
-"""The vectors of bags, summed where their rows are.
+"""A checked lookup or push, for one thread or divided over several.
 
-A lookup or a push that was checked, to be done by one thread or shared out over several.
-
-Each of `lanes` threads calls `run` with a lane of its own, and sees to the rows whose number modulo `lanes`
-is its lane: no row is read or written by two. What comes out is the same to the bit, however many they are.
+Each of `threads` threads calls `run` with a number of its own. It processes the rows whose number modulo
+`threads` is its own number, so no row is read or written by two threads. Results are the same to the bit for
+any number of threads. Bags are summed where their rows are.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding_bag
 
-from ...types import Float32Array, Int32Array
+from ...types import Float32Array, IndexArray, Int32Array
 from ..lookup.request import BankShare
-from .bank import Places, RowBank
+from .bank import RowBank
 
 
 def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: Float32Array) -> None:
-    """Sums the rows of each bag, in their order; an empty bag gives zeros.
+    """Sum the rows of each bag, in their order; an empty bag gives zeros.
 
     Args:
         weights: float32 [rows, dim], contiguous.
@@ -46,10 +45,10 @@ def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: 
 
 @dataclass(frozen=True, slots=True)
 class BankPart:
-    """One bank with its part of a request, all of it checked.
+    """Hold one bank with its part of a request, all of it checked.
 
     Attributes:
-        rows: int32 [N]: the single ones, then those of bags.
+        rows: int32 [N]: the single rows, then those of bags.
         lengths: int32 [P, B]: how many rows each bag has.
     """
 
@@ -58,8 +57,8 @@ class BankPart:
     rows: Int32Array
     lengths: Int32Array
 
-    def places(self) -> Places | None:
-        """int64 [N]: which gradient each row gets; None for one each, in order."""
+    def positions(self) -> IndexArray | None:
+        """Return the gradient of each row, int64 [N]; None for one each, in order."""
         if not self.share.pieces:
             return None
         bags = np.repeat(np.arange(self.lengths.size, dtype=np.int64), self.lengths.reshape(-1))
@@ -67,7 +66,7 @@ class BankPart:
 
 
 class LookupWork:
-    """Copies rows into `out`, float32 [floats], and sums those of bags there.
+    """Copy rows into `out`, float32 [floats], and sum those of bags there.
 
     Attributes:
         rows: how many are looked up.
@@ -79,22 +78,24 @@ class LookupWork:
         self._targets: list[tuple[Float32Array, Float32Array]] = []
         flat, at = out.reshape(-1), 0
         for part in parts:
-            own = flat[at : at + part.share.floats].reshape(-1, part.bank.dim)
-            # A bag's rows are in several lanes, and are summed in their order all the same: from here.
+            target = flat[at : at + part.share.floats].reshape(-1, part.bank.dim)
+            # A bag's rows belong to several threads, and are summed in their order: from this copy.
             bag_rows = np.empty((part.share.bag_rows, part.bank.dim), np.float32)
-            self._targets.append((own, bag_rows))
+            self._targets.append((target, bag_rows))
             at += part.share.floats
 
-    def run(self, lane: int, lanes: int) -> None:
-        """The part of one lane."""
+    def run(self, thread: int, threads: int) -> None:
+        """Do the part of one thread."""
         for part, (out, bag_rows) in zip(self._parts, self._targets, strict=True):
             single, bank = part.share.single, part.bank
             for rows, target in ((part.rows[:single], out[:single]), (part.rows[single:], bag_rows)):
                 if len(rows):
-                    bank.lookup(rows, target, None if lanes == 1 else _own(rows, lane, lanes))
+                    bank.lookup(
+                        rows, target, None if threads == 1 else _positions_of_thread(rows, thread, threads)
+                    )
 
     def finish(self) -> None:
-        """To be called by one thread when all lanes have run."""
+        """Sum the bags; called by one thread after all threads ran."""
         for part, (out, bag_rows) in zip(self._parts, self._targets, strict=True):
             if part.share.pieces:
                 every: Int32Array = np.arange(len(bag_rows), dtype=np.int32)
@@ -103,7 +104,7 @@ class LookupWork:
 
 
 class PushWork:
-    """Sums the gradients of each distinct row, in the order given, and lets its optimizer step it once.
+    """Sum the gradients of each distinct row, in order, and step each row once.
 
     Args:
         gradients: float32 [floats], of all parts; not changed.
@@ -117,34 +118,39 @@ class PushWork:
         self._parts = parts
         self._scale = scale
         self._keys = keys
-        self._places = [part.places() for part in parts]
+        self._places = [part.positions() for part in parts]
         self._gradients: list[torch.Tensor] = []
         at = 0
         for part in parts:
-            own = gradients[at : at + part.share.floats]
-            self._gradients.append(own.view(-1, part.bank.dim))
+            target = gradients[at : at + part.share.floats]
+            self._gradients.append(target.view(-1, part.bank.dim))
             at += part.share.floats
 
-    def run(self, lane: int, lanes: int) -> None:
-        """The part of one lane."""
-        for part, gradients, places, key in zip(
+    def run(self, thread: int, threads: int) -> None:
+        """Do the part of one thread."""
+        for part, gradients, positions, key in zip(
             self._parts, self._gradients, self._places, self._keys, strict=True
         ):
             rows = part.rows
-            if lanes > 1:
-                own = _own(rows, lane, lanes)
-                rows, places = rows[own], own if places is None else places[own]
-            part.bank.apply(rows, gradients, places, self._scale, key)
+            if threads > 1:
+                target = _positions_of_thread(rows, thread, threads)
+                rows, positions = rows[target], target if positions is None else positions[target]
+            part.bank.apply(rows, gradients, positions, self._scale, key)
 
     def finish(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: `run` has done all."""
 
 
 ShardWork = LookupWork | PushWork
 
 
-def _own(rows: Int32Array, lane: int, lanes: int) -> Places:
-    """Which of the rows, all of them at least 0, are a lane's: int64, ascending."""
+def _positions_of_thread(rows: Int32Array, thread: int, threads: int) -> IndexArray:
+    """Return the positions of a thread's rows: int64, ascending.
+
+    All rows are at least 0.
+    """
     numbers = rows.view(np.uint32)
-    of_lane = numbers & np.uint32(lanes - 1) if lanes & (lanes - 1) == 0 else numbers % np.uint32(lanes)
-    return np.flatnonzero(of_lane == lane)
+    thread_of_row = (
+        numbers & np.uint32(threads - 1) if threads & (threads - 1) == 0 else numbers % np.uint32(threads)
+    )
+    return np.flatnonzero(thread_of_row == thread)

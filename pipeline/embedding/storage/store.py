@@ -1,4 +1,4 @@
-"""One node's share of all tables: a bank of rows for each width, optimizer and rate."""
+"""One node's share of all tables: a bank of rows for each kind of table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import BatchId, Float32Array, Int32Array
 from ..lookup.request import NO_BAG_LENGTHS, bank_shares, count_floats
-from ..lookup.vectors import Floats, flat_floats
+from ..lookup.vectors import FloatBuffer, flat_floats
 from ..placement.plan import Piece, TablePlan
 from ..placement.ranges import STORAGE_BYTES, WEIGHTS, row_bytes
 from .bank import RowBank
@@ -26,40 +26,40 @@ FIRST_BATCH = BatchId(0, 0, 0, 0)
 
 
 class ShardStore:
-    """The rows of one embedding node.
+    """Hold the rows of one embedding node.
 
-    Each row is read and written by one thread (rule "One writer a row"), so nothing is locked: `lookup` and
-    `apply` belong to the one that owns the store; `lookup_work` and `push_work` may be shared out over
-    several, each of which does all work in one order. These should run torch with one thread: the operations
-    are bound by memory latency and too short to share.
+    Each row is read and written by one thread, so nothing is locked: `lookup` and `apply` are called by the
+    thread that owns the store; `lookup_work` and `push_work` may be divided over several threads, each of
+    which does all work in one order. These threads should run torch with one thread: the operations are bound
+    by memory latency and too short to divide further.
 
     Attributes:
         plan: the split of all tables.
-        node: which node's rows these are.
+        node: the node's number.
         rows: how many, in all banks.
         dims: floats in a row of each bank.
-        bag_pieces: how many tables with bags, or pieces of such, it keeps in each bank.
+        bag_pieces: how many tables with bags, or pieces of such, it holds in each bank.
     """
 
     def __init__(self, plan: TablePlan, node: int, *, seed: int, memory_fraction: float) -> None:
-        """Allocates and initializes the rows; nothing is allocated if they do not fit.
+        """Allocate and initialize the rows; allocate nothing if they do not fit.
 
         Args:
             plan: the split of all tables, with their optimizers and scales.
-            node: which node this is.
+            node: the node's number.
             seed: the seed of the run; with the table and the row, it alone decides the first values.
-            memory_fraction: how much of the memory that is available now may be taken.
+            memory_fraction: the fraction of the memory available now that may be used.
 
         Raises:
             ResourceError: the rows and their state do not fit into memory.
-            JobFileError: no such optimizer.
+            JobFileError: an unknown optimizer.
         """
         self.plan, self.node, self.rows = plan, node, plan.rows_of(node)
         self._seed = seed
         self.dims = tuple(bank.dim for bank in plan.banks)
         bagged = [piece.bank for piece in plan.pieces_of(node) if plan.tables[piece.table].pooling]
         self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
-        _require_memory(plan, node, memory_fraction)
+        _check_memory(plan, node, memory_fraction)
         self._banks = [
             RowBank(node, plan.bank_rows(node, number), bank) for number, bank in enumerate(plan.banks)
         ]
@@ -74,7 +74,7 @@ class ShardStore:
     def floats_of(
         self, rows: int, counts: Sequence[int] = (), bag_lengths: Int32Array = NO_BAG_LENGTHS
     ) -> int:
-        """See `lookup.count_floats`."""
+        """Return how many floats the reply to a request has, see `count_floats`."""
         return count_floats(self.dims, rows, counts, self.bag_pieces, bag_lengths)
 
     def lookup(
@@ -84,7 +84,7 @@ class ShardStore:
         counts: Sequence[int] = (),
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
     ) -> None:
-        """`lookup_work`, done on this thread."""
+        """Do `lookup_work` on this thread."""
         work = self.lookup_work(rows, out, counts, bag_lengths)
         work.run(0, 1)
         work.finish()
@@ -96,16 +96,16 @@ class ShardStore:
         counts: Sequence[int] = (),
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
     ) -> LookupWork:
-        """What copies rows into `out`, and sums those of bags.
+        """Return work that copies rows into `out` and sums those of bags.
 
         Args:
             rows: int32 [N], local to their bank, bank after bank, repeats allowed; see `messages.Lookup`.
             out: float32, C-contiguous, as many as `floats_of` says.
-            counts: how many of the rows are of each bank; () where there is one bank.
-            bag_lengths: int32 [P, B], how many rows each bag has; [0, 0] where this node keeps none.
+            counts: how many of the rows are in each bank; () with one bank.
+            bag_lengths: int32 [P, B], how many rows each bag has; [0, 0] where this node holds none.
 
         Raises:
-            ValueError: a row that this node does not have, or another shape or type; `out` is then untouched.
+            ValueError: a row that this node does not have, or a wrong shape or type; `out` is then unchanged.
         """
         parts = self._parts(rows, counts, bag_lengths)
         floats = sum(part.share.floats for part in parts)
@@ -118,45 +118,47 @@ class ShardStore:
     def apply(
         self,
         rows: Int32Array,
-        gradients: Floats,
+        gradients: FloatBuffer,
         counts: Sequence[int] = (),
         lr_scale: float = 1.0,
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         batch: BatchId = FIRST_BATCH,
     ) -> None:
-        """`push_work`, done on this thread."""
+        """Do `push_work` on this thread."""
         self.push_work(rows, gradients, counts, lr_scale, bag_lengths, batch).run(0, 1)
 
     def push_work(
         self,
         rows: Int32Array,
-        gradients: Floats,
+        gradients: FloatBuffer,
         counts: Sequence[int] = (),
         lr_scale: float = 1.0,
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         batch: BatchId = FIRST_BATCH,
     ) -> PushWork:
-        """What sums the gradients of each distinct row, in the order given, and lets its optimizer step once.
+        """Return work that sums each distinct row's gradients and steps it once.
+
+        Gradients are summed in the order given.
 
         Args:
             rows: as for `lookup_work`.
-            gradients: float32, C-contiguous, as many as `floats_of` says; not changed. That of a bag's sum is
+            gradients: float32, C-contiguous, as many as `floats_of` says; not changed. A bag gradient is
                 that of each of its rows.
             counts: as for `lookup_work`.
-            lr_scale: how many times its learning rate each optimizer takes, at least 0.
+            lr_scale: the factor on each optimizer's learning rate, at least 0.
             bag_lengths: as for `lookup_work`.
-            batch: whose gradients these are; with the seed of the run, the node and the row it decides how
+            batch: the batch of the gradients; with the seed of the run, the node and the row it decides how
                 rows of bfloat16 are rounded.
 
         Raises:
-            ValueError: a row that this node does not have, another shape or type, a scale that is none,
-                gradients whose squares do not add up to a finite number; nothing is then changed.
+            ValueError: a row that this node does not have, a wrong shape or type, a negative lr_scale
+                or one not finite, gradients whose squares have no finite sum; nothing then changes.
         """
         parts = self._parts(rows, counts, bag_lengths)
         values = flat_floats(gradients, sum(part.share.floats for part in parts), "gradients")
         if not (math.isfinite(lr_scale) and lr_scale >= 0):
             raise ValueError(f"lr_scale must be a number of at least 0, not {lr_scale}")
-        # Of squares, for optimizers keep those: 1e20 is finite and its square is not. One pass.
+        # Squares, because optimizers store those: 1e20 is finite and its square is not. One pass.
         if not math.isfinite(values.dot(values)):
             raise ValueError("gradients must be finite: there is a NaN, or an infinite or enormous number")
         words = (self._seed, self.node, batch.epoch, batch.span, batch.number, batch.seed)
@@ -164,18 +166,20 @@ class ShardStore:
         return PushWork(parts, values, lr_scale, keys)
 
     def _parts(self, rows: Int32Array, counts: Sequence[int], bag_lengths: Int32Array) -> list[BankPart]:
-        """Each bank with its part of a request, all of it checked."""
+        """Return each bank with its part of a request, all of it checked."""
         shares = bank_shares(self.dims, len(rows), counts, self.bag_pieces, bag_lengths)
         parts, at, piece = [], 0, 0
         for bank, share in zip(self._banks, shares, strict=True):
-            own = rows[at : at + share.rows]
-            bank.require(own)
-            parts.append(BankPart(bank, share, own, bag_lengths[piece : piece + share.pieces]))
+            bank_rows = rows[at : at + share.rows]
+            bank.check_rows(bank_rows)
+            parts.append(BankPart(bank, share, bank_rows, bag_lengths[piece : piece + share.pieces]))
             at, piece = at + share.rows, piece + share.pieces
         return parts
 
     def pieces(self) -> Iterator[tuple[Piece, dict[str, RowArray]]]:
-        """For checkpoints: each piece with its rows and their optimizer's state by name, [len(piece), ...].
+        """Yield each piece with its rows and their state by name, for checkpoints.
+
+        Arrays are [len(piece), ...].
 
         These are the store's own memory, not copies: only the owning thread may use them, before it applies
         anything more.
@@ -185,25 +189,27 @@ class ShardStore:
             yield piece, {n: a[piece.offset : piece.offset + len(piece)] for n, a in arrays.items()}
 
     def restore(self, saved: SavedTables) -> list[str]:
-        """Takes rows and optimizer state from a checkpoint, table by table by name; all are checked first.
+        """Load rows and optimizer state from a checkpoint, table by table, by name.
+
+        All tables are checked first.
 
         Returns:
-            The tables with rows here that the checkpoint does not have; they keep their first values.
+            The tables with rows on this node that the checkpoint lacks; their rows keep their first values.
 
         Raises:
-            CheckpointError: a table has other rows, another dim or optimizer, or a file cannot be read; in
-                the last case some rows may be changed.
+            CheckpointError: a table has other rows, another dim or optimizer, or a file cannot be read;
+                in the last case some rows may have changed.
         """
         absent = []
-        known = []
+        present = []
         for piece, arrays in self.pieces():
             table = self.plan.tables[piece.table]
             if table.name in saved.names:
                 saved.require(table)
-                known.append((table.name, piece, arrays))
+                present.append((table.name, piece, arrays))
             else:
                 absent.append(table.name)
-        for name, piece, arrays in known:
+        for name, piece, arrays in present:
             for start in range(0, len(piece), FILL_ROWS):
                 stop = min(start + FILL_ROWS, len(piece))
                 first, last = piece.start + start, piece.start + stop
@@ -213,7 +219,7 @@ class ShardStore:
         return absent
 
 
-def _require_memory(plan: TablePlan, node: int, fraction: float) -> None:
+def _check_memory(plan: TablePlan, node: int, fraction: float) -> None:
     pieces = [(plan.tables[piece.table], len(piece)) for piece in plan.pieces_of(node)]
     rows = sum(count for _, count in pieces)
     needed = sum(count * row_bytes(table.optimizer, table.dim, table.storage) for table, count in pieces)
@@ -221,8 +227,8 @@ def _require_memory(plan: TablePlan, node: int, fraction: float) -> None:
     available = available_memory_bytes()
     allowed = int(available * fraction)
     if needed > allowed:
-        widths = _from_to({table.dim for table, _ in pieces})
-        sizes = _from_to({STORAGE_BYTES[table.storage] for table, _ in pieces})
+        widths = _describe_range({table.dim for table, _ in pieces})
+        sizes = _describe_range({STORAGE_BYTES[table.storage] for table, _ in pieces})
         wide = any(table.storage == "float32" for table, _ in pieces)
         narrower = 'set embedding.storage = "bfloat16", ' if wide else ""
         raise ResourceError(
@@ -236,5 +242,5 @@ def _require_memory(plan: TablePlan, node: int, fraction: float) -> None:
         )
 
 
-def _from_to(numbers: set[int]) -> str:
+def _describe_range(numbers: set[int]) -> str:
     return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"

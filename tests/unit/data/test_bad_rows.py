@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.pipeline.data.bad_rows import KEPT, BadRow, BadRows, printable
+from shadowsync.pipeline.data.bad_rows import SAMPLES_KEPT, BadRow, BadRows, printable
 from shadowsync.pipeline.errors import DataError
 
 
@@ -18,8 +18,8 @@ def test_the_first_are_kept_and_all_are_counted() -> None:
     for number in range(20):
         bad_rows.add("a.tsv", lambda number=number: line(number), "why", b"text")  # type: ignore[misc]
     assert bad_rows.count == 20
-    assert bad_rows.first == [BadRow("a.tsv", number, "why", "text") for number in range(KEPT)]
-    assert asked == list(range(KEPT)), "a line number that nobody sees was looked up"
+    assert bad_rows.first == [BadRow("a.tsv", number, "why", "text") for number in range(SAMPLES_KEPT)]
+    assert asked == list(range(SAMPLES_KEPT)), "a line number that nobody sees was looked up"
 
 
 def test_past_the_limit_it_stops_and_says_all_that_helps() -> None:

@@ -12,7 +12,7 @@ import pytest
 from shadowsync.pipeline.data import criteo_tsv, cutter
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
-from shadowsync.pipeline.data.cutter import examples_of
+from shadowsync.pipeline.data.cutter import read_examples
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.data.spans import Span, plan_spans
 from shadowsync.pipeline.errors import DataError
@@ -68,7 +68,7 @@ def test_cut_and_windows(
     assert [one.id for one in batches] == [BatchId(3, 0, number, 9) for number in range(count)]
     assert [len(one) for one in batches] == [batch] * (count - 1) + [1000 - batch * (count - 1)]
     got = _keys(_examples(batches))
-    want = _keys(Examples.join(list(examples_of(span, "criteo_tsv", shape, BadRows(0)))))
+    want = _keys(Examples.join(list(read_examples(span, "criteo_tsv", shape, BadRows(0)))))
     if not window:
         assert got == want
         return
@@ -119,7 +119,9 @@ def test_spans_are_cut_each_on_its_own(log: Path, shape: FeatureShape, cut: Cut)
     whole = _keys(
         Examples.join(
             list(
-                examples_of(plan_spans([str(log)], "criteo_tsv", 1 << 30)[0], "criteo_tsv", shape, BadRows(0))
+                read_examples(
+                    plan_spans([str(log)], "criteo_tsv", 1 << 30)[0], "criteo_tsv", shape, BadRows(0)
+                )
             )
         )
     )

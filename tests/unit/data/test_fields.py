@@ -13,12 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.fields import (
     TextRules,
-    bags,
     equals_any,
-    hashes,
-    moments,
-    numbers,
+    hash_bags,
+    hash_ids,
     parse_number,
+    parse_number_column,
+    parse_times,
 )
 from shadowsync.pipeline.data.hashing import column_number, hash_bytes, hash_integers, table_rows_of
 
@@ -30,7 +30,7 @@ RULES = TextRules(("", "?"), strip=True)
 @example(["0.1", "123456789.25", "1e22"])
 def test_a_number_is_the_same_whatever_is_beside_it(texts: list[str]) -> None:
     """Arrow reads a column at once where it can; the values must not tell."""
-    found = numbers(pa.array(texts))
+    found = parse_number_column(pa.array(texts))
     want = [parse_number(text.encode()) for text in texts]
     np.testing.assert_array_equal(found, want)
 
@@ -40,21 +40,21 @@ def test_missing_texts_and_blanks() -> None:
     clean = RULES.clean(column)
     assert clean.to_pylist() == ["1", None, None, None, "x?", "2"]
     assert TextRules(("NA",)).clean(pa.array(["", "NA", " NA"])).to_pylist() == ["", None, " NA"]
-    assert numbers(RULES.clean(pa.array(["3", "?", "x"]))).tolist()[:2] == [3.0, 0.0]
+    assert parse_number_column(RULES.clean(pa.array(["3", "?", "x"]))).tolist()[:2] == [3.0, 0.0]
     # An empty field that does not count as missing is no number.
-    assert math.isnan(numbers(pa.array([""])).item())
+    assert math.isnan(parse_number_column(pa.array([""])).item())
 
 
 def test_bytes_that_are_no_text() -> None:
     raw = pa.array([b"\xff", b"?", b" a"], pa.binary())
     clean = RULES.clean(raw)
-    assert hashes(clean, 3).tolist() == [hash_bytes(3, value) for value in (b"\xff", b"", b"a")]
+    assert hash_ids(clean, 3).tolist() == [hash_bytes(3, value) for value in (b"\xff", b"", b"a")]
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.bool_()])
 def test_typed_numbers(kind: pa.DataType) -> None:
-    assert numbers(pa.array([1, None, 0]).cast(kind)).tolist() == [1.0, 0.0, 0.0]
-    assert np.isnan(numbers(pa.array([math.inf, math.nan]))).all()
+    assert parse_number_column(pa.array([1, None, 0]).cast(kind)).tolist() == [1.0, 0.0, 0.0]
+    assert np.isnan(parse_number_column(pa.array([math.inf, math.nan]))).all()
 
 
 AT = datetime(2026, 3, 31, 12, 30, tzinfo=UTC)
@@ -73,7 +73,7 @@ AT = datetime(2026, 3, 31, 12, 30, tzinfo=UTC)
     ],
 )
 def test_moments(values: list[Any], seconds: list[float]) -> None:
-    np.testing.assert_array_equal(moments(RULES.clean(pa.array(values))), seconds)
+    np.testing.assert_array_equal(parse_times(RULES.clean(pa.array(values))), seconds)
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Vienna"])
@@ -81,17 +81,17 @@ def test_moments(values: list[Any], seconds: list[float]) -> None:
 def test_moments_of_every_unit(unit: str, per_second: int, zone: str | None) -> None:
     at = 1_767_225_600
     column = pa.array([at * per_second + per_second // 4, None, 0]).cast(pa.timestamp(unit, zone))
-    np.testing.assert_array_equal(moments(column), [at + (0.0 if unit == "s" else 0.25), np.nan, 0.0])
+    np.testing.assert_array_equal(parse_times(column), [at + (0.0 if unit == "s" else 0.25), np.nan, 0.0])
 
 
 def test_nanoseconds_are_cut_to_what_texts_have() -> None:
     """As pandas writes them; and a time that microseconds cannot hold is one like any other."""
-    (found,) = moments(pa.array([1_767_225_600_123_456_789], pa.timestamp("ns")))
-    assert found == moments(pa.array(["2026-01-01T00:00:00.123456"])).item()
-    assert found != moments(pa.array(["2026-01-01T00:00:00.123457"])).item(), "the control"
-    assert moments(pa.array([-1], pa.timestamp("ns"))).item() == -1e-6
-    assert moments(pa.array([10**14], pa.timestamp("s"))).item() == 1e14
-    assert moments(pa.array([86_400_000], pa.date64())).item() == 86_400.0
+    (found,) = parse_times(pa.array([1_767_225_600_123_456_789], pa.timestamp("ns")))
+    assert found == parse_times(pa.array(["2026-01-01T00:00:00.123456"])).item()
+    assert found != parse_times(pa.array(["2026-01-01T00:00:00.123457"])).item(), "the control"
+    assert parse_times(pa.array([-1], pa.timestamp("ns"))).item() == -1e-6
+    assert parse_times(pa.array([10**14], pa.timestamp("s"))).item() == 1e14
+    assert parse_times(pa.array([86_400_000], pa.date64())).item() == 86_400.0
 
 
 def test_column_numbers_stay_when_columns_are_added() -> None:
@@ -103,7 +103,7 @@ def test_column_numbers_stay_when_columns_are_added() -> None:
 
 
 def _bags(column: pa.Array, max_ids: int = 100) -> tuple[list[int], list[int]]:
-    found, lengths = bags(RULES.clean(column), RULES, delimiter="|", max_ids=max_ids, number=9)
+    found, lengths = hash_bags(RULES.clean(column), RULES, delimiter="|", max_ids=max_ids, number=9)
     assert found.dtype == np.uint64
     assert lengths.dtype == np.int32
     rows = table_rows_of(found[None], (1000,)).reshape(-1)
@@ -150,5 +150,5 @@ def test_missing_texts_of_a_slice_are_null_and_no_others() -> None:
         clean = TextRules(("", "?")).clean(column.slice(1, 6))
         assert clean.to_pylist() == ["1", None, None, None, "2", None]
         assert clean.null_count == 4
-        assert numbers(clean).tolist() == [1.0, 0.0, 0.0, 0.0, 2.0, 0.0]
-        assert hashes(clean, 3).tolist() == [hash_bytes(3, t) for t in (b"1", b"", b"", b"", b"2", b"")]
+        assert parse_number_column(clean).tolist() == [1.0, 0.0, 0.0, 0.0, 2.0, 0.0]
+        assert hash_ids(clean, 3).tolist() == [hash_bytes(3, t) for t in (b"1", b"", b"", b"", b"2", b"")]

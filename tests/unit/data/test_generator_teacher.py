@@ -19,7 +19,13 @@ from shadowsync.pipeline.data.generator.columns import (
     ranks_of_ids,
 )
 from shadowsync.pipeline.data.generator.generator import draw_rows
-from shadowsync.pipeline.data.generator.teacher import EXPECTED_NE, LATENT_DIM, MEAN_LABEL, Teacher, entropy
+from shadowsync.pipeline.data.generator.teacher import (
+    EXPECTED_NE,
+    LATENT_DIM,
+    MEAN_LABEL,
+    Teacher,
+    expected_logloss,
+)
 
 Float64Array = NDArray[np.float64]
 SEED, TRAIN, EVAL = 5, 8 * BLOCK_EXAMPLES, 4 * BLOCK_EXAMPLES
@@ -93,7 +99,7 @@ def test_a_linear_model_that_knows_the_latent_values_loses(sample: Sample) -> No
     features, (left, right) = linear_features(sample.rows)
     labels = sample.labels[TRAIN:]
     ideal = losses(sample.chances[TRAIN:], labels)
-    mean = entropy(np.array(labels.mean()))
+    mean = expected_logloss(np.array(labels.mean()))
     linear = losses(fitted(features, sample.labels)[TRAIN:], labels)
     # A ratio of means: its error is that of linear - (1 - 0.6) * mean - 0.6 * ideal, row by row.
     excess = linear - 0.4 * losses(np.full(EVAL, labels.mean()), labels) - 0.6 * ideal
@@ -108,7 +114,7 @@ def test_a_linear_model_that_knows_the_latent_values_loses(sample: Sample) -> No
 def test_noise_and_mean_hold_for_any_seed(seed: int) -> None:
     rows = draw_block(seed, "eval", 3)
     chances = Teacher(seed).probabilities(rows.counts, rows.ranks)
-    expected_ne = entropy(chances).mean() / entropy(np.array(MEAN_LABEL))
+    expected_ne = expected_logloss(chances).mean() / expected_logloss(np.array(MEAN_LABEL))
     assert expected_ne == pytest.approx(EXPECTED_NE, abs=0.02)
     assert chances.mean() == pytest.approx(MEAN_LABEL, abs=0.01)
     assert chances.min() > 0

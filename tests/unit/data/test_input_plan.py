@@ -20,7 +20,7 @@ from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.span import Span
-from shadowsync.pipeline.data.split import drawn
+from shadowsync.pipeline.data.split import drawn_rows
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import InputPlan, cut_rows, plan_input
@@ -144,12 +144,12 @@ def test_drawn_parts_share_no_row_and_leave_none_out(
         test = 0.1
     split = SplitSection(by="fraction", validation=validation, test=test, seed=seed)
     masks = [
-        drawn(Span(3, "/a/b.csv", "bytes", start, start + 9, part), first_row, count, split)
+        drawn_rows(Span(3, "/a/b.csv", "bytes", start, start + 9, part), first_row, count, split)
         for part in ("train", "validation", "test")
     ]
     assert (np.sum(masks, axis=0) == 1).all()
     # Nor does a row's part depend on how many are asked for at once, or on where the file lies.
-    again = drawn(
+    again = drawn_rows(
         Span(0, "/c/b.csv", "bytes", start, start + 9, "train"), first_row + 1, max(count - 1, 0), split
     )
     np.testing.assert_array_equal(again, masks[0][1:])

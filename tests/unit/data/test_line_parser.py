@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.hashing import PADDING_BYTES
-from shadowsync.pipeline.data.text import LineBlock, LineParser, Parsed
+from shadowsync.pipeline.data.text import LineBlock, LineParser, ParsedLines
 
 NAMES = ["a", "b", "c"]
 
@@ -19,11 +19,11 @@ def _block(text: bytes) -> LineBlock:
     return LineBlock(np.frombuffer(text + bytes(PADDING_BYTES), np.uint8), len(text))
 
 
-def _parse(text: bytes, delimiter: str = ",", quote: str = '"') -> Parsed:
+def _parse(text: bytes, delimiter: str = ",", quote: str = '"') -> ParsedLines:
     return LineParser(NAMES, NAMES, delimiter, quote).parse(_block(text))
 
 
-def _rows(parsed: Parsed) -> list[tuple[str, ...]]:
+def _rows(parsed: ParsedLines) -> list[tuple[str, ...]]:
     return list(zip(*(column.to_pylist() for column in parsed.columns.values()), strict=True))
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.criteo_tsv import read_tsv
-from shadowsync.pipeline.data.fields import hashes
+from shadowsync.pipeline.data.fields import hash_ids
 from shadowsync.pipeline.data.hashing import hash_bytes
 from shadowsync.pipeline.data.parquet import read_parquet
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
@@ -129,8 +129,8 @@ def test_strings_anywhere_in_their_buffers() -> None:
     column = pa.StringArray.from_buffers(4, offsets, pa.py_buffer(b"aabbbccccd"), valid)
     assert column.to_pylist() == ["aa", "bbb", None, "d"]
     want = [hash_bytes(4, value) for value in (b"aa", b"bbb", b"", b"d")]
-    assert hashes(column, 4).tolist() == want
-    assert hashes(column.slice(1, 2), 4).tolist() == want[1:3]
+    assert hash_ids(column, 4).tolist() == want
+    assert hash_ids(column.slice(1, 2), 4).tolist() == want[1:3]
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, None])

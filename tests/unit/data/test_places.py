@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.paths import is_url, matching, suffix_of
+from shadowsync.pipeline.data.paths import is_url, match_files, suffix_of
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
@@ -116,9 +116,9 @@ def test_parquet_by_http(local: Examples, tmp_path: Path) -> None:
 
 def test_patterns_by_http() -> None:
     with http_files({"a.csv": b"", "b.csv": b"", "c.txt": b""}, ranges=True) as url:
-        assert matching([f"{url}/*.csv"]) == [f"{url}/a.csv", f"{url}/b.csv"]
+        assert match_files([f"{url}/*.csv"]) == [f"{url}/a.csv", f"{url}/b.csv"]
         with pytest.raises(DataError, match=r"/none\.csv: matches no file; check the path"):
-            matching([f"{url}/none.csv"])
+            match_files([f"{url}/none.csv"])
 
 
 def test_a_server_that_goes_away_is_told() -> None:
@@ -137,25 +137,25 @@ def test_names() -> None:
 
 def test_file_urls_are_paths(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x")
-    assert matching([f"file://{tmp_path}/*.csv"]) == [f"{tmp_path}/a.csv"]
+    assert match_files([f"file://{tmp_path}/*.csv"]) == [f"{tmp_path}/a.csv"]
 
 
 def test_patterns_in_memory(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe("/in/b.csv", b"x")
     memory.pipe("/in/a.csv", b"x")
-    assert matching(["memory://in/*.csv", "memory:///in/a.csv"]) == [
+    assert match_files(["memory://in/*.csv", "memory:///in/a.csv"]) == [
         "memory:///in/a.csv",
         "memory:///in/b.csv",
     ]
     for pattern in ("memory://in/c*", "memory://none.csv"):
         with pytest.raises(DataError, match=r"matches no file; check the path or pattern"):
-            matching([pattern])
+            match_files([pattern])
     with pytest.raises(DataError, match=r"is a folder; name its files"):
-        matching(["memory://in"])
+        match_files(["memory://in"])
 
 
 def test_a_file_system_that_there_is_not() -> None:
     with pytest.raises(
         DataError, match=r"nosuch://a: its file system cannot be used \(.*nosuch.*\); install the"
     ):
-        matching(["nosuch://a"])
+        match_files(["nosuch://a"])

@@ -78,7 +78,7 @@ def test_an_empty_set_is_an_empty_array() -> None:
     ],
 )
 def test_an_array_that_is_no_set_is_refused(records: list[list[int]]) -> None:
-    with pytest.raises(CheckpointError, match="no ascending ranges"):
+    with pytest.raises(CheckpointError, match="not ascending ranges"):
         AppliedBatches.from_array(np.array(records, np.int64))
 
 

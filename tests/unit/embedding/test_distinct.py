@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.pipeline.embedding.lookup.request import Distinct
+from shadowsync.pipeline.embedding.lookup.request import DistinctRows
 
 
 @given(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 9), max_size=60))
 def test_every_place_is_known_and_every_row_is_there_once(drawn: list[int]) -> None:
     rows = np.array(drawn, np.int32)
-    got = Distinct.of(rows)
+    got = DistinctRows.of(rows)
     assert got.rows.tolist() == sorted(set(drawn))
     assert got.rows[got.which].tolist() == drawn
     ends = [*got.begins[1:], len(rows)]
@@ -27,6 +27,6 @@ def test_tables_that_are_sorted_one_by_one_give_the_same(tables: int, batch: int
     draw = np.random.default_rng(tables + rest)
     block = draw.integers(0, 20, (tables, batch)) + 100 * np.arange(tables)[:, None]
     rows = np.concatenate([block.reshape(-1), draw.integers(1000, 1020, rest)]).astype(np.int32)
-    got, wanted = Distinct.of(rows, tables, batch), Distinct.of(rows)
-    for name in Distinct.__slots__:
+    got, wanted = DistinctRows.of(rows, tables, batch), DistinctRows.of(rows)
+    for name in DistinctRows.__slots__:
         np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name))

@@ -82,7 +82,7 @@ def test_rows_are_looked_up_by_the_name_of_their_table(cluster: EmbeddingCluster
 
 
 def test_tables_of_another_shape_are_refused(saved: SavedTables) -> None:
-    with pytest.raises(CheckpointError, match="table wide is 7 floats wide"):
+    with pytest.raises(CheckpointError, match="table wide has dim 7"):
         LoadedTables(saved, (*TABLES[:2], make_table("wide", 30, 8)))
     with pytest.raises(CheckpointError, match="no table two"):
         LoadedTables(saved, (make_table("two", 40, 4),))

@@ -66,8 +66,8 @@ def test_what_differs_is_said_of_the_first_table() -> None:
     held = [[piece.table, piece.start, piece.stop] for piece in PLAN.pieces_of(1)]
     assert PLAN.difference(1, held) == ""
     other = [[t, start, stop + (t == 0)] for t, start, stop in held]
-    said = "it has rows 220 to 590 of table C1, and the plan gives it rows 220 to 589"
+    said = "it has rows 220 to 590 of table C1, and by the plan rows 220 to 589"
     assert PLAN.difference(1, other) == said
-    missing = "it has no rows of table C1, and the plan gives it rows 220 to 589"
+    missing = "it has no rows of table C1, and by the plan rows 220 to 589"
     assert PLAN.difference(1, held[:1]) == missing
     assert "number 8" in PLAN.difference(1, [*held, [8, 0, 1]])

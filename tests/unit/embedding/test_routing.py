@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
-from shadowsync.pipeline.embedding.lookup.vectors import Floats
+from shadowsync.pipeline.embedding.lookup.vectors import FloatBuffer
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.tests.support.embedding_cluster import DrawnRows, EmbeddingCluster, PlainTables, draw_rows
 from shadowsync.tests.support.tables import make_table, make_tables
@@ -254,7 +254,7 @@ def test_answers_of_every_kind_give_the_same() -> None:
     cluster = EmbeddingCluster(tables, 2)
     requests, answers = cluster.ask(draw_rows(tables, BATCH, 2))
     wanted = cluster.router.assemble(requests, answers).embeddings
-    kinds: list[Sequence[Floats]] = [
+    kinds: list[Sequence[FloatBuffer]] = [
         [torch.from_numpy(answer) for answer in answers],
         [memoryview(bytearray(answer.tobytes())) for answer in answers],
         [answer.tobytes() for answer in answers],
@@ -314,7 +314,7 @@ def test_a_row_that_its_table_does_not_have_is_refused(table: int, row: int) -> 
     router = ShardRouter(TablePlan.make(make_tables([5, 700, 40], DIM), 2))
     rows = np.zeros((3, BATCH), np.int32)
     rows[table, 3] = row
-    with pytest.raises(ValueError, match=f"a row of table {table} is not one of its"):
+    with pytest.raises(ValueError, match=f"a row of table {table} is outside of its"):
         router.requests(rows)
 
 
@@ -325,7 +325,7 @@ def test_another_shape_or_type_is_refused() -> None:
         with pytest.raises(ValueError, match=r"rows must be C-contiguous int32 \[3, B\]"):
             cluster.router.requests(rows)  # type: ignore[arg-type]
     requests, answers = cluster.ask(draw_rows(tables, BATCH, 0))
-    with pytest.raises(ValueError, match="1 answers to 2 requests"):
+    with pytest.raises(ValueError, match="1 replies to 2 requests"):
         cluster.router.assemble(requests, answers[:1])
     for wrong in (
         answers[1][1:],
@@ -333,7 +333,7 @@ def test_another_shape_or_type_is_refused() -> None:
         answers[1].tobytes()[4:],
         torch.ones(1, DIM),
     ):
-        with pytest.raises(ValueError, match="the answer of embedding node 1: "):
+        with pytest.raises(ValueError, match="the reply of embedding node 1: "):
             cluster.router.assemble(requests, [answers[0], wrong])  # type: ignore[list-item]
 
 
@@ -345,8 +345,8 @@ def test_another_shape_or_type_is_refused() -> None:
         ([1, 2], [[3, 0], [-1, 0]], "none below 0"),
         ([1, 2], [[1, 0], [0, 0]], r"bag_rows must be int32 \[1\], the sum"),
         ([1, 2], [[1, 1], [1, 0]], r"bag_rows must be int32 \[3\], the sum"),
-        ([1, 9], [[1, 0], [1, 0]], "a row of table 2 is not one of its 9"),
-        ([-1, 8], [[1, 0], [1, 0]], "a row of table 0 is not one of its 20"),
+        ([1, 9], [[1, 0], [1, 0]], "a row of table 2 is outside of its 9"),
+        ([-1, 8], [[1, 0], [1, 0]], "a row of table 0 is outside of its 20"),
     ],
 )
 def test_bags_that_do_not_fit_are_refused(bag_rows: list[int], lengths: list[list[int]], why: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.embedding.storage import row_storage as row_storage_module
 from shadowsync.pipeline.embedding.storage.optimizers import OPTIMIZERS, make_row_optimizer
-from shadowsync.pipeline.embedding.storage.row_storage import LINE_BYTES, Float32Rows, RowMemory
+from shadowsync.pipeline.embedding.storage.row_storage import CACHE_LINE_BYTES, Float32Rows, RowMemory
 
 SHAPES = [(70,), (70, 1), (70, 5), (70, 16)]
 
@@ -44,14 +44,14 @@ def test_what_is_put_is_taken_and_the_rest_stays(shape: tuple[int, ...], dtype: 
 @pytest.mark.parametrize("rows", [1, 1000, 100_000])
 def test_rows_as_long_as_a_line_of_the_cache_are_in_one_each(rows: int) -> None:
     kept = [RowMemory((rows, 16), np.float32) for _ in range(5)]
-    assert [memory.values.ctypes.data % LINE_BYTES for memory in kept] == [0] * 5
+    assert [memory.values.ctypes.data % CACHE_LINE_BYTES for memory in kept] == [0] * 5
     assert all(memory.values.flags.c_contiguous and memory.values.flags.aligned for memory in kept)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_weights_and_state_lie_so(name: str) -> None:
     arrays = make_row_optimizer(name, 500, 16, 0.1).state | {"weights": Float32Rows(500, 16).values}
-    assert all(values.ctypes.data % LINE_BYTES == 0 for values in arrays.values())
+    assert all(values.ctypes.data % CACHE_LINE_BYTES == 0 for values in arrays.values())
 
 
 @pytest.mark.parametrize("block_rows", [1, 7, 64, 10_000])

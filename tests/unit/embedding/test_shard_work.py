@@ -121,7 +121,7 @@ def test_each_row_is_used_by_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("lanes", [2, 3, 5, 8])
 def test_the_lanes_share_out_every_place_once(lanes: int) -> None:
     rows = np.random.default_rng(1).integers(0, 2**31 - 1, 500).astype(np.int32)
-    own = [shard_work_module._own(rows, lane, lanes) for lane in range(lanes)]
+    own = [shard_work_module._positions_of_thread(rows, lane, lanes) for lane in range(lanes)]
     np.testing.assert_array_equal(np.sort(np.concatenate(own)), np.arange(500))
     for lane, places in enumerate(own):
         assert (rows[places] % lanes == lane).all()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.placement.ranges import Range, fault_of, row_bytes
+from shadowsync.pipeline.embedding.placement.ranges import Range, find_split_fault, row_bytes
 from shadowsync.pipeline.embedding.placement.split_by_cost import (
     LEVEL_SLACK,
     TableLoad,
@@ -70,11 +70,11 @@ def test_every_row_has_one_node_that_has_room_and_is_not_overloaded(
 ) -> None:
     tables, loads = [table for table, _ in found], [load for _, load in found]
     if sum(table.rows for table in tables) < nodes:
-        with pytest.raises(JobFileError, match="nodes for"):
+        with pytest.raises(JobFileError, match="nodes are more than"):
             split_by_cost(tables, loads, nodes)
         return
     ranges = split_by_cost(tables, loads, nodes)
-    assert fault_of(tables, nodes, ranges) == ""
+    assert find_split_fault(tables, nodes, ranges) == ""
     assert len(ranges) <= len(tables) + 2 * (nodes - 1)
     held, limit = bytes_of(ranges, tables, nodes), bytes_limit(tables, nodes)
     assert max(held) <= limit
@@ -142,7 +142,7 @@ def test_many_tables_few_rows_and_no_load_at_all() -> None:
     few = make_tables([1, 1, 2], 4)
     idle = [TableLoad.even(table.rows, 0) for table in few]
     ranges = split_by_cost(few, idle, 4)
-    assert fault_of(few, 4, ranges) == ""
+    assert find_split_fault(few, 4, ranges) == ""
 
 
 def test_reach_is_the_last_row_that_there_is_room_for() -> None:
@@ -171,7 +171,7 @@ def test_reach_is_the_last_row_that_there_is_room_for() -> None:
 )
 def test_what_is_wrong_with_a_split_is_said(ranges: list[tuple[int, ...]], fault: str) -> None:
     tables = make_tables([10])
-    assert fault_of(tables, 2, [Range(*values) for values in ranges]) == fault
+    assert find_split_fault(tables, 2, [Range(*values) for values in ranges]) == fault
     if fault:
         with pytest.raises(ValueError, match=fault):
             TablePlan.of_ranges(tables, 2, [Range(*values) for values in ranges])

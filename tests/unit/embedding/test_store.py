@@ -136,7 +136,7 @@ def test_a_row_out_of_range_changes_nothing(wrong: int) -> None:
     before = snapshot(store)
     rows = np.array([1, wrong, 2], np.int32)
     out = np.full((3, DIM), 7.0, np.float32)
-    with pytest.raises(ValueError, match=rf"row {wrong} \(1 in all\) is not one of node 0's 50"):
+    with pytest.raises(ValueError, match=rf"row {wrong} \(1 in all\) is outside of node 0's 50"):
         store.lookup(rows, out)
     assert (out == 7.0).all()
     with pytest.raises(ValueError, match=rf"row {wrong} "):
@@ -203,10 +203,10 @@ def test_each_bank_has_its_own_rows_and_width() -> None:
 @pytest.mark.parametrize(
     ("rows", "counts", "why"),
     [
-        ([19, 7], (), "0 counts of rows that sum up to 0, for 2 rows in 2 banks"),
-        ([19, 7], (2,), "1 counts of rows"),
-        ([19, 7], (1, 2), "2 counts of rows that sum up to 3"),
-        ([19, 7], (3, -1), "2 counts of rows that sum up to 2, for 2 rows"),
+        ([19, 7], (), "0 counts with the sum 0 do not fit 2 rows in 2 banks"),
+        ([19, 7], (2,), "1 counts with the sum"),
+        ([19, 7], (1, 2), "2 counts with the sum 3"),
+        ([19, 7], (3, -1), "2 counts with the sum 2 do not fit 2 rows"),
         ([30, 7], (1, 1), "row 30 "),
         # The first bank would be changed before the second is looked at.
         ([19, 30], (1, 1), "row 30 "),

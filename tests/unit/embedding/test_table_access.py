@@ -7,7 +7,12 @@ import itertools
 import numpy as np
 import pytest
 from shadowsync.pipeline.data.batch import Batch
-from shadowsync.pipeline.embedding.placement.row_costs import CountedPrices, TimedPrices, Traffic, cost_of
+from shadowsync.pipeline.embedding.placement.row_costs import (
+    CountedRowCosts,
+    LookupTraffic,
+    TimedRowCosts,
+    table_cost,
+)
 from shadowsync.pipeline.embedding.placement.table_access import AccessCounter, TableAccess
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.tables import make_table
@@ -73,13 +78,13 @@ def access(rows: float = 1.0, distinct: float = 0.5, head: float = 0.5) -> Table
 
 
 def test_what_costs_more_comes_out_dearer() -> None:
-    prices = CountedPrices()
+    prices = CountedRowCosts()
 
     def total(
         pooling: str = "", dim: int = 16, optimizer: str = "sgd", used: TableAccess | None = None
     ) -> float:
         table = make_table(rows=1000, dim=dim, pooling=pooling, optimizer=optimizer)
-        return cost_of(table, used or access(), prices).total_ns
+        return table_cost(table, used or access(), prices).total_ns
 
     assert total(dim=64) > 1.5 * total()
     assert total(optimizer="adagrad") > total(optimizer="rowwise_adagrad") > total()
@@ -91,31 +96,33 @@ def test_what_costs_more_comes_out_dearer() -> None:
 
 def test_rows_that_are_asked_for_once_a_batch_are_charged_once() -> None:
     table, bags = make_table(dim=16), make_table(dim=16, pooling="sum")
-    prices, repeated = CountedPrices(), access(1.0, 0.1)
-    plain, once = (cost_of(table, repeated, prices, Traffic(distinct=d)) for d in (False, True))
+    prices, repeated = CountedRowCosts(), access(1.0, 0.1)
+    plain, once = (table_cost(table, repeated, prices, LookupTraffic(distinct=d)) for d in (False, True))
     assert once.lookup_ns == pytest.approx(plain.lookup_ns / 10)
     assert once.wire_ns == pytest.approx(plain.wire_ns / 10)
     assert once.update_ns < plain.update_ns
     # Every entry of a bag is asked for, however many examples have it.
-    assert cost_of(bags, repeated, prices, Traffic(distinct=True)) == cost_of(bags, repeated, prices)
-    half = cost_of(table, repeated, prices, Traffic(float_bytes=2.0))
+    assert table_cost(bags, repeated, prices, LookupTraffic(distinct=True)) == table_cost(
+        bags, repeated, prices
+    )
+    half = table_cost(table, repeated, prices, LookupTraffic(float_bytes=2.0))
     assert (half.lookup_ns, half.update_ns) == (plain.lookup_ns, plain.update_ns)
     assert half.wire_ns == pytest.approx(plain.wire_ns * (4 + 32) / (4 + 64))
 
 
 def test_rows_of_a_large_table_are_dearer_but_for_its_head() -> None:
-    prices = TimedPrices(((5.0, 45.0), (10.0, 115.0)))
+    prices = TimedRowCosts(((5.0, 45.0), (10.0, 115.0)))
     assert prices.move(16, 1) == 5.0
     assert prices.move(1024, 1 << 40) == 115.0
     assert 5.0 < prices.move(64, 1 << 21) < 20.0
     large, small = make_table(rows=10**7, dim=16), make_table(rows=100, dim=16)
     cold, hot = access(head=0.0), access(head=1.0)
-    assert cost_of(large, cold, prices).total_ns > cost_of(large, hot, prices).total_ns
-    assert cost_of(large, hot, prices) == cost_of(small, hot, prices)
+    assert table_cost(large, cold, prices).total_ns > table_cost(large, hot, prices).total_ns
+    assert table_cost(large, hot, prices) == table_cost(small, hot, prices)
 
 
 def test_the_clock_says_what_a_row_costs() -> None:
     """Each look at it is a microsecond later, so a move of ROWS_AT_ONCE rows seems to take one."""
     ticks = itertools.count()
-    prices = TimedPrices.measure(1e-9, clock=lambda: next(ticks) * 1e-6)
+    prices = TimedRowCosts.measure(1e-9, clock=lambda: next(ticks) * 1e-6)
     assert [cost for costs in prices.grid for cost in costs] == [pytest.approx(1000 / 8192)] * 4

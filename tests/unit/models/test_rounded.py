@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from shadowsync.pipeline.models.flat import FlatLayout, RoundedMatrices
+from shadowsync.pipeline.models.flat import BFloat16Weights, FlatLayout
 from torch import nn
 
 
@@ -53,7 +53,7 @@ def test_gradients_are_those_of_autocast() -> None:
     plain, rounded = copy.deepcopy(template), copy.deepcopy(template)
     wanted, got = torch.zeros_like(flat), torch.zeros_like(flat)
     layout.attach(plain, flat, wanted)
-    matrices = RoundedMatrices(layout, rounded, flat, got)
+    matrices = BFloat16Weights(layout, rounded, flat, got)
     inputs = torch.randn(32, 5)
     for _ in range(3):
         wanted.zero_()
@@ -70,7 +70,7 @@ def test_gradients_are_those_of_autocast() -> None:
 def test_a_step_sees_the_replica_of_its_refresh() -> None:
     template, layout, flat = _made()
     gradient = torch.zeros_like(flat)
-    matrices = RoundedMatrices(layout, template, flat, gradient)
+    matrices = BFloat16Weights(layout, template, flat, gradient)
     matrices.refresh()
     with torch.no_grad():
         before = template.first.weight.clone()
@@ -82,7 +82,7 @@ def test_a_step_sees_the_replica_of_its_refresh() -> None:
 
 def test_vectors_are_the_replicas_own_in_float32() -> None:
     template, layout, flat = _made()
-    RoundedMatrices(layout, template, flat, torch.zeros_like(flat))
+    BFloat16Weights(layout, template, flat, torch.zeros_like(flat))
     assert template.first.weight.dtype == torch.bfloat16
     alone = (template.scale, template.first.bias, template.gain, template.places.weight, template.norm.weight)
     assert {parameter.dtype for parameter in alone} == {torch.float32}
@@ -93,7 +93,7 @@ def test_vectors_are_the_replicas_own_in_float32() -> None:
 def test_what_a_step_does_not_use_has_no_gradient_of_the_step_before() -> None:
     template, layout, flat = _made()
     gradient = torch.zeros_like(flat)
-    matrices = RoundedMatrices(layout, template, flat, gradient)
+    matrices = BFloat16Weights(layout, template, flat, gradient)
     spans = {span.name: span for span in layout.spans}
     span = spans["spare.weight"]
     for spare in (True, False):
@@ -110,6 +110,6 @@ def test_a_weight_that_two_modules_share_stays_float32() -> None:
     shared[1].weight = shared[0].weight
     layout = FlatLayout(shared)
     flat = layout.gather(shared)
-    RoundedMatrices(layout, shared, flat, torch.zeros_like(flat))
+    BFloat16Weights(layout, shared, flat, torch.zeros_like(flat))
     assert shared[0].weight.dtype == torch.float32
     assert shared[2].weight.dtype == torch.bfloat16, "the control"

@@ -7,26 +7,26 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from shadowsync.pipeline.data.batch import Bags
-from shadowsync.pipeline.data.prepared.manifest import Column
-from shadowsync.pipeline.data.records import Chunk
+from shadowsync.pipeline.data.prepared.manifest import PreparedColumn
+from shadowsync.pipeline.data.records import RecordChunk
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.prepare.part_writer import PartWriter
 
 ROWS = 5000
 COLUMNS = [
-    Column(name="label", kind="label", source="label", stored="float32"),
-    Column(name="counted", kind="dense", source="counted", stored="float32"),
-    Column(name="measured", kind="dense", source="measured", stored="float32"),
-    Column(name="country", kind="categorical", source="country", stored="int32", table_rows=100),
-    Column(name="user", kind="categorical", source="user", stored="int32", table_rows=1 << 30),
-    Column(name="tags", kind="multi_hot", source="tags", stored="list<int32>", table_rows=100),
+    PreparedColumn(name="label", kind="label", source="label", stored="float32"),
+    PreparedColumn(name="counted", kind="dense", source="counted", stored="float32"),
+    PreparedColumn(name="measured", kind="dense", source="measured", stored="float32"),
+    PreparedColumn(name="country", kind="categorical", source="country", stored="int32", table_rows=100),
+    PreparedColumn(name="user", kind="categorical", source="user", stored="int32", table_rows=1 << 30),
+    PreparedColumn(name="tags", kind="multi_hot", source="tags", stored="list<int32>", table_rows=100),
 ]
 
 
-def _chunk() -> Chunk:
+def _chunk() -> RecordChunk:
     rng = np.random.default_rng(1)
     lengths = rng.integers(0, 5, (1, ROWS)).astype(np.int32)
-    return Chunk(
+    return RecordChunk(
         Examples(
             rng.integers(0, 2, ROWS).astype(np.float32),
             np.stack([rng.integers(0, 9, ROWS), rng.random(ROWS)], axis=1).astype(np.float32),

@@ -15,8 +15,8 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.prepared.manifest import read_prepared
 from shadowsync.pipeline.errors import DataError, ResourceError
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.prepare.folder import PROGRESS_NAME, Progress
-from shadowsync.pipeline.prepare.preparation import Prepared, Told, prepare
+from shadowsync.pipeline.prepare.folder import PROGRESS_NAME, SavedProgress
+from shadowsync.pipeline.prepare.preparation import PreparationStatus, Prepared, prepare
 from shadowsync.pipeline.prepare.run import PreparationRun
 from shadowsync.tests.support.prepared import Tree, batches_of, csv_job, csv_lines
 
@@ -31,10 +31,10 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def _killed_after(calls: int) -> Callable[[Told], None]:
+def _killed_after(calls: int) -> Callable[[PreparationStatus], None]:
     left = calls
 
-    def tell(_: Told) -> None:
+    def tell(_: PreparationStatus) -> None:
         nonlocal left
         left -= 1
         if left < 0:
@@ -154,7 +154,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> No
     path.write_text(csv_lines(4000))
     job = job_of_tree(csv_job(path))
 
-    def touched(told: Told) -> None:
+    def touched(told: PreparationStatus) -> None:
         if told.bytes_done:
             os.utime(path, ns=(1, 1))
 
@@ -178,13 +178,13 @@ def test_how_far_it_is_is_saved_in_a_share_of_the_time(
 ) -> None:
     """After the first piece and at the end whatever it takes; in between as rarely as is wanted."""
     saved = []
-    save = Progress.save
+    save = SavedProgress.save
 
-    def counted(progress: Progress, folder: Path) -> None:
+    def counted(progress: SavedProgress, folder: Path) -> None:
         saved.append(progress.pieces)
         save(progress, folder)
 
-    monkeypatch.setattr(Progress, "save", counted)
+    monkeypatch.setattr(SavedProgress, "save", counted)
     monkeypatch.setattr(PreparationRun, "save_share", share)
     prepare(job_of_tree(source), tmp_path / "out")
     assert least <= len(saved) <= most
@@ -249,7 +249,7 @@ def test_too_many_bad_rows_and_none_that_is_good(source: Tree, tmp_path: Path) -
 
 
 def test_progress_rises_to_the_whole(source: Tree, tmp_path: Path) -> None:
-    told: list[Told] = []
+    told: list[PreparationStatus] = []
     done = prepare(job_of_tree(source), tmp_path / "out", tell=told.append)
     assert [one.rows for one in told] == sorted(one.rows for one in told)
     assert told[-1].rows == done.manifest.rows

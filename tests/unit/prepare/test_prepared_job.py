@@ -18,7 +18,7 @@ from shadowsync.nodes.coordinator.checkpoint import describe_input, input_differ
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.prepared.manifest import (
     MANIFEST_NAME,
-    Order,
+    PreparationSettings,
     PreparedManifest,
     read_prepared,
     source_files,
@@ -127,7 +127,7 @@ def _with_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> No
 
 def _other_hash(tree: dict[str, Any]) -> None:
     tree["order"]["hash"]["seed"] = "0x1"
-    tree["order_digest"] = Order.model_validate(tree["order"]).digest
+    tree["order_digest"] = PreparationSettings.model_validate(tree["order"]).digest
     tree["digest"] = ""
 
 

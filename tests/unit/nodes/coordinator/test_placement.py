@@ -19,7 +19,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.placement.ranges import Range
-from shadowsync.pipeline.embedding.placement.row_costs import TableCost, TimedPrices
+from shadowsync.pipeline.embedding.placement.row_costs import TableCost, TimedRowCosts
 from shadowsync.pipeline.errors import ClusterError, DataError
 from shadowsync.pipeline.input import sample as sample_module
 from shadowsync.pipeline.input.plan import plan_input
@@ -113,7 +113,7 @@ def test_a_deterministic_job_looks_at_no_clock(log: Path, monkeypatch: pytest.Mo
         raise AssertionError
 
     monkeypatch.setattr(placement_module, "take_sample", noted)
-    monkeypatch.setattr(TimedPrices, "measure", no_clock)
+    monkeypatch.setattr(TimedRowCosts, "measure", no_clock)
     assert found(job).record() == first.record()
     assert seconds == [None]
     with pytest.raises(AssertionError):
@@ -240,9 +240,7 @@ def test_a_node_with_another_plan_is_named(log: Path) -> None:
     with pytest.raises(ClusterError, match="trainer-1 splits the tables differently: its plan is"):
         require_same_plan(plan, [*trainers, *shards])
     shards[0].get_ready(NodeFacts(plan_digest=plan.digest, pieces=held[1]))
-    with pytest.raises(
-        ClusterError, match=r"embedding-0 splits .*: it has .* of table .*, and the plan gives"
-    ):
+    with pytest.raises(ClusterError, match=r"embedding-0 splits .*: it has .* of table .*, and by the plan"):
         require_same_plan(plan, shards)
 
 

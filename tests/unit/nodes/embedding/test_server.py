@@ -137,7 +137,7 @@ def test_a_repeated_push_is_answered_and_changes_nothing(
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (Lookup(7, rows(0, ROWS)), r"row 40 \(1 in all\) is not one of node 0's 40"),
+        (Lookup(7, rows(0, ROWS)), r"row 40 \(1 in all\) is outside of node 0's 40"),
         (Lookup(7, rows(-1)), r"row -1 \(1 in all\)"),
         (push(7, batch_id(9), rows(1, ROWS)), "row 40"),
         (push(7, batch_id(9), rows(-5, 1)), "row -5"),
@@ -149,8 +149,8 @@ def test_a_repeated_push_is_answered_and_changes_nothing(
             Push(7, batch_id(9), 0, rows(1), np.ones(3, np.float32)),
             r"gradients: float32 \[3\], not 4 of float32",
         ),
-        (Lookup(7, rows(1, 2), (1, 1)), "2 counts of rows that sum up to 2, for 2 rows in 1 banks"),
-        (Lookup(7, rows(1, 2), (3,)), "1 counts of rows that sum up to 3, for 2 rows in 1 banks"),
+        (Lookup(7, rows(1, 2), (1, 1)), "2 counts with the sum 2 do not fit 2 rows in 1 banks"),
+        (Lookup(7, rows(1, 2), (3,)), "1 counts with the sum 3 do not fit 2 rows in 1 banks"),
         (
             Push(7, batch_id(9), 0, rows(1), np.ones(DIM, np.float32), float("nan")),
             "lr_scale must be a number of at least 0, not nan",

@@ -55,7 +55,7 @@ class Ends:
             part = values[at : at + size]
             version, encoded = self.here.encode(at, part)
             result[at : at + size] = self.there.decode(at, version, encoded.payload, len(part))
-            if self.there.kept:
+            if self.there.is_enabled:
                 self.there.values[at : at + size] = result[at : at + size]
         self.here.complete(number)
         self.there.complete(number)
@@ -70,7 +70,7 @@ def test_both_ends_hold_the_same_bits(name: str, length: int, size: int, rounds:
     for number in range(1, rounds + 1):
         got = ends.exchange(number, floats(length, seed + number), size)
         assert ends.here.values.tobytes() == ends.there.values.tobytes()
-        if ends.here.kept:
+        if ends.here.is_enabled:
             assert got.tobytes() == ends.there.values.tobytes()
         else:
             assert got.tobytes() == floats(length, seed + number).tobytes()
