@@ -98,7 +98,11 @@ def _room(module: str) -> str | None:
     parts = module.split(".")[1:3]
     if parts == ["nodes", "launch"]:
         return "nodes/launch.py"
-    within = len(parts) == 2 and parts[0] in ("nodes", "pipeline") and ROOT.joinpath(*parts).is_dir()
+    within = (
+        len(parts) == 2
+        and parts[0] in ("nodes", "pipeline")
+        and ROOT.joinpath(*parts, "__init__.py").exists()
+    )
     return "/".join(parts) if within else None
 
 

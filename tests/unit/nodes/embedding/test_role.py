@@ -128,7 +128,6 @@ def test_rows_and_applied_batches_of_a_running_checkpoint_belong_together(
                 assert node.push(batch_id(number)) == Pushed(1, repeated=False)
                 number += 1
             taken.append(saved_in(folder, answer.result(ENOUGH_SECONDS)))
-            assert answer.result()["applied_batches"] == len(taken[-1].applied(0))
             # The next one is of a later moment, however late this one was.
             assert node.push(batch_id(number)) == Pushed(1, repeated=False)
             number += 1
