@@ -49,11 +49,12 @@ class Service(ABC):
         self.waker.wake()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for the thread; return whether it has returned, or never ran. Then the waker is closed."""
+        """Wait for the thread; return whether it has returned, or never ran."""
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
         if self._thread.is_alive():
             return False
+        # That of a thread that never ran.
         self.waker.close()
         return True
 
@@ -67,6 +68,8 @@ class Service(ABC):
         except Exception as error:  # noqa: BLE001 - whatever it is, the node fails with it
             self._failed(error)
         finally:
+            # Here, since nobody joins a thread that outlives its node's patience.
+            self.waker.close()
             log.debug("thread %s ends", threading.current_thread().name)
 
 

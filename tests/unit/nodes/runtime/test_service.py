@@ -81,3 +81,13 @@ def test_one_that_never_ran_is_ended() -> None:
     service.stop()
     assert service.join(0.0)
     assert service.waker.fileno() == -1
+
+
+def test_a_thread_that_nobody_joins_leaves_no_descriptor() -> None:
+    service = Plain(lambda: None, lambda _: None)
+    thread = service._thread
+    assert service.waker.fileno() >= 0, "the control"
+    service.start()
+    thread.join(WAIT_SECONDS)
+    assert not thread.is_alive()
+    assert service.waker.fileno() == -1

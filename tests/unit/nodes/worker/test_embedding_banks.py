@@ -103,5 +103,5 @@ def test_a_push_whose_counts_do_not_fit_is_refused(
         assert connection.socket.poll(10_000), "nothing came"
         answer = connection.receive()
         assert isinstance(answer, Failure)
-        assert "0 counts with the sum 0 do not fit 3 rows" in answer.what
+        assert "do not fit 3 rows in 3 banks" in answer.what
     assert len(service.applied) == 0
