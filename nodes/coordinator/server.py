@@ -19,6 +19,7 @@ import zmq.asyncio
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ...pipeline.wire.control_base import Reply, ReplyType, Request
 from ...pipeline.wire.control_orders import GroupView, JobEnded, NodeLost, SetGroup
+from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Ask, Failure, Pulse, PulseReply
@@ -310,7 +311,7 @@ class CoordinatorServer:
                 return await self._handle(token, request)
             finally:
                 if TRACER.on:
-                    TRACER.note(type(request).__name__, began, time.monotonic() - began)
+                    TRACER.note(CONTROL_VERBS.name_of(request), began, time.monotonic() - began)
 
         def refused(_: str) -> None:
             self.state.count_refused(token)

@@ -53,6 +53,8 @@ class MessageHandler(ABC):
         return {
             "sent_bytes": self.listener.sent_bytes,
             "received_bytes": self.listener.received_bytes,
+            "refused_messages": self.listener.refused_messages,
+            "unsent_messages": self.listener.unreachable_messages,
             "busy_seconds": self._busy_seconds,
             "handled_seconds": self._handled_seconds,
             "handled_messages": self._handled,

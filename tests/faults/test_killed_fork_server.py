@@ -20,4 +20,12 @@ def test_a_dead_fork_server_stops_the_job(supervise: Callable[..., Supervised]) 
     wait_until(lambda: job.process.poll() is not None, "the job stops", 30.0)
     assert job.process.code == 6, job.process.text()
     assert " died" in job.last_line()
-    assert not any(node.is_running() for node in nodes)
+    # They are killed as the job ends, and the kernel takes its time.
+    wait_until(lambda: not any(is_alive(node) for node in nodes), "its nodes are gone", 30.0)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

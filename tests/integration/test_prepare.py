@@ -129,5 +129,5 @@ def test_every_block_of_the_page(tmp_path: Path) -> None:
         said.append(done.stdout)
     assert "train: 20,000 rows" in said[1]
     assert "every checksum is right" in said[1]
-    assert (tmp_path / "clicks-prepared" / "profile.md").exists()
+    assert (tmp_path / "clicks-prepared" / "statistics.md").exists()
     assert said[-1].strip() == "20000 rows, 185 rows of the users' table"
