@@ -1,7 +1,7 @@
-"""The books of a run at its end: each term counted in another process, so that a lost or doubled message
-makes them not add up.
+"""The audit of a run's ledger: identities whose terms are counted in different processes.
 
-Noticing that batches are lost for good, so that a job does not wait for them for ever.
+A lost or doubled message makes them not add up. `lost_batches` finds batches that can no longer arrive, so
+that a job fails instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from .state import JobState
 
 
 def total(answers: Answers, key: str) -> int:
-    """The sum of one count over nodes."""
+    """Return the sum of one count over nodes."""
     return sum(int(answer.get(key, 0)) for answer in answers.values())
 
 
 def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Examples:
-    """Where the examples went. `read` is the readers' count, `in_flight` the trainers', the rest the
-    coordinator's."""
+    """Return where the examples went.
+
+    `read` is the readers' count, `in_flight` the trainers', the rest the coordinator's.
+    """
     totals = state.ledger.totals
     given_up = _given_up(state, stored)
     reasons = {"malformed rows": totals.bad_rows} if totals.bad_rows else {}
@@ -48,12 +50,12 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
 
 
 def _given_up(state: JobState, stored: StoredTotals) -> int:
-    """Examples of deliveries that came back and whose batches nobody settled."""
+    """Count the examples of returned deliveries whose batches were never settled."""
     return max(0, state.ledger.totals.returned_examples - stored.returned_and_settled_examples)
 
 
 def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples: Examples) -> Ledger:
-    """The identities of docs/architecture.md, under "Words", and whether they hold."""
+    """Return the identities of docs/architecture.md, under "Words", and whether they hold."""
     totals = state.ledger.totals
     dead = [member.info.name for member in _dead(state, "trainer")]
     # Of one that died after it was held, what it had confirmed is in the ledger's count, too.
@@ -142,7 +144,9 @@ def _dead(state: JobState, role: str) -> list[Member]:
 
 
 def lost_batches(ledger: LedgerState, readers: Iterable[Member]) -> int:
-    """How many batches were delivered, are not trained, and are with nobody any more; 0 while one can't say.
+    """Count batches that were delivered, are not trained, and are held by no node any more.
+
+    0 while that cannot be known.
 
     A reader keeps a batch until its trainer says that the coordinator has noted it. So when all readers have
     cut all spans and keep nothing, what the ledger still misses will never come. A heartbeat may be older

@@ -1,4 +1,4 @@
-"""Batches that trainers left out, for a loss or gradients that are not finite; and how many are borne."""
+"""Batches that trainers left out because a loss or gradients are not finite, and how many are tolerated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT = 5
 
 
 class BadBatches:
-    """Counts what the trainers tell, all of them together. Owned by the coordinator's loop.
+    """Counts of the bad batches of all trainers. Owned by the coordinator's loop.
 
     Attributes:
         first: the first KEPT of them.
@@ -30,7 +30,7 @@ class BadBatches:
         self.examples = 0
 
     def add(self, batch: LeftOut, path_of: Callable[[int], str]) -> None:
-        """One more; `path_of` gives the file of a span by its number."""
+        """Add one batch; `path_of` returns the file of a span by its number."""
         self.count += 1
         self.examples += batch.examples
         if len(self.first) < KEPT:
@@ -45,7 +45,7 @@ class BadBatches:
             )
 
     def told(self) -> report.BadBatches | None:
-        """For the report; None without any."""
+        """Return the entry of the report; None without bad batches."""
         if not self.count:
             return None
         return report.BadBatches(
@@ -53,11 +53,11 @@ class BadBatches:
         )
 
     def event(self) -> str:
-        """What is said of the first one when it comes."""
+        """Return the text of the event for the first bad batch."""
         return f"left out {self.first[0]}; up to {self._limit:,} such batches are tolerated"
 
     def too_many(self) -> Stop | None:
-        """Why the job stops, if there are more than the limit."""
+        """Return the reason to stop if there are more than the limit."""
         if self.count <= self._limit:
             return None
         one = self.count == 1
@@ -67,7 +67,7 @@ class BadBatches:
         )
 
     def nothing_else(self) -> Stop | None:
-        """Why a job that is through and has trained nothing is no success, if there are any."""
+        """Return why a finished job that trained nothing is no success, if it had bad batches."""
         if not self.count:
             return None
         return self._stop(

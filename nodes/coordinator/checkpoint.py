@@ -1,9 +1,4 @@
-"""A checkpoint that is taken while training goes on.
-
-The manifest of a run's checkpoint, and the input that it states.
-
-Whether a volume has room for a checkpoint, before anybody writes one.
-"""
+"""A checkpoint taken while training goes on, its manifest, and whether the volume has room for it."""
 
 from __future__ import annotations
 
@@ -37,19 +32,19 @@ from .state import JobState
 
 @dataclass(frozen=True)
 class Books:
-    """The ledger of one moment: what is trained, and this run's sums of it (see `LedgerTotals`)."""
+    """The ledger of one moment: trained batches, and this run's sums of them (see `LedgerTotals`)."""
 
     ledger: SavedLedger
     totals: Mapping[str, int]
 
     @classmethod
     def of(cls, state: JobState) -> Books:
-        """Both as of now; on the coordinator's loop, which changes them."""
+        """Copy both as they are now; on the coordinator's loop, which changes them."""
         return cls(state.ledger.saved(), dict(vars(state.ledger.totals)))
 
 
 def manifest_of(state: JobState, files: list[FileEntry], model: str, books: Books) -> CheckpointManifest:
-    """The manifest of a checkpoint of these files; `model` says in words which model the dense part is."""
+    """Build the manifest of these files; `model` names the model of the dense part in words."""
     return CheckpointManifest(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         run=state.folder.name,
@@ -97,12 +92,12 @@ def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
 
 
 def input_digest(spans: Sequence[Span]) -> str:
-    """SHA-256 of `describe_input`, as a hex string: scores of the same digest can be compared."""
+    """Return the SHA-256 of `describe_input` as hex; scores of equal digests are comparable."""
     return hashlib.sha256(json.dumps(describe_input(spans), sort_keys=True).encode()).hexdigest()
 
 
 def input_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """In words, what differs between two inputs; empty where nothing does."""
+    """Describe how two inputs differ; empty if they do not."""
     if saved["digest"] == now["digest"] and saved["files"] == now["files"]:
         return []
     old, new = saved["files"], now["files"]
@@ -135,13 +130,13 @@ _DENSE_VECTORS = 3
 
 
 def estimated_bytes(members: Iterable[Member], dense_elements: int) -> int:
-    """What a checkpoint takes: the parts of the nodes as each of them said, and the dense model."""
+    """Estimate a checkpoint's size: the parts that the nodes stated, and the dense model."""
     parts = sum(member.facts.checkpoint_bytes for member in members)
     return parts + _DENSE_VECTORS * _FLOAT_BYTES * dense_elements
 
 
 def require_room(folder: Path, needed_bytes: int) -> None:
-    """Raises ResourceError if a checkpoint of so many bytes would leave less than RESERVE_BYTES free."""
+    """Raise ResourceError if a checkpoint of this size would leave less than RESERVE_BYTES free."""
     free = shutil.disk_usage(folder).free
     if free < needed_bytes + RESERVE_BYTES:
         raise ResourceError(
@@ -185,8 +180,10 @@ class RunningCheckpoint:
         self.written = 0
 
     async def take(self) -> CheckpointManifest:
-        """One checkpoint, in place of the one before. Raises ShadowSyncError if a node cannot write its part
-        or is gone; the one before is then still there."""
+        """Take one checkpoint, in place of the one before.
+
+        Raises ShadowSyncError if a node cannot write its part or is lost; the one before is then still there.
+        """
         began = time.monotonic()
         try:
             # Nodes may have another working directory.
@@ -251,7 +248,7 @@ class RunningCheckpoint:
         return files
 
     def _note_pause(self, name: str, seconds: float) -> None:
-        """Once for each node: it will be as long for every checkpoint."""
+        """Note the pause once per node: it is as long for every checkpoint."""
         if seconds > PAUSE_SECONDS and name not in self._told_pauses:
             self._told_pauses.add(name)
             self._server.event(name, f"pushes and lookups waited {seconds:.1f} s for a copy for a checkpoint")

@@ -1,7 +1,4 @@
-"""What is kept of a job while it trains: its checkpoints, and the best of them by validation.
-
-When something is due again, by examples or by seconds.
-"""
+"""Checkpoints while a job trains: when each is due, and the best of them by validation."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class IntervalTrigger:
         self._last_seconds: float | None = None
 
     def now(self, examples: int, seconds: float) -> bool:
-        """Whether it is due."""
+        """Return whether it is due."""
         if self._last_seconds is None:
             self.done(examples, seconds)
         assert self._last_seconds is not None
@@ -44,7 +41,7 @@ class IntervalTrigger:
         return by_examples or 0 < self._every_seconds <= seconds - self._last_seconds
 
     def done(self, examples: int, seconds: float) -> None:
-        """It was done, or tried, with so many examples and seconds."""
+        """Record that it was done, or tried, at so many examples and seconds."""
         self._last_seconds = seconds
         if self._every_examples:
             self._next_examples = (examples // self._every_examples + 1) * self._every_examples
@@ -56,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointManager:
-    """Takes a checkpoint when one is due, and has it validated when that is. Runs on the coordinator's loop.
+    """Takes and validates checkpoints when they are due. Runs on the coordinator's loop.
 
     A validation is of a checkpoint that was just written, pinned by hard links so that it stays; one runs at
     a time, in a process of its own. What fails is an event, and training goes on with what was kept before.
@@ -86,24 +83,26 @@ class CheckpointManager:
 
     @property
     def written(self) -> int:
-        """How many checkpoints were, while training went on."""
+        """Number of checkpoints written while training went on."""
         return self._taker.written
 
     @property
     def best_folder(self) -> Path:
-        """Where the best checkpoint lies, if there is one."""
+        """The folder of the best checkpoint, if there is one."""
         return self._state.folder / BEST
 
     async def run(self) -> None:
-        """While training goes on, until cancelled."""
+        """Take and validate checkpoints while training goes on, until cancelled."""
         await self._adopt()
         while not self.ended_early:
             await self._look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def finish(self) -> None:
-        """After the last checkpoint of a job that was not stopped: awaits the validation under way, and
-        validates that last one, too. A stop ends both."""
+        """Wait for the validation under way, and validate the last checkpoint.
+
+        To be called after the last checkpoint of a job that was not stopped. A stop ends both.
+        """
         if not self._validates:
             return
         if self._scoring is not None:
@@ -116,7 +115,7 @@ class CheckpointManager:
             self.best_is_last = self.validation.best is not before
 
     async def cancel(self) -> None:
-        """Ends the validation under way, with its process, and removes what was pinned for it."""
+        """End the validation under way with its process, and remove the checkpoint pinned for it."""
         if self._scoring is not None:
             self._scoring.cancel()
             await asyncio.gather(self._scoring, return_exceptions=True)
@@ -127,7 +126,7 @@ class CheckpointManager:
         return bool(self._spans) and self._state.job.validation.enabled
 
     async def _adopt(self) -> None:
-        """A run that goes on begins with the best checkpoint of the one before: it is to be beaten."""
+        """Take over the best checkpoint of the resumed run: a new one has to beat it."""
         start = self._state.job.start
         if not (start.resume and self._validates):
             return
@@ -181,7 +180,7 @@ class CheckpointManager:
             return None
 
     async def _validate(self, candidate: Path | None) -> None:
-        """Scores a pinned checkpoint, and keeps it if it is the best so far."""
+        """Score a pinned checkpoint, and keep it if it is the best so far."""
         if candidate is None:
             return
         try:
@@ -223,5 +222,5 @@ class CheckpointManager:
 
 
 def metric_of(sums: QualitySums, metric: str) -> float | None:
-    """One of the metrics of `[validation] metric`; None where all labels are the same and it has none."""
+    """Return one metric of `[validation] metric`; None where all labels are the same and it has none."""
     return {"ne": sums.ne, "auc": sums.auc, "logloss": sums.logloss}[metric]

@@ -1,4 +1,4 @@
-"""A job from its first node to its report: which phase follows which, and what each asks of whom."""
+"""The controller of a job: leads it from its first node to its report, phase by phase."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HURRIED_TRAINER_SECONDS = 5.5
 
 
 class JobController:
-    """Leads a job through its phases; nobody else does. Runs on the coordinator's loop."""
+    """Leads a job through its phases; nothing else does. Runs on the coordinator's loop."""
 
     def __init__(
         self, server: CoordinatorServer, eval_spans: list[Span], validation_spans: list[Span]
@@ -44,7 +44,7 @@ class JobController:
         self._outcome = Outcome()
 
     async def run(self) -> Outcome:
-        """The whole job; gives what came of it. Errors of nodes become a `Stop`, never an exception."""
+        """Run the whole job and return its outcome. Errors of nodes become a `Stop`, never an exception."""
         try:
             await self._gather()
             if self._state.stop is None:
@@ -59,7 +59,7 @@ class JobController:
         return self._outcome
 
     async def finish(self, exit_code: ExitCode, why: str) -> set[str]:
-        """Tells every node to end; gives the names of those that said they do."""
+        """Tell every node to end; return the names of those that confirmed it."""
         self._state.finish(why or "finished")
         return set(await self._server.call_all(self._state.members.alive(), Finish(exit_code, why), 5.0))
 
@@ -108,7 +108,7 @@ class JobController:
             raise ClusterError(f"{', '.join(absent)} did not meet the others")
 
     def _note_fresh(self) -> None:
-        """What the checkpoint that the job starts from did not have, as an event."""
+        """Record as an event what the checkpoint that the job starts from did not have."""
         if not self._job.start.checkpoint:
             return
         facts = [member.facts for member in self._state.members.alive()]
@@ -162,7 +162,7 @@ class JobController:
 
     @property
     def _ended_early(self) -> str:
-        """Why training should end before its input, in words; empty if it should not."""
+        """Return why training should end before its input; empty if it should not."""
         profiled = self._profiler.ended if self._profiler is not None else ""
         return profiled or (self._keeper.ended_early if self._keeper is not None else "")
 
@@ -214,7 +214,7 @@ class JobController:
         self._outcome.kept = Kept(keeper.written, keeper.failed, validation, keeper.best_is_last)
 
     async def _score_best(self) -> None:
-        """The best checkpoint on the held-out files, where it is another than the last one."""
+        """Score the best checkpoint on the held-out files, if it is not the last one."""
         keeper = self._keeper
         if keeper is None or keeper.validation.best is None or keeper.best_is_last:
             return
@@ -232,7 +232,7 @@ class JobController:
             self._outcome.best_score = Score(model, [score.sums])
 
     async def _drain(self, *, hurry: bool) -> None:
-        """Deliveries end, then training, so that every delivery is trained, returned, or in flight."""
+        """End deliveries, then training, so that every delivery is trained, returned, or in flight."""
         members, outcome, store = self._state.members, self._outcome, self._server.store
         self._state.enter(Phase.STOPPING if hurry else Phase.CLOSING)
         short = HURRY_SECONDS if hurry else HOLD_SECONDS
@@ -258,7 +258,7 @@ class JobController:
         self._count_cpu()
 
     def _count_cpu(self) -> None:
-        """CPU seconds of training by node: of those that died, up to their last heartbeat."""
+        """Return CPU seconds of training by node; for dead ones, up to their last heartbeat."""
         if not hasattr(self, "_cpu_at_start"):
             return
         for member in self._state.members.everyone():

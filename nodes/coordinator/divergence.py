@@ -1,6 +1,7 @@
-"""How far the replicas are apart, chunk by chunk, without any node holding them all.
+"""The divergence of the replicas.
 
-How far the replicas are apart while they train, from a sample of their elements.
+`Divergence` computes it chunk by chunk, so that no node holds all replicas; `DivergenceSampler` estimates it
+while they train, from a sample of their elements.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ CHUNK_ELEMENTS = 1 << 18
 
 
 class Divergence:
-    """Sums for `‖w_i - mean‖ / ‖mean‖`, averaged over the replicas, in float64; fed chunk after chunk."""
+    """Sums for `‖w_i - mean‖ / ‖mean‖`, averaged over the replicas, in float64; fed chunk by chunk."""
 
     def __init__(self, replicas: int) -> None:
         self._distances = np.zeros(replicas, dtype=np.float64)
         self._mean_square = 0.0
 
     def add(self, chunks: Sequence[NDArray[np.float32]]) -> None:
-        """The same elements of every replica, float32 [n] each."""
+        """Add the same elements of every replica, float32 [n] each."""
         stacked = np.stack(chunks).astype(np.float64)
         mean = stacked.mean(axis=0)
         self._distances += np.square(stacked - mean).sum(axis=1)
         self._mean_square += float(np.square(mean).sum())
 
     def value(self) -> float | None:
-        """The divergence; None if the mean is zero."""
+        """Return the divergence; None if the mean is zero."""
         if self._mean_square == 0.0:
             return None
         return float(np.mean(np.sqrt(self._distances))) / math.sqrt(self._mean_square)
@@ -44,7 +45,7 @@ ASK_SECONDS = 10.0
 
 
 class DivergenceSampler:
-    """Adds points to the state's divergence curve: of at most SAMPLED_ELEMENTS elements, evenly spread.
+    """Adds points to the divergence curve, from at most SAMPLED_ELEMENTS evenly spread elements.
 
     All trainers are asked at once; what they trained while the question was on its way is part of the
     figure.
@@ -55,7 +56,7 @@ class DivergenceSampler:
         self._state = server.state
 
     async def run(self, dense_elements: int) -> None:
-        """Samples until cancelled, while more than one trainer is there."""
+        """Sample until cancelled, while there is more than one trainer."""
         stride = -(-dense_elements // SAMPLED_ELEMENTS)
         while len(self._state.members.alive("trainer")) > 1:
             await asyncio.sleep(self._state.divergence.period_seconds)

@@ -1,6 +1,6 @@
-"""Scoring the held-out files with the model that came out of the job, on its own trainers.
+"""Evaluation of the final model on the held-out files, by the job's own trainers.
 
-The progressive part of training: batches that are scored before their step.
+Progressive scores are of batches that are scored before their training step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVAL_SECONDS = 24 * 3600.0
 
 
 class Evaluation:
-    """One pass over the held-out spans with the single model, or one for each replica."""
+    """One pass over the held-out spans with the single model, or with each replica."""
 
     def __init__(
         self, server: CoordinatorServer, outcome: Outcome, model: FinalModel, spans: list[Span]
@@ -38,7 +38,7 @@ class Evaluation:
         self._pass = 0
 
     async def run(self) -> None:
-        """Puts the score into the outcome; raises ClusterError if the model cannot be had."""
+        """Put the score into the outcome; raises ClusterError if the model is not available."""
         trainers = self._state.members.alive("trainer")
         if self._model.single:
             same = set(self._model.agreeing(t.info.name for t in trainers))
@@ -50,7 +50,7 @@ class Evaluation:
             self._outcome.score = Score(self._model.scored(len(scored)), scored)
 
     async def _score(self, model: str, trainers: list[Member]) -> QualitySums | None:
-        """One pass; repeated without them when trainers die in it. None if none is left."""
+        """Score one pass, again without trainers that die in it. None if none is left."""
         while trainers and self._state.stop is None:
             self._pass += 1
             ready = await self._server.call_all(trainers, PrepareEval(self._pass, model), ASK_SECONDS)
@@ -76,8 +76,10 @@ class Evaluation:
         return None
 
     async def _deliver(self, trainers: list[Member]) -> bool:
-        """Lets the readers send the pass to these trainers; ends early when one of them dies. Gives whether
-        all of it was delivered and scored."""
+        """Let the readers send the pass to these trainers; return whether all of it was scored.
+
+        Ends early when one of the trainers dies.
+        """
         readers = self._state.members.alive("reader")
         tokens = tuple(trainer.info.token for trainer in trainers)
         asks = [
@@ -97,7 +99,10 @@ MODEL = "each trainer's replica before its step"
 
 
 def sum_progressive(parts: Iterable[bytes]) -> QualitySums:
-    """The sums of all trainers, float64 each, told when they were drained; a dead trainer's are lost."""
+    """Sum the scores of all trainers, float64 each, sent when they were drained.
+
+    Those of a dead trainer are lost.
+    """
     total = QualitySums()
     for part in parts:
         total.merge(QualitySums.from_array(np.frombuffer(part, dtype=np.float64)))

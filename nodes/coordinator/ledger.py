@@ -1,14 +1,10 @@
-"""The ledger as a state machine without I/O: which spans are out, which batches are trained.
+"""The ledger as a state machine without I/O: spans handed out, batches trained, and their totals.
 
 Batches are known by their ids: rule "A batch is a pure function" (docs/architecture.md).
 
 Words as in docs/architecture.md: `trained` are acknowledgements, `distinct` the ids among them, `replayed`
 further acknowledgements of an id, `returned` deliveries that came back from a dead trainer, `left_out`
 deliveries of batches whose loss or gradients were not finite, which changed nothing.
-
-A span of one epoch that was handed out, as the ledger keeps it.
-
-What the ledger counts of a run.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from ...pipeline.types import BatchId
 
 @dataclass(slots=True)
 class OpenSpan:
-    """Which batches of a span are settled: trained, or left out. Examples are by the batch's number.
+    """The settled batches of a span of one epoch: trained, or left out. Examples are by batch number.
 
     Attributes:
         reader: to whom it was handed out.
@@ -46,22 +42,22 @@ class OpenSpan:
 
     @property
     def skipped(self) -> list[int]:
-        """Batches that a reader must not send, ascending."""
+        """Return the batches that a reader must not send, ascending."""
         return sorted({*self.restored, *self.restored_left_out})
 
     @property
     def skipped_examples(self) -> int:
-        """Examples of those."""
+        """Return the examples of the skipped batches."""
         return sum(self.restored.values()) + sum(self.restored_left_out.values())
 
     @property
     def settled(self) -> int:
-        """How many batches need nothing more."""
+        """Number of batches that need nothing more."""
         return len(self.done) + len(self.left_out) + len(self.restored) + len(self.restored_left_out)
 
     @property
     def last(self) -> int:
-        """The highest number of a settled batch; -1 without one."""
+        """The highest number of a settled batch; -1 if there is none."""
         numbers = (self.done, self.left_out, self.restored, self.restored_left_out)
         return max(max(some, default=-1) for some in numbers)
 
@@ -72,12 +68,12 @@ class OpenSpan:
 
     @property
     def trained_examples(self) -> int:
-        """By this run and the one that it resumes."""
+        """Examples trained by this run and the one that it resumes."""
         return self.done_examples + sum(self.restored.values())
 
     @property
     def settled_examples(self) -> int:
-        """Trained or left out, by this run and the one that it resumes."""
+        """Examples trained or left out by this run and the one that it resumes."""
         return self.done_examples + sum(self.left_out.values()) + self.skipped_examples
 
 
@@ -112,7 +108,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A batch that was left out, as the store keeps it."""
+    """One left-out batch, as the store keeps it."""
 
     id: BatchId
     examples: int
@@ -121,7 +117,7 @@ class LeftOut:
 
 
 class LedgerState:
-    """Spans out, batches in. Owned by the coordinator's loop.
+    """The state of the ledger: spans out, batches in. Owned by the coordinator's loop.
 
     Args:
         spans: the plan of the training part; `epochs` passes over it, in an order drawn for each from `seed`
@@ -158,11 +154,11 @@ class LedgerState:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The plan of one epoch."""
+        """Return the plan of one epoch."""
         return tuple(self._spans)
 
     def path_of(self, number: int) -> str:
-        """The file of a span; empty for a number that no span has."""
+        """Return the file of a span; empty for a number that no span has."""
         return next((span.path for span in self._spans if span.number == number), "")
 
     @property
@@ -171,7 +167,7 @@ class LedgerState:
         return self._next is None and self._incomplete == 0
 
     def grant(self, reader: str) -> tuple[int, Span] | None:
-        """The next span for a reader, as (epoch, span); None when all are handed out."""
+        """Return the next span for a reader as (epoch, span); None when all are handed out."""
         if self._next is None:
             return None
         epoch, span = self._next
@@ -183,11 +179,11 @@ class LedgerState:
         return epoch, span
 
     def skip_of(self, epoch: int, number: int) -> list[int]:
-        """Of a span that was handed out: the batches that a reader must not send, ascending."""
+        """Return the batches of a handed-out span that a reader must not send, ascending."""
         return self._require(epoch, number).skipped
 
     def span_read(self, epoch: int, number: int, *, batches: int, examples: int, bad_rows: int) -> None:
-        """A reader has cut a whole span; raises ValueError for one that it does not have."""
+        """Record that a reader has cut a whole span; raises ValueError for one that it does not have."""
         span = self._require(epoch, number)
         if span.batches is not None:
             raise ValueError(f"span {number} of epoch {epoch} was read before")
@@ -225,9 +221,11 @@ class LedgerState:
         return Acknowledged(batch, examples, trainer, repeated)
 
     def leave_out(self, trainer: str, batch: BatchId, examples: int, why: str) -> LeftOut:
-        """A trainer has left out a batch: it changed nothing there, and no shard has heard of it. Once it is
-        trained all the same, by a trainer to which it was finite, it counts as trained. Raises ValueError for
-        a stranger."""
+        """Record a batch that a trainer left out: it changed nothing, and no shard knows it.
+
+        If another trainer, for which it was finite, trains it all the same, it counts as trained. Raises
+        ValueError for an unknown batch.
+        """
         span = self._span_of(batch, examples)
         totals = self.totals
         totals.left_out_examples += examples
@@ -243,7 +241,7 @@ class LedgerState:
         return LeftOut(batch, examples, trainer, why)
 
     def return_batches(self, batches: Iterable[tuple[BatchId, int]]) -> list[BatchId]:
-        """The verdict on what a dead trainer had not confirmed to a reader: what is to be trained again.
+        """Decide which of a dead trainer's unconfirmed batches are to be trained again.
 
         Batches whose acknowledgement is here stay trained, or left out; the others' deliveries are
         `returned`.
@@ -258,7 +256,7 @@ class LedgerState:
         return again
 
     def missing_batches(self) -> int | None:
-        """Batches that are not settled, of all spans of all epochs; None while some are still to be read."""
+        """Count the unsettled batches of all spans and epochs; None while some spans are still to be read."""
         if self._next is not None:
             return None
         missing = 0
@@ -269,7 +267,7 @@ class LedgerState:
         return missing
 
     def misread_spans(self) -> list[str]:
-        """Complete spans whose batches do not hold the examples that their reader counted; in words."""
+        """Describe complete spans whose batches do not hold the examples that their reader counted."""
         return [
             f"span {number} of epoch {epoch}: {span.settled_examples} of {span.examples} examples"
             for (epoch, number), span in self._open.items()
@@ -277,8 +275,7 @@ class LedgerState:
         ]
 
     def trained_in(self, numbers: Container[int]) -> int:
-        """Distinct examples that are trained in these spans of the first epoch, those of the resumed run
-        included."""
+        """Count the distinct trained examples in these spans of the first epoch, with the resumed run's."""
         parts = [
             *((key, span.trained_examples) for key, span in self._open.items()),
             *((key, span.examples) for key, span in self.restored.complete.items()),
@@ -289,17 +286,17 @@ class LedgerState:
 
     @property
     def examples_so_far(self) -> int:
-        """Distinct examples that the model has seen, those of the resumed run included."""
+        """Distinct examples that the model has seen, with the resumed run's."""
         return self.restored_examples + self.totals.distinct_examples
 
     def has(self, batch: BatchId) -> bool:
-        """Whether a batch is trained, by this run or by the one that it resumes."""
+        """Return whether a batch is trained, by this run or the one that it resumes."""
         span = self._open.get((batch.epoch, batch.span))
         done = span is not None and batch.number in span.done
         return done or self.restored.has(batch.epoch, batch.span, batch.number)
 
     def saved(self) -> SavedLedger:
-        """All that is settled as of now, for a checkpoint; a copy, O(spans + batches of unfinished spans)."""
+        """Copy all that is settled now, for a checkpoint: O(spans + batches of unfinished spans)."""
         complete = dict(self.restored.complete)
         partial = {key: dict(numbers) for key, numbers in self.restored.partial.items()}
         left_out = {key: dict(numbers) for key, numbers in self.restored.left_out.items()}
@@ -314,7 +311,7 @@ class LedgerState:
         return SavedLedger(self._seed, complete, partial, left_out)
 
     def _span_of(self, batch: BatchId, examples: int) -> OpenSpan:
-        """The span of a batch that a trainer tells of; raises ValueError if it cannot have it."""
+        """Return the span of a batch that a trainer names; raises ValueError if it cannot have it."""
         if batch.seed != self._seed:
             raise ValueError(f"batch {tuple(batch)} is of seed {batch.seed}; this job's is {self._seed}")
         span = self._require(batch.epoch, batch.span)

@@ -50,7 +50,7 @@ _IN = "SELECT 1 FROM {} x WHERE (x.epoch, x.span, x.number) = (r.epoch, r.span, 
 
 @dataclass(frozen=True)
 class StoredTotals:
-    """The totals as the file has them; see the methods of `LedgerStore` of the same names."""
+    """The totals of the file; see the methods of `LedgerStore` of the same names."""
 
     sums: dict[str, int]
     returned_and_settled_examples: int
@@ -58,7 +58,7 @@ class StoredTotals:
 
 
 class LedgerStore:
-    """One SQLite file; used by one thread at a time. Each method is one transaction.
+    """One SQLite file, used by one thread at a time. Each method is one transaction.
 
     With `synchronous = NORMAL` a committed transaction survives the death of the process, though perhaps
     not of the machine. Where the volume is full it waits FULL_PATIENCE_SECONDS for room. Raises ResourceError
@@ -77,7 +77,7 @@ class LedgerStore:
             raise self._unwritable(error) from error
 
     def restored(self, ledger: SavedLedger) -> None:
-        """What the run that this one goes on with had trained and left out; in tables of its own."""
+        """Store what the resumed run had trained and left out, in tables of its own."""
         spans = [(*key, span.batches, span.examples) for key, span in ledger.complete.items()]
         self._write("INSERT INTO restored_spans VALUES (?, ?, ?, ?)", spans)
         for table, found in (("restored_batches", ledger.partial), ("restored_left_out", ledger.left_out)):
@@ -89,21 +89,21 @@ class LedgerStore:
             self._write(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", batches)
 
     def grant(self, epoch: int, span: Span, reader: str) -> None:
-        """A span was handed out."""
+        """Store that a span was handed out."""
         self._write(
             "INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL)",
             [(epoch, span.number, span.path, span.kind, span.start, span.stop, reader)],
         )
 
     def span_read(self, epoch: int, number: int, batches: int, examples: int, bad_rows: int) -> None:
-        """A span was cut whole."""
+        """Store that a whole span was cut."""
         self._write(
             "UPDATE spans SET batches = ?, examples = ?, bad_rows = ? WHERE epoch = ? AND span = ?",
             [(batches, examples, bad_rows, epoch, number)],
         )
 
     def acknowledge(self, rows: Iterable[Acknowledged]) -> None:
-        """Batches were trained."""
+        """Store trained batches."""
         self._write(
             "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT (epoch, span, number)"
             " DO UPDATE SET acknowledgements = acknowledgements + 1",
@@ -111,26 +111,26 @@ class LedgerStore:
         )
 
     def left_out(self, rows: Iterable[LeftOut]) -> None:
-        """Batches were left out."""
+        """Store left-out batches."""
         self._write(
             "INSERT INTO left_out VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(r.id.epoch, r.id.span, r.id.number, r.id.seed, r.examples, r.trainer, r.why) for r in rows],
         )
 
     def returned(self, rows: Iterable[tuple[int, int, int, int, str]]) -> None:
-        """Deliveries came back: (epoch, span, number, examples, trainer)."""
+        """Store returned deliveries: (epoch, span, number, examples, trainer)."""
         self._write("INSERT INTO returned VALUES (?, ?, ?, ?, ?)", rows)
 
     def shard(self, name: str, applied: int, repeated: int) -> None:
-        """What an embedding shard says that it applied."""
+        """Store what an embedding shard says that it applied."""
         self._write("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", [(name, applied, repeated)])
 
     def event(self, seconds: float, node: str, what: str) -> None:
-        """Something happened to a node."""
+        """Store what happened to a node."""
         self._write("INSERT INTO events VALUES (?, ?, ?)", [(seconds, node, what)])
 
     def sums(self) -> dict[str, int]:
-        """The totals as the file has them: examples of each kind, and distinct batches."""
+        """Return the file's totals: examples of each kind, and distinct batches."""
         row = self._db.execute(
             "SELECT coalesce(sum(examples * acknowledgements), 0), coalesce(sum(examples), 0),"
             " coalesce(sum(examples * (acknowledgements - 1)), 0), count(*) FROM batches"
@@ -175,13 +175,13 @@ class LedgerStore:
         return {str(why): int(examples) for why, examples in rows}
 
     def totals(self) -> StoredTotals:
-        """What the report says of the file."""
+        """Return the file's figures for the report."""
         return StoredTotals(
             self.sums(), self.returned_and_settled_examples(), self.untrained_examples_by_reason()
         )
 
     def close(self) -> None:
-        """Folds the write-ahead log into the file and closes it."""
+        """Fold the write-ahead log into the file and close it."""
         self._db.close()
 
     def _write(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:

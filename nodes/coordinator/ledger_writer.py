@@ -1,4 +1,4 @@
-"""The ledger's file behind a thread of its own, so that a slow disk keeps nobody's heartbeat waiting."""
+"""The writer thread of the ledger's file: a slow disk delays no heartbeat."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LedgerWriter:
-    """Runs work on a `LedgerStore`, one after the other, in the order in which it was submitted.
+    """Runs work on a `LedgerStore` one after the other, in the order in which it was submitted.
 
     Belongs to the coordinator's loop. Whoever promises what is written awaits it first.
     """
@@ -27,7 +27,7 @@ class LedgerWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
 
     async def run(self, work: Callable[[LedgerStore], T]) -> T:
-        """What `work` gives; raises ResourceError if the file cannot be written.
+        """Return what `work` returns; raises ResourceError if the file cannot be written.
 
         The work is submitted before this first waits, and is done even if the caller is cancelled.
         """
@@ -36,7 +36,7 @@ class LedgerWriter:
         return await asyncio.shield(done)
 
     def event(self, seconds: float, node: str, what: str) -> None:
-        """Stores an event without waiting. One that cannot be stored is logged; the report has it, too."""
+        """Store an event without waiting. One that cannot be stored is logged; the report has it, too."""
 
         def work() -> None:
             try:
@@ -47,11 +47,11 @@ class LedgerWriter:
         self._thread.submit(work)
 
     async def flush(self) -> None:
-        """Waits until everything that was submitted is done."""
+        """Wait until everything that was submitted is done."""
         await self.run(lambda _: None)
 
     async def close(self) -> None:
-        """Does what was submitted, then closes the file and ends the thread."""
+        """Do what was submitted, then close the file and end the thread."""
         try:
             await self.run(LedgerStore.close)
         finally:

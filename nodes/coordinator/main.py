@@ -41,7 +41,7 @@ LEDGER_FILE = "ledger.sqlite"
 
 
 def make_run_folder(settings: NodeSettings) -> Path:
-    """The run's folder with the resolved job file in it; `latest` points to it."""
+    """Create the run's folder with the resolved job file in it; `latest` points to it."""
     root = Path(settings.job.run.directory)
     folder = settings.folder or create_run_folder(root, settings.job.run.name)
     (folder / "job.json").write_text(settings.job.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -50,7 +50,7 @@ def make_run_folder(settings: NodeSettings) -> Path:
 
 
 def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: RestoredRun | None) -> LedgerState:
-    """The ledger of the job; raises JobFileError for a run that goes on with nothing left to train."""
+    """Make the job's ledger; raises JobFileError for a resumed run with nothing left to train."""
     job = settings.job
     ledger = LedgerState(
         spans,
@@ -69,7 +69,10 @@ def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: Restore
 
 
 def _require_torch_for_validation(job: Job) -> None:
-    """Checkpoints are scored beside the coordinator, in a process that needs torch; it itself does not."""
+    """Raise JobFileError if `[validation]` needs a scoring process here and torch is missing.
+
+    The coordinator itself does without torch.
+    """
     if job.validation.enabled and find_spec("torch") is None:
         raise JobFileError(
             "[validation] is set, and the coordinator's machine has no torch to score checkpoints with",
@@ -80,7 +83,7 @@ def _require_torch_for_validation(job: Job) -> None:
 async def run_coordinator(
     settings: NodeSettings, process: ProcessHooks | None = None
 ) -> tuple[ExitCode, str, Report | None]:
-    """The whole life of the coordinator: the exit code, one line for the user, and the report.
+    """Run the coordinator to its end; return exit code, one line for the user, and the report.
 
     `process` is what it takes from the process around it; by default it has that for itself.
     """
@@ -169,7 +172,7 @@ def _conclude(
 
 
 def _announce(settings: NodeSettings, endpoint: str, folder: Path) -> None:
-    """Tells where to join: in the run's folder, and in the file that the supervisor watches."""
+    """Write the address to join into the run's folder and the supervisor's file."""
     note = json.dumps({"endpoint": endpoint, "folder": str(folder)})
     for path in (folder / "coordinator.json", settings.announce):
         if path is not None:

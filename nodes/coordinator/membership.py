@@ -1,8 +1,7 @@
-"""Who is in the job: a state machine without I/O. Events in (hello, ready, lost), members out.
+"""Membership of a job: a state machine without I/O. Events in (hello, ready, lost), members out.
 
-Whether all nodes of a job have the plan of the tables that the coordinator told them.
-
-Whether all nodes of a job start from the same checkpoint.
+`require_same_plan` and `require_same_start` check that all nodes have the same plan of the tables, and start
+from the same checkpoint.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ class Member:
     lost_because: str = ""
 
     def get_ready(self, facts: NodeFacts) -> None:
-        """Takes the facts of its role; it can meet the others."""
+        """Record the facts of its role; it can be connected to the others."""
         self.ready, self.facts = True, facts
 
     def count(self, key: str) -> int | None:
-        """A whole number of its last heartbeat; None if it was not in it."""
+        """Return a count of its last heartbeat; None if it was not in it."""
         value = self.metrics.get(key)
         return None if value is None else int(value)
 
     def die(self, why: str) -> None:
-        """It left or died."""
+        """Record that it left or died."""
         self.alive, self.lost_because = False, why
 
     def beat(self, metrics: Counts) -> None:
-        """Takes the counts of its heartbeat."""
+        """Record the counts of its heartbeat."""
         self.metrics = metrics
 
 
 class Membership:
-    """The members by token, and the slots that are left.
+    """The members by token, and the free slots.
 
     Args:
         expected: how many nodes of each role the job has.
@@ -61,7 +60,7 @@ class Membership:
         self.started = False
 
     def join(self, role: str, token: str, digest: str, endpoint: str) -> Member:
-        """A node says hello. Raises ClusterError if it cannot be in this job."""
+        """Admit a node that says hello. Raises ClusterError if it cannot be in this job."""
         if token in self._members:
             member = self._members[token]
             if not member.alive:
@@ -90,11 +89,11 @@ class Membership:
         return member
 
     def start(self) -> None:
-        """The job starts: nobody joins any more."""
+        """Start the job: no node joins any more."""
         self.started = True
 
     def lose(self, token: str, why: str) -> Member | None:
-        """A node left or died; None if that was known."""
+        """Record that a node left or died; None if that was known."""
         member = self._members.get(token)
         if member is None or not member.alive:
             return None
@@ -102,7 +101,7 @@ class Membership:
         return member
 
     def require(self, token: str) -> Member:
-        """The living member with this token; raises ClusterError for a stranger or a dead one."""
+        """Return the living member with this token; raises ClusterError for an unknown or dead one."""
         member = self._members.get(token)
         if member is None:
             raise ClusterError("not a member of this job", remedy="say hello first")
@@ -113,21 +112,21 @@ class Membership:
         return member
 
     def find(self, token: str) -> Member | None:
-        """The member with this token, dead or alive."""
+        """Return the member with this token, dead or alive."""
         return self._members.get(token)
 
     def alive(self, role: str | None = None) -> list[Member]:
-        """The living members, of one role or all, by role and index."""
+        """Return the living members, of one role or all, by role and index."""
         found = [m for m in self._members.values() if m.alive and role in (None, m.info.role)]
         return sorted(found, key=lambda member: (member.info.role, member.info.index))
 
     def everyone(self, role: str | None = None) -> list[Member]:
-        """All members that there ever were, of one role or all."""
+        """Return all members that there ever were, of one role or all."""
         found = [member for member in self._members.values() if role in (None, member.info.role)]
         return sorted(found, key=lambda member: (member.info.role, member.info.index))
 
     def missing(self) -> dict[str, int]:
-        """How many nodes of each role are not ready."""
+        """Return how many nodes of each role are not ready."""
         counts = {
             role: count - sum(member.ready for member in self.alive(role))
             for role, count in self._expected.items()

@@ -1,5 +1,4 @@
-"""What the coordinator runs for those who watch: the page, event files, metrics. Nothing where none is asked
-for."""
+"""Monitoring by the coordinator: the web page, event files and metrics, where the job asks for them."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Monitoring:
-    """One status a second to all that show it. Belongs to the coordinator's loop.
+    """Publishes one status a second to page, event files and metrics. Belongs to the coordinator's loop.
 
     Each part is imported only where it is asked for.
     """
@@ -44,8 +43,10 @@ class Monitoring:
         self._failed = False
 
     def open(self) -> None:
-        """Starts what the job asks for; raises ClusterError for a port that cannot be had, ResourceError for
-        a folder that cannot be written."""
+        """Start what the job asks for.
+
+        Raises ClusterError for a port that cannot be had, ResourceError for a folder that cannot be written.
+        """
         state, settings = self._state, self._server.settings
         watch = state.job.watch
         if watch.web and not missing_modules("web"):
@@ -67,7 +68,7 @@ class Monitoring:
             self._metrics = MetricsServer(collector, self._health, *address)
 
     async def run(self) -> None:
-        """Publishes until cancelled; what cannot be shown is logged, and training goes on."""
+        """Publish until cancelled; what cannot be shown is logged, and training goes on."""
         if self._metrics is not None:
             await self._metrics.start()
         while self._page is not None or self._scalars is not None or self._metrics is not None:
@@ -75,7 +76,7 @@ class Monitoring:
             await asyncio.sleep(PERIOD_SECONDS)
 
     def publish(self, *, ended: bool = False) -> None:
-        """The status as it is now, where it can be made."""
+        """Publish the status as it is now, if it can be made."""
         try:
             self._publish(ended)
         except Exception as error:
@@ -99,7 +100,7 @@ class Monitoring:
             self._page.publish(status)
 
     async def close(self) -> None:
-        """The last status, and the end."""
+        """Publish the last status, and end."""
         if self._page is not None or self._scalars is not None:
             self.publish(ended=True)
         if self._scalars is not None:
@@ -119,7 +120,7 @@ class Monitoring:
 
 
 def _names(host: str, advertise: str) -> tuple[str, ...]:
-    """What a browser may call this server; the first is shown to people."""
+    """Return the names by which a browser may call this server; the first is shown to people."""
     if host not in WILDCARDS:
         return () if host == LOOPBACK else (host,)
     own = socket.gethostname()
@@ -128,7 +129,7 @@ def _names(host: str, advertise: str) -> tuple[str, ...]:
 
 
 def _flat(status: Status) -> dict[str, Any]:
-    """The figures of the whole job by name, and this process's own."""
+    """Return the figures of the whole job by name, with this process's own."""
     me = status.nodes[0]
     living = sum(node.alive for node in status.nodes)
     flat = {

@@ -1,9 +1,4 @@
-"""The outcome of a finished or stopped job: the facts for the report.
-
-Why a job stops before its input is trained.
-
-The model that a job produces, as facts and in words.
-"""
+"""The outcome of a job: why it stopped early, its final model, and the facts for the report."""
 
 from __future__ import annotations
 
@@ -163,7 +158,7 @@ class FinalModel:
         return f"{of} ({self.algorithm})"
 
     def finalized(self, name: str, reply: FinalizeReply) -> None:
-        """What a trainer says of its model after the closing round."""
+        """Record a trainer's model after the closing round."""
         self.digests.pop(name, None)
         if reply.model_ready:
             self.digests[name] = reply.model_digest

@@ -1,4 +1,4 @@
-"""Which embedding node gets which rows: found by the coordinator before anybody joins. Imports no torch."""
+"""Placement of rows on embedding nodes, planned before any node joins. Imports no torch."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableProfile:
-    """A table as the sample has it, and what that costs."""
+    """A table as sampled, and the cost of its lookups."""
 
     access: TableAccess
     cost: TableCost
 
     def load(self, table: TableSettings) -> TableLoad:
-        """For the split, in picoseconds an example."""
+        """Return the load for the split, in picoseconds per example."""
         access = self.access
         return TableLoad.of_counts(table.rows, access.edges, access.counts, round(self.cost.total_ns * 1000))
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A plan, and how it was found.
+    """A plan of the tables, and how it was found.
 
     Attributes:
         profiles: one a table; empty where nothing was sampled.
@@ -65,12 +65,12 @@ class Placement:
 
     @classmethod
     def by_rows(cls, job: Job) -> Placement:
-        """Of the tables alone; raises JobFileError as `TablePlan.of_ranges`."""
+        """Split by the tables' sizes alone; raises JobFileError as `TablePlan.of_ranges`."""
         return cls(TablePlan.make(job.tables, job.embedding.nodes), "rows")
 
     @classmethod
     def find(cls, job: Job, spans: Sequence[Span], kept: TablePlan | None = None) -> Placement:
-        """As `embedding.placement` has it; `kept` where a run goes on with that of its checkpoint.
+        """Find the plan as `embedding.placement` says; `kept` is that of a resumed run's checkpoint.
 
         Reads a sample of the input and times some rows, for about SAMPLE_SECONDS and PRICING_SECONDS, so a
         loop calls it on another thread. With `run.deterministic` it looks at no clock: the sample is then
@@ -98,7 +98,7 @@ class Placement:
         return cls(plan, "counted" if job.run.deterministic else "measured", profiles, counter.examples)
 
     def record(self) -> PlanRecord:
-        """For plan.json."""
+        """Return the content of plan.json."""
         return PlanRecord(
             how=self.how,
             sampled_examples=self.examples,
@@ -108,7 +108,7 @@ class Placement:
         )
 
     def node(self, number: int) -> PlacedNode:
-        """What a node keeps."""
+        """Return what a node keeps."""
         pieces, tables = self.plan.pieces_of(number), self.plan.tables
         cost = 0
         for piece in pieces if self.profiles else ():
@@ -148,7 +148,7 @@ class Placement:
 
 
 def _traffic(job: Job) -> LookupTraffic:
-    """What the job's trainers ask for."""
+    """Return what the job's trainers look up."""
     vector, link = np.ones(CODED_FLOATS, np.float32), job.codecs.embedding()
     coded = sum(len(codec.encode(vector)) for codec in (link.up, link.down))
     return LookupTraffic(distinct=job.trainer.distinct_rows, float_bytes=coded / 2 / CODED_FLOATS)

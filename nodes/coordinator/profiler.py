@@ -1,9 +1,4 @@
-"""The coordinator's side of a performance profile.
-
-What grew between two answers to `Measure`, node by node.
-
-Offsets of other machines' clocks from this one, and their errors.
-"""
+"""The coordinator's part of a performance profile: measures of all nodes, and offsets of their clocks."""
 
 from __future__ import annotations
 
@@ -90,7 +85,7 @@ class NodeClocks:
         self._found: dict[str, tuple[float, float]] = {}
 
     def told(self, node: str, answer: Measures, asked_at: float, answered_at: float) -> None:
-        """An answer with `clock` and `machine` came; both times are of this process's clock."""
+        """Add a reply with `clock` and `machine`; both times are of this process's clock."""
         offset, error = answer.clock - (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
         if answer.machine == self._machine:
             offset = error = 0.0

@@ -1,9 +1,4 @@
-"""What the coordinator measures of a run while it goes on: the curves and the training time.
-
-How fast the counts of heartbeats grow.
-
-How many examples the input will turn out to have, for the progress of a job.
-"""
+"""Progress of a running job: training metrics, rates of the nodes, and the expected number of examples."""
 
 from __future__ import annotations
 
@@ -22,20 +17,20 @@ from ...pipeline.metrics import Buckets
 
 
 def entropy(mean: float) -> float | None:
-    """Entropy in nats of a label with this mean; None where all labels are the same."""
+    """Return the entropy in nats of a label with this mean; None where all labels are the same."""
     if not 0.0 < mean < 1.0:
         return None
     return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
 
 
 def normalized_entropy(weight: float, loss_sum: float, positives: float) -> float | None:
-    """Log loss over the entropy of the mean label, from weighted sums; None where that is nothing."""
+    """Return log loss over the entropy of the mean label, from weighted sums; None if that is zero."""
     base = entropy(positives / weight) if weight else None
     return loss_sum / weight / base if base else None
 
 
 class TrainingMetrics:
-    """Sums of what trainers acknowledge, and gaps from their heartbeats. Times are seconds since the start.
+    """Sums of acknowledgements, and gaps from heartbeats. Times are seconds since the start.
 
     Where a job has sample weights, the sums of losses and positives are weighted by them, and so is NE.
     Owned by the coordinator's loop.
@@ -63,8 +58,10 @@ class TrainingMetrics:
         positives: float,
         weight: float | None = None,
     ) -> None:
-        """A batch was trained; its loss is that before its step (progressive validation). `weight` is the sum
-        of its sample weights, by default 1 each."""
+        """Add a trained batch with its loss before the step (progressive validation).
+
+        `weight` is the sum of its sample weights, by default 1 each.
+        """
         weight = float(examples) if weight is None else weight
         self._ne.add(self.examples, examples, loss_sum, positives, weight)
         self.weight += weight
@@ -77,7 +74,7 @@ class TrainingMetrics:
         self._throughput.setdefault(trainer, Buckets(0.5, 1)).add(max(0.0, seconds), examples)
 
     def pulse(self, trainer: str, seconds: float, metrics: dict[str, Any]) -> None:
-        """A trainer's heartbeat: how many iterations a round took since the last one."""
+        """Add a trainer's heartbeat: iterations per round since the last one."""
         iterations, rounds = int(metrics.get("iterations", 0)), int(metrics.get("rounds", 0))
         before = self._gap_seen.get(trainer, (0, 0))
         if iterations == before[0]:
@@ -92,28 +89,28 @@ class TrainingMetrics:
 
     @property
     def seconds(self) -> float:
-        """From the first to the last trained batch."""
+        """Seconds from the first to the last trained batch."""
         if self.first_seconds is None or self.last_seconds is None:
             return 0.0
         return self.last_seconds - self.first_seconds
 
     @property
     def ne_progressive(self) -> float | None:
-        """Normalized entropy of all that was trained, each batch scored before its step."""
+        """Normalized entropy of all trained batches, each scored before its step."""
         return normalized_entropy(self.weight, self.loss_sum, self.positives)
 
     def examples_per_second(self) -> float | None:
-        """Over all trainers."""
+        """Examples per second over all trainers."""
         return self.examples / self.seconds if self.seconds > 0 else None
 
     def per_trainer(self) -> dict[str, float]:
-        """Examples/s by trainer, over the same time."""
+        """Return examples per second by trainer, over the same time."""
         if self.seconds <= 0:
             return {}
         return {trainer: count / self.seconds for trainer, count in sorted(self._examples_of.items())}
 
     def ne_curve(self) -> list[tuple[float, float]]:
-        """(examples so far, NE of those since the last point)."""
+        """Return (examples so far, NE of those since the last point)."""
         points = []
         so_far = 0.0
         for _, (examples, loss_sum, positives, weight) in self._ne.sums():
@@ -125,7 +122,7 @@ class TrainingMetrics:
 
     @property
     def ne_recent(self) -> float | None:
-        """Of the last stretch: the last two buckets of the curve."""
+        """NE of the last two buckets of the curve."""
         last = [sums for _, sums in self._ne.sums()[-2:]]
         if not last:
             return None
@@ -133,7 +130,7 @@ class TrainingMetrics:
         return normalized_entropy(weight, loss_sum, positives)
 
     def curves(self, now: float) -> dict[str, tuple[float, list[tuple[float, float]]]]:
-        """All curves by name, each with the width of its buckets; of throughput those that have ended."""
+        """Return all curves by name, each with its bucket width; of throughput only complete buckets."""
         curves = {"ne": (self._ne.width, self.ne_curve())}
         for trainer, points in self.throughput_curves().items():
             ended = [point for point in points if point[0] <= now]
@@ -143,14 +140,14 @@ class TrainingMetrics:
         return curves
 
     def throughput_curves(self) -> dict[str, list[tuple[float, float]]]:
-        """By trainer: (seconds, examples/s)."""
+        """Return (seconds, examples per second) by trainer."""
         return {
             trainer: [(end, sums[0] / buckets.width) for end, sums in buckets.sums()]
             for trainer, buckets in sorted(self._throughput.items())
         }
 
     def gap_curves(self) -> dict[str, list[tuple[float, float]]]:
-        """By trainer: (seconds, iterations between rounds)."""
+        """Return (seconds, iterations between rounds) by trainer."""
         return {
             trainer: [(end, sums[0] / sums[1]) for end, sums in buckets.sums() if sums[1]]
             for trainer, buckets in sorted(self._gap.items())
@@ -171,7 +168,7 @@ class NodeRates:
         self._beats: dict[str, deque[tuple[float, dict[str, Any]]]] = {}
 
     def beat(self, node: str, seconds: float, metrics: dict[str, Any]) -> None:
-        """A heartbeat came, so many seconds after the start. `metrics` is kept, not copied."""
+        """Add a heartbeat, so many seconds after the start. `metrics` is kept, not copied."""
         beats = self._beats.setdefault(node, deque())
         beats.append((seconds, metrics))
         while seconds - beats[0][0] > WINDOW_SECONDS and len(beats) > 2:
@@ -190,7 +187,7 @@ class NodeRates:
         return max(0.0, grown) / (known[-1][0] - known[0][0])
 
     def total(self, nodes: list[str], key: str, now: float) -> float | None:
-        """The sum over nodes; None if no node has it."""
+        """Return the sum over nodes; None if no node has it."""
         found = [rate for node in nodes if (rate := self.of(node, key, now)) is not None]
         return sum(found) if found else None
 
@@ -200,14 +197,14 @@ SAMPLE_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Examples of all spans of all epochs; `exact` if the files themselves tell."""
+    """Examples of all spans of all epochs; `exact` if the files themselves state them."""
 
     examples: int
     exact: bool
 
 
 class InputSize:
-    """What is expected of each span, corrected by what was read of others. Owned by the coordinator's loop.
+    """Expected examples per span, corrected by those already read. Owned by the coordinator's loop.
 
     Args:
         weights: of each span by number, in any unit: those that were read tell the examples of a unit.
@@ -227,7 +224,7 @@ class InputSize:
 
     @classmethod
     def unknown(cls) -> InputSize:
-        """Of an input that nothing was asked of yet."""
+        """Return an input of which nothing is known yet."""
         return cls({}, 1, None, exact=False)
 
     @classmethod
@@ -254,7 +251,7 @@ class InputSize:
         return cls(weights, epochs, per_byte, exact=False)
 
     def span_read(self, number: int, examples: int, bad_rows: int) -> None:
-        """A whole span was read."""
+        """Record that a whole span was read."""
         self._read_weight += self._weights.get(number, 0.0)
         self._read_examples += examples
         if self._exact and self._weights.get(number) != examples + bad_rows:
@@ -262,7 +259,7 @@ class InputSize:
             self._exact = False
 
     def expected(self, bad_rows: int) -> Expected | None:
-        """Of the whole job, after so many bad rows; None if nothing is known."""
+        """Return the examples of the whole job, after so many bad rows; None if nothing is known."""
         if self._exact:
             return Expected(int(self._total) - bad_rows, exact=True)
         per_unit = self._read_examples / self._read_weight if self._read_weight else self._per_unit
@@ -273,20 +270,20 @@ class InputSize:
 
 
 def _share(span: Span, split: SplitSection) -> float:
-    """The fraction of the rows of a span that its part draws."""
+    """Return the fraction of a span's rows that its part draws."""
     parts = {"": 1.0, "test": split.test, "validation": split.validation}
     return parts.get(span.part, 1.0 - split.test - split.validation)
 
 
 def _wanted(span: Span, rows: float, split: SplitSection) -> float:
-    """Examples of a span with so many rows; those of its range are good rows of its part already."""
+    """Return the examples of a span with so many rows; a range has good rows of its part only."""
     if span.last >= 0:
         return float(span.last - span.first)
     return max(0.0, rows * _share(span, split) - span.first)
 
 
 def _rows(spans: Sequence[Span]) -> dict[int, int] | None:
-    """Rows of each span by number; None where a file does not tell."""
+    """Return the rows of each span by number; None where a file does not state them."""
     if not spans or any(span.kind not in ("row_groups", "sorted") for span in spans):
         return None
     try:
@@ -303,7 +300,7 @@ def _rows(spans: Sequence[Span]) -> dict[int, int] | None:
 
 
 def _examples_per_byte(spans: Sequence[Span]) -> float | None:
-    """From the first lines of the first plain text file."""
+    """Estimate from the first lines of the first plain text file."""
     plain = next((span.path for span in spans if span.kind == "bytes" and os.path.isfile(span.path)), None)
     if plain is None:
         return None

@@ -1,7 +1,4 @@
-"""Building the report of a run from what the coordinator gathered.
-
-The report's figures of synchronization: rounds, gaps, traffic.
-"""
+"""The report of a run, built from what the coordinator gathered."""
 
 from __future__ import annotations
 
@@ -178,7 +175,7 @@ def _throughput(state: JobState, outcome: Outcome) -> Throughput:
 
 
 def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None:
-    """The sums of one model, or the mean over replicas; None if nothing was scored."""
+    """Return the sums of one model, or the mean over replicas; None if nothing was scored."""
     found = [sums for sums in score.sums if sums.examples] if score is not None else []
     if score is None or not found:
         return None
@@ -260,7 +257,7 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
 
 
 def _refused_messages(state: JobState) -> list[Event]:
-    """What was refused for its form: by the coordinator, with whose it was, and by the nodes."""
+    """Return the messages refused for their form: by the coordinator, per sender, and by the nodes."""
     told = []
     if state.refused_messages:
         by_sender = ", ".join(f"{count} of {name}" for name, count in sorted(state.refused_messages.items()))

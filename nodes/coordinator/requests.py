@@ -59,7 +59,7 @@ class RequestHandler:
         }
 
     async def handle(self, token: str, request: Request[Any]) -> Reply:
-        """The reply to one request; raises ShadowSyncError for what cannot be done."""
+        """Return the reply to one request; raises ShadowSyncError for what cannot be done."""
         if isinstance(request, Hello):
             return self._hello(token, request)
         if isinstance(request, ChildExited):

@@ -1,4 +1,4 @@
-"""The run that this one goes on with, as the coordinator takes it over. Imports no torch."""
+"""The run that a resumed job continues, as the coordinator takes it over. Imports no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class RestoredRun:
-    """A checkpoint that a run goes on from.
+    """A checkpoint that a resumed run continues from.
 
     Attributes:
         applied_before: by embedding node, the batches that its shard had applied and `ledger` has not: they
@@ -69,11 +69,11 @@ class RestoredRun:
         return cls(folder, manifest, ledger, {}, _trained_again(early, ledger), None)
 
     def origin(self) -> Origin:
-        """What the job's state keeps of it."""
+        """Return what the job's state keeps of it."""
         return Origin(self.manifest.run, self.manifest.digest, self.applied_before)
 
     def event(self) -> str:
-        """What was taken over, in words."""
+        """Describe what was taken over."""
         early = _trained_again(self.applied_before, self.ledger)
         text = (
             f"goes on with {self.manifest.run}, from {self.ledger.examples:,} examples in "
@@ -129,7 +129,7 @@ def _is_kept(key: str) -> bool:
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The settings by their dotted keys."""
+    """Return the settings by their dotted keys."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -155,7 +155,7 @@ def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> 
 def _applied_early(
     folder: Path, manifest: CheckpointManifest, ledger: SavedLedger
 ) -> dict[str, frozenset[BatchId]]:
-    """By embedding node, what its shard had applied and the ledger has not."""
+    """Return, by embedding node, what its shard had applied and the ledger lacks."""
     saved = SavedTables(folder, manifest)
     found = {}
     for node in range(saved.nodes):

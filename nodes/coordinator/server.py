@@ -1,8 +1,6 @@
-"""The coordinator's server: one address for everyone, the sessions, heartbeats, deaths.
+"""The coordinator's server: one socket, the sessions with nodes and watchers, heartbeats, deaths.
 
 Imports no torch. Training goes on without it, up to the readers' retention.
-
-The coordinator's open sessions, by ZeroMQ identity.
 """
 
 from __future__ import annotations
@@ -43,7 +41,9 @@ THERE_SECONDS = 3.0
 
 
 class SessionRegistry:
-    """Who is heard, and who wants to be told of the end. Belongs to the coordinator's loop.
+    """Open sessions by ZeroMQ identity: last-seen times, and who subscribed to the end-of-job notice.
+
+    Belongs to the coordinator's loop.
 
     An identity is the token of who has it, in ASCII.
     """
@@ -57,38 +57,38 @@ class SessionRegistry:
         return len(self._heard)
 
     def hear(self, identity: bytes, now: float) -> None:
-        """It sent a message."""
+        """Record that it sent a message."""
         self._heard[identity] = now
 
     def heard_at(self, token: str) -> float | None:
-        """When it was heard last; None if it never was."""
+        """Return when it was last heard; None if it never was."""
         return self._heard.get(token.encode())
 
     def of(self, identity: bytes) -> RpcChannel | None:
-        """Its session, if it has one."""
+        """Return its session, if it has one."""
         return self._sessions.get(identity)
 
     def begin(self, identity: bytes, session: RpcChannel) -> None:
-        """It asked its first question."""
+        """Open a session at its first request."""
         self._sessions[identity] = session
 
     def watches(self, token: str) -> None:
-        """It wants to be told of the end."""
+        """Subscribe it to the end-of-job notice."""
         self._watchers.add(token.encode())
 
     def watchers(self, now: float) -> list[RpcChannel]:
-        """Of those who want to be told of the end, and are there."""
+        """Return the sessions of those subscribed to the end, and present."""
         there = [one for one in self._watchers if now - self._heard.get(one, now) < THERE_SECONDS]
         return [self._sessions[one] for one in there if one in self._sessions]
 
     def end(self, identity: bytes, why: str) -> None:
-        """Its session ends; what waits for an answer of it gets none."""
+        """End its session; requests that wait for its reply fail."""
         session = self._sessions.pop(identity, None)
         if session is not None:
             session.close(why)
 
     def forget_silent(self, now: float, stays: Callable[[str], bool]) -> None:
-        """Forgets whoever was silent for FORGET_SECONDS; `stays` says of a token whether it is a node's."""
+        """Forget whoever was silent for FORGET_SECONDS; `stays` says whether a token is a node's."""
         for identity, heard in tuple(self._heard.items()):
             if now - heard > FORGET_SECONDS and not stays(identity.decode("ascii", "replace")):
                 del self._heard[identity]
@@ -135,11 +135,11 @@ class CoordinatorServer:
 
     @property
     def refusals(self) -> Mapping[str, ShadowSyncError]:
-        """Why a node did not do what it was asked last, by its name."""
+        """Why a node refused its last request, by its name."""
         return self._refusals
 
     def listen(self) -> str:
-        """Binds, and gives the endpoint that nodes join at; raises ClusterError."""
+        """Bind, and return the endpoint that nodes join at; raises ClusterError."""
         self._context = self._process.zmq_context()
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         prepare(socket)
@@ -150,7 +150,7 @@ class CoordinatorServer:
         return advertised(bound, self.settings.bind, told)
 
     def start(self, handle: Handler) -> None:
-        """Begins to receive, to watch heartbeats, and to heed signals; `handle` answers requests."""
+        """Begin to receive, to watch heartbeats, and to handle signals; `handle` answers requests."""
         self._handle = handle
         loop = asyncio.get_running_loop()
         self.spawn(self._receive())
@@ -163,14 +163,14 @@ class CoordinatorServer:
             self._process.on_orphaned(loop, lambda: self.request_stop(interrupted))
 
     def health(self) -> Health:
-        """What the socket of `nodes.health` answers."""
+        """Return what the socket of `nodes/runtime/health.py` answers."""
         state = self.state
         expected = state.job.expected
         there = {role: len(state.members.alive(role)) for role in expected}
         return coordinator_health(state.phase.value, state.tally.examples, expected, there)
 
     async def close(self) -> None:
-        """Tells who watches that the job has ended; ends the tasks and the socket."""
+        """Tell watchers that the job has ended; end the tasks and the socket."""
         watchers = self.sessions.watchers(time.monotonic())
         end = JobEnded(self.state.outcome)
         told = [session.call(end, timeout_seconds=FAREWELL_SECONDS) for session in watchers]
@@ -183,19 +183,19 @@ class CoordinatorServer:
             self._context.term()
 
     def request_stop(self, stop: Stop) -> None:
-        """The job stops; the first reason counts."""
+        """Stop the job; the first reason counts."""
         if self.state.request_stop(stop):
             log.info("stopping: %s", stop.text)
             self._stopped.set()
 
     def event(self, node: str, what: str) -> None:
-        """Notes what happened to a node, in the log and in the ledger's file."""
+        """Record what happened to a node, in the log and in the ledger's file."""
         log.warning("%s: %s", node, what)
         seconds = self.state.add_event(node, what)
         self.store.event(seconds, node, what)
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
-        """Asks one node; None if it is gone or refused, which is logged."""
+        """Send one node a request; None if it is lost or refuses, which is logged."""
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             return None
@@ -209,7 +209,7 @@ class CoordinatorServer:
             return None
 
     async def call_or_raise(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType:
-        """Asks one node that must answer; raises ClusterError, with its reason, if it is gone or refuses."""
+        """Send a request that must be answered; raises ClusterError with the reason if it is not."""
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             raise ClusterError(f"{member.info.name} is gone")
@@ -223,13 +223,13 @@ class CoordinatorServer:
     async def call_all(
         self, members: Iterable[Member], request: Request[ReplyType], seconds: float
     ) -> dict[str, ReplyType]:
-        """Asks several at once; the answers by name, without those that did not answer."""
+        """Send several nodes a request at once; return the replies by name, of those that replied."""
         asked = list(members)
         answers = await asyncio.gather(*(self.call(member, request, seconds) for member in asked))
         return {m.info.name: a for m, a in zip(asked, answers, strict=True) if a is not None}
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Waits for a condition, a stop, or the timeout; whether the condition holds."""
+        """Wait for a condition, a stop, or the timeout; return whether the condition holds."""
 
         async def wait() -> None:
             async with self._changed:
@@ -244,7 +244,7 @@ class CoordinatorServer:
         return condition()
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The coroutine's result; None if the job was stopped, which cancels it."""
+        """Return the coroutine's result; None if the job was stopped, which cancels it."""
         task = asyncio.ensure_future(work)
         stopped: asyncio.Future[Any] = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -257,12 +257,12 @@ class CoordinatorServer:
         return None if task.cancelled() else task.result()
 
     async def notify(self) -> None:
-        """Wakes whoever waits for a change of members or ledger."""
+        """Wake whoever waits for a change of members or ledger."""
         async with self._changed:
             self._changed.notify_all()
 
     def mark_dead(self, token: str, why: str) -> None:
-        """A node died: its session ends, and the others are told, so that its batches go back."""
+        """Mark a node as dead: end its session and tell the others, so that its batches are returned."""
         death = self.state.mark_dead(token, why)
         if self.state.over or death is not None:
             self.sessions.end(token.encode(), why)
@@ -352,13 +352,13 @@ class CoordinatorServer:
             self.request_stop(Stop("failed", text, ExitCode.LEDGER))
 
     def broadcast_group(self, view: GroupView | None) -> None:
-        """A new generation, to all trainers: those that are not in it should know that too."""
+        """Send a new generation to all trainers, also to those that are not in it."""
         if view is not None and self.state.members.started:
             for trainer in self.state.members.alive("trainer"):
                 self.spawn(self.call(trainer, SetGroup(view), NOTICE_SECONDS))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Runs a coroutine beside the others; an exception of it stops the job."""
+        """Run a coroutine in the background; an exception of it stops the job."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -1,7 +1,4 @@
-"""What follows training: the last rounds, how far the replicas are apart, the checkpoint.
-
-Why there is no checkpoint: the reason of a node that could not write its part, where it gave one.
-"""
+"""The end of training: the last rounds, the divergence of the replicas, the last checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ from .server import CoordinatorServer
 def checkpoint_failed(
     names: Sequence[str], part: str, refusals: Mapping[str, ShadowSyncError]
 ) -> ClusterError:
-    """The error for nodes that did not write `part`.
+    """Build the error for nodes that did not write `part`.
 
     It has the words and the exit code of the first of them that said why: a full disk is told as one.
     """
@@ -52,7 +49,7 @@ def checkpoint_failed(
 
 
 class JobFinalizer:
-    """The last phases of a job, on the coordinator's loop; what comes of them goes into `outcome`.
+    """The last phases of a job, on the coordinator's loop; results go into `outcome`.
 
     In a `hurry` (an interrupt has ten seconds) nobody is waited for that did not answer when it was held.
     """
@@ -82,7 +79,7 @@ class JobFinalizer:
         await self._count_syncs()
 
     async def _finalize_together(self, trainers: list[Member], *, closing_round: bool) -> None:
-        """All at once, and again without those that die in it."""
+        """Finalize all at once, and again without those that die in it."""
         finalize = Finalize(closing_round=closing_round)
         while trainers:
             view = self._state.group.form(trainer.info.index for trainer in trainers)
@@ -104,11 +101,11 @@ class JobFinalizer:
 
     @property
     def _part_seconds(self) -> float:
-        """For a node's part of the checkpoint, which may be large."""
+        """Seconds for a node's part of the checkpoint, which may be large."""
         return HURRY_SECONDS if self._hurry else PART_SECONDS
 
     def _present(self, role: str, held: Mapping[str, Any]) -> list[Member]:
-        """The living nodes of a role; in a hurry those that answered when they were held."""
+        """Return the living nodes of a role; in a hurry, those that replied when they were drained."""
         return [m for m in self._state.members.alive(role) if not self._hurry or m.info.name in held]
 
     def _note_finalized(self, replies: Mapping[str, FinalizeReply]) -> None:
@@ -129,7 +126,7 @@ class JobFinalizer:
                 )
 
     async def measure_divergence(self) -> None:
-        """How far the replicas are apart, all elements of them."""
+        """Measure the divergence of the replicas over all elements."""
         trainers = self._state.members.alive("trainer")
         if len(trainers) < 2:
             return
@@ -161,7 +158,7 @@ class JobFinalizer:
         self._note_disagreement(saver, trainers)
 
     async def _write(self, directory: Path, trainers: list[Member]) -> tuple[Member, CheckpointManifest]:
-        """All files but the manifest, with the trainer whose model it is."""
+        """Write all files but the manifest; return them with the trainer whose model it is."""
         # Before the shards write: each of them then has all of these batches, in a hurry perhaps more.
         books = Books.of(self._state)
         # What a checkpoint has is in the ledger's file, too.

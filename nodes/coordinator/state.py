@@ -30,7 +30,7 @@ STRANGERS: Final = "others"
 
 
 class Phase(enum.Enum):
-    """What a job is doing; the values are what people are shown."""
+    """The phase of a job; the values are shown to people."""
 
     GATHERING = "waiting for nodes"
     STARTING = "starting"
@@ -60,12 +60,12 @@ NEXT_PHASES: Final[Mapping[Phase, frozenset[Phase]]] = {
 
 
 class PhaseError(RuntimeError):
-    """A phase was to follow one that it cannot follow: a defect of the coordinator."""
+    """A phase that cannot follow the current one: a defect of the coordinator."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run that goes on was read from; all empty for one that begins anew.
+    """Where a resumed run was read from; all empty for a new one.
 
     Attributes:
         run: the name of the run before.
@@ -100,7 +100,7 @@ class DivergenceCurve:
     period_seconds: float = FIRST_PERIOD_SECONDS
 
     def add(self, seconds: float, value: float) -> None:
-        """One more point."""
+        """Add one point."""
         self.points.append((seconds, value))
         if len(self.points) >= MAX_POINTS:
             self.points, self.period_seconds = self.points[::2], self.period_seconds * 2
@@ -172,61 +172,61 @@ class JobState:
         self._started_at = clock()
 
     def seconds(self) -> float:
-        """Since the start."""
+        """Return the seconds since the start."""
         return self._clock() - self._started_at
 
     @property
     def over(self) -> bool:
-        """Whether nodes are told to end, so that none is missed that does."""
+        """Whether nodes are told to end, so that one that ends is not reported as dead."""
         return self.phase is Phase.DONE
 
     def enter(self, phase: Phase) -> None:
-        """The next phase begins; raises PhaseError for one that cannot follow."""
+        """Enter the next phase; raises PhaseError for one that cannot follow."""
         if phase not in NEXT_PHASES[self.phase]:
             raise PhaseError(f"{phase.name} cannot follow {self.phase.name}")
         self.phase = phase
 
     def finish(self, outcome: str) -> None:
-        """The job is over; `outcome` is what those who watch are told."""
+        """End the job; `outcome` is reported to those who watch."""
         self.enter(Phase.DONE)
         self.outcome = outcome
 
     def request_stop(self, stop: Stop) -> bool:
-        """The job is to stop; gives whether this is the first reason, which is the one that counts."""
+        """Record a reason to stop; return whether it is the first, which counts."""
         if self.stop is not None:
             return False
         self.stop = stop
         return True
 
     def count_refused(self, token: str) -> None:
-        """A message was refused for its form; of those who are no nodes all are counted together."""
+        """Count a message refused for its form; senders that are no nodes are counted together."""
         member = self.members.find(token)
         name = member.info.name if member is not None else STRANGERS
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
 
     def add_event(self, node: str, what: str) -> float:
-        """Notes what happened to a node; gives when."""
+        """Record what happened to a node; return when."""
         seconds = self.seconds()
         self.events.append((seconds, node, what))
         return seconds
 
     def show_page(self, url: str) -> None:
-        """The page of the job is served there."""
+        """Record the address of the job's page."""
         self.page = url
 
     def start_members(self) -> None:
-        """All nodes meet: nobody joins from here on, and the job has a report. Begins STARTING."""
+        """Begin STARTING: no node joins from here on, and the job has a report."""
         self.enter(Phase.STARTING)
         self.members.start()
 
     def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
-        """A node joins; raises ClusterError if it cannot be in this job."""
+        """Admit a node; raises ClusterError if it cannot be in this job."""
         member = self.members.join(role, token, digest, endpoint)
         self.places[token] = host, pid
         return member
 
     def heartbeat(self, member: Member, metrics: Counts) -> None:
-        """The counts of a living node; `metrics` is kept, not copied."""
+        """Record the counts of a living node; `metrics` is kept, not copied."""
         member.beat(metrics)
         now, name = self.seconds(), member.info.name
         self.rates.beat(name, now, metrics)
@@ -236,7 +236,7 @@ class JobState:
     def acknowledge(
         self, member: Member, batches: Iterable[TrainedBatch], synced_iterations: int
     ) -> list[Acknowledged]:
-        """Notes batches that a trainer trained; gives their rows for the ledger's file."""
+        """Record batches that a trainer trained; return their rows for the ledger's file."""
         name, now, rows = member.info.name, self.seconds(), []
         for batch in batches:
             rows.append(self.ledger.acknowledge(name, batch.id, batch.examples))
@@ -246,11 +246,11 @@ class JobState:
         return rows
 
     def validated(self, points: Iterable[tuple[int, float]]) -> None:
-        """The scores so far: (examples trained, metric)."""
+        """Return the scores so far: (examples trained, metric)."""
         self.validation_points = list(points)
 
     def mark_dead(self, token: str, why: str) -> Death | None:
-        """Counts a node as dead, and what it alone knew as lost; None if it was, or the job is over."""
+        """Record a node as dead and what it alone knew as lost; None if it was, or the job is over."""
         member = None if self.over else self.members.lose(token, why)
         if member is None:
             return None
@@ -262,7 +262,7 @@ class JobState:
         return Death(member, self._verdict(member), self.group.lose(member.info.index))
 
     def _verdict(self, member: Member) -> Stop | None:
-        """Why the job cannot go on without this node, if it cannot."""
+        """Return why the job cannot continue without this node, if it cannot."""
         name, role = member.info.name, member.info.role
         if not self.members.started:
             text = f"{name} died before the job started ({member.lost_because})"

@@ -1,4 +1,4 @@
-"""What the coordinator answers to `status`: the job as it is now, from what nodes told it anyway."""
+"""The reply to a status request: the job as it is now, from what its nodes have reported."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SELF = "coordinator-0"
 
 
 def answer_status(state: JobState, request: GetStatus) -> dict[str, Any]:
-    """The status for a reply, with what is new since the request's cursors."""
+    """Return the status for a reply, with what is new since the request's cursors."""
     return build_status(state, request.curves, request.incidents).model_dump(mode="json")
 
 
 def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -> Status:
-    """The status, with what is new of its curves and incidents since the cursors; on the loop."""
+    """Build the status with curves and incidents new since the cursors; on the loop."""
     now = state.seconds()
     trainers = [member.info.name for member in state.members.alive("trainer")]
     return Status(
@@ -74,7 +74,7 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
 
 
 def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
-    """What is new of each curve."""
+    """Return what is new of each curve."""
     curves = dict(state.tally.curves(state.seconds()))
     curves["divergence"] = (state.divergence.period_seconds, state.divergence.points)
     return parts_of(curves, cursor)
@@ -201,7 +201,7 @@ def _node(state: JobState, member: Member, now: float) -> NodeStatus:
 
 
 def _edges(state: JobState, now: float) -> list[Edge]:
-    """From the trainers' counts: what they exchange with each other node."""
+    """Return the edges: what trainers exchange with each other node."""
     living = {member.info.name for member in state.members.alive()}
     rates: dict[tuple[str, str], tuple[float, float]] = {}
     for member in state.members.alive("trainer"):

@@ -1,7 +1,4 @@
-"""Having a checkpoint scored by a process of its own, off the training path.
-
-Which of the validated checkpoints is the best, and when it is time to stop: no I/O.
-"""
+"""Validation of checkpoints: scored by a process of its own, and the best one chosen without I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ ANSWER_LIMIT_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class CheckpointScore:
-    """The sums of a checkpoint's scores; `model` says which model it is of, after how many examples."""
+    """The sums of a checkpoint's scores; `model` names its model, after how many examples."""
 
     model: str
     examples_trained: int
@@ -37,7 +34,7 @@ class CheckpointScore:
 
 
 async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> CheckpointScore:
-    """Scores every example of the spans with the model in a checkpoint's folder.
+    """Score every example of the spans with the model in a checkpoint's folder.
 
     The process is spawned, has one thread of computation and a lower priority, and ends with this one. If
     this coroutine is cancelled, it is killed first. Raises ClusterError if it cannot tell, with its reason.
@@ -84,7 +81,7 @@ async def _start() -> asyncio.subprocess.Process:
 
 
 def _score_of(answer: bytes) -> CheckpointScore:
-    """The last line that was printed: a user's own model may print, too."""
+    """Parse the last printed line: a user's own model may print, too."""
     try:
         told = json.loads(answer.strip().rpartition(b"\n")[2])
         return CheckpointScore(
@@ -99,7 +96,7 @@ def _score_of(answer: bytes) -> CheckpointScore:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The metric of a checkpoint that was validated, at so many trained examples, seconds after the start."""
+    """The metric of a validated checkpoint, at so many trained examples, seconds after the start."""
 
     examples: int
     seconds: float
@@ -108,7 +105,10 @@ class Scored:
 
 @dataclass
 class ValidationState:
-    """Scores in, verdicts out. A score is the best if it is better than the best so far by `min_delta`."""
+    """Validation as a state machine: scores in, verdicts out.
+
+    A score is the best if it is better than the best so far by `min_delta`.
+    """
 
     settings: ValidationSection
     points: list[Scored] = field(default_factory=list)
@@ -117,11 +117,11 @@ class ValidationState:
     failed: int = 0
 
     def improves(self, value: float) -> bool:
-        """Whether a checkpoint of this value would be the best so far; changes nothing."""
+        """Return whether a checkpoint of this value would be the best so far; changes nothing."""
         return self.best is None or self._better(value, self.best.value)
 
     def add(self, scored: Scored) -> bool:
-        """A checkpoint was scored, and kept if it improves; gives whether it is the best so far."""
+        """Add the score of a checkpoint, kept if it improves; return whether it is the best so far."""
         best = self.improves(scored.value)
         self.points.append(scored)
         self.without_improvement = 0 if best else self.without_improvement + 1

@@ -1,7 +1,7 @@
-"""The process that scores a checkpoint beside a job that trains: one question on standard input, one answer.
+"""The process that scores a checkpoint beside a running job: one request on standard input, one reply.
 
-The question is a line of JSON: `checkpoint` (the folder), `spans` and `nice`. Standard input then stays open:
-its end means that the coordinator is gone, and this process ends at once. The answer is a line of JSON.
+The request is a line of JSON: `checkpoint` (the folder), `spans` and `nice`. Standard input then stays open:
+its end means that the coordinator is gone, and this process ends at once. The reply is a line of JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...pipeline.errors import ExitCode, ShadowSyncError
 
 
 def main() -> int:
-    """Scores, prints, and gives the exit code; an error is one line on standard error."""
+    """Score, print, and return the exit code; an error is one line on standard error."""
     question = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     os.nice(int(question["nice"]))
@@ -30,7 +30,10 @@ def main() -> int:
 
 
 def score(question: dict[str, Any]) -> dict[str, Any]:
-    """The metrics of the checkpoint on the spans; raises CheckpointError, DataError, ResourceError."""
+    """Return the checkpoint's metrics on the spans.
+
+    Raises CheckpointError, DataError, ResourceError.
+    """
     import torch
 
     from ...pipeline.data.span import Span
