@@ -149,8 +149,9 @@ def open_checkpoint(
             manifest = _parse(folder / MANIFEST_NAME)
             _check_files(folder, manifest, verify=verify)
         except CheckpointError:
-            # In a running job the next checkpoint may have replaced it meanwhile.
-            if _identity(folder) == opened:
+            # In a running job the next checkpoint may have replaced it meanwhile, or removed the old one that
+            # was found while the two were renamed.
+            if _identity(folder) == opened and _locate(path, which) == folder:
                 raise
             continue
         return folder, manifest

@@ -6,14 +6,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from shadowsync.nodes.coordinator.checkpoint import RESERVE_BYTES
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
@@ -36,10 +34,6 @@ def saved_examples(run: RunFolder) -> int:
     """Of the run's checkpoint, read whole; 0 before there is one."""
     if not (run.folder / "checkpoint").exists():
         return 0
-    for _ in range(20):
-        # Another one may take its place while it is read.
-        with suppress(CheckpointError):
-            return open_checkpoint(run.folder)[1].examples_trained
     return open_checkpoint(run.folder)[1].examples_trained
 
 

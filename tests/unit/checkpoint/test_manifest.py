@@ -134,6 +134,22 @@ def test_killed_between_any_two_renames_a_whole_checkpoint_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
+def test_the_old_one_vanishes_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader finds the old checkpoint between the two renames, and the writer removes it just then."""
+    _save(tmp_path, 1.0)
+    (tmp_path / "checkpoint").rename(tmp_path / "checkpoint.old")
+    is_file = Path.is_file
+
+    def replaced_once_found(path: Path) -> bool:
+        found = is_file(path)
+        if found and path.parent.name == "checkpoint.old":
+            _save(tmp_path, 2.0)
+        return found
+
+    monkeypatch.setattr(Path, "is_file", replaced_once_found)
+    assert _value(tmp_path) == 2.0
+
+
 def test_a_disk_full_at_the_manifest_keeps_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
