@@ -11,7 +11,7 @@ from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
-EPOCHS = 4
+EPOCHS = 2
 MODES: list[dict[str, Any]] = [{"duty": 1.0}, {"mode": "fixed", "every": 3}]
 # Short, but not so short that a busy machine alone makes a trainer late.
 SHORT_TIMEOUT = {"timeout_seconds": 3.0}

@@ -210,6 +210,7 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     cluster: ClusterMaker,
 ) -> None:
     settings: Changed = {
+        "run": {"node_timeout_seconds": 3.0},
         "data": {"epochs": 3},
         "embedding": {"nodes": 2},
         "checkpoint": {"every_examples": 3_000},

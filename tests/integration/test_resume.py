@@ -63,8 +63,9 @@ def test_an_interrupted_run_goes_on(cluster: ClusterMaker, algorithm: str) -> No
 
 
 def test_it_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker) -> None:
-    settings = {**LONG, "embedding": {"nodes": 2}}
-    first = interrupted(cluster, settings, 200)
+    epochs = 2
+    settings: Settings = {"data": {"epochs": epochs}, "embedding": {"nodes": 2}}
+    first = interrupted(cluster, settings, 100)
     changes = {
         "trainer": {"count": 3},
         "embedding": {"nodes": 1},
@@ -72,12 +73,12 @@ def test_it_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker) -> None:
         "data": {"readers": 2},
     }
     second = finished(cluster, going_on(settings, first, changes))
-    check_trained_once([first, second], EPOCHS, EXAMPLES)
+    check_trained_once([first, second], epochs, EXAMPLES)
     third = finished(
-        cluster, going_on(settings, second, {"trainer": {"count": 1}, "data": {"epochs": EPOCHS + 1}})
+        cluster, going_on(settings, second, {"trainer": {"count": 1}, "data": {"epochs": epochs + 1}})
     )
-    check_trained_once([first, second, third], EPOCHS + 1, EXAMPLES)
-    assert third.report.restored_examples == EPOCHS * EXAMPLES
+    check_trained_once([first, second, third], epochs + 1, EXAMPLES)
+    assert third.report.restored_examples == epochs * EXAMPLES
 
 
 def test_to_the_bit_with_one_trainer_in_order(cluster: ClusterMaker) -> None:
