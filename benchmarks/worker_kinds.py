@@ -1,6 +1,7 @@
 """Workers as threads and as processes: examples/s, CPU seconds and memory of the same job, 1 and 2 workers.
 
-    python benchmarks/worker_kinds.py [--log FOLDER] [--rounds 10] [--out FILE.json]
+    python benchmarks/worker_kinds.py [--log FOLDER] [--rounds 10] [--batch 512] [--layers 512,256,64]
+        [--out FILE.json]
 
 One trainer without synchronization, so that the workers are all that differs; alternating runs, and for each
 number of workers the paired ratio of processes over threads with a 95% bootstrap interval. "trainer MiB" adds
@@ -21,9 +22,10 @@ WORKERS = (1, 2)
 KINDS = ("thread", "process")
 
 
-def measure(log: Path, kind: str, workers: int, batch: int) -> Figures:
+def measure(log: Path, kind: str, workers: int, batch: int, layers: list[int]) -> Figures:
     """One job's figures."""
     sections = on_log(log, seed=1)
+    sections["model"] = {"embedding_dim": 16, "bottom": layers, "top": layers}
     sections["trainer"] = {"count": 1, "workers": workers, "worker_kind": kind, "batch": batch}
     sections["sync"] = {"algorithm": "none"}
     report = run_job(sections)
@@ -39,10 +41,12 @@ def measure(log: Path, kind: str, workers: int, batch: int) -> Figures:
     }
 
 
-def compare(log: Path, rounds: int, batch: int) -> tuple[Results, dict[str, dict[str, float]]]:
+def compare(
+    log: Path, rounds: int, batch: int, layers: list[int]
+) -> tuple[Results, dict[str, dict[str, float]]]:
     """All figures by what was run, and the ratios."""
     runs: dict[str, Callable[[], Figures]] = {
-        f"{workers} {kind}": partial(measure, log, kind, workers, batch)
+        f"{workers} {kind}": partial(measure, log, kind, workers, batch, layers)
         for workers in WORKERS
         for kind in KINDS
     }
@@ -63,16 +67,23 @@ def main() -> None:
     parser.add_argument("--log", type=Path, help="a generated log; one is made without it")
     parser.add_argument("--examples", type=int, default=300_000)
     parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--layers", default="512,256,64", help="of the bottom and of the top")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    layers = [int(width) for width in options.layers.split(",")]
     with log_or_generated(options.log, options.examples, eval_examples=30_000) as log:
-        results, ratios = compare(log, options.rounds, options.batch)
+        results, ratios = compare(log, options.rounds, options.batch, layers)
     print(table(results))
     for name, value in ratios.items():
         print(show_ratio(name, value))
     if options.out is not None:
-        settings = {"rounds": options.rounds, "batch": options.batch, "examples": options.examples}
+        settings = {
+            "rounds": options.rounds,
+            "batch": options.batch,
+            "layers": layers,
+            "log": options.examples,
+        }
         what = (__doc__ or "").splitlines()[0]
         save(options.out, what, {"runs": results, "ratios": ratios, "settings": settings})
 

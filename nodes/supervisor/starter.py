@@ -129,8 +129,6 @@ def make_starter() -> Starter:
     return ForkStarter()
 
 
-END_SECONDS = 5.0
-
 log = logging.getLogger(__name__)
 
 
@@ -318,9 +316,7 @@ class ForkStarter:
         """End the fork server."""
         self._light.close()
         self._torch.close()
-        try:
-            # At most as long as it imports: it sees only then that nobody is there.
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        # Both of its processes may still import, which takes seconds; nodes have sessions of their own.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()

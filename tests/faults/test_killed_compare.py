@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shadowsync.tests.support.processes import Starter, wait_until
+from shadowsync.tests.support.processes import Starter, is_alive, wait_until
 from shadowsync.tests.support.runs import JobMaker, RunFolder
 
 
@@ -22,14 +22,7 @@ def test_nothing_outlives_a_killed_comparison(starter: Starter, job_file: JobMak
     offspring = psutil.Process(process.pid).children(recursive=True)
     assert len(offspring) >= 5, "the control: run, coordinator, reader, trainer, embedding"
     os.kill(process.pid, signal.SIGKILL)
-    wait_until(lambda: not any(_is_running(child) for child in offspring), "everything has ended", 30.0)
+    wait_until(lambda: not any(is_alive(child) for child in offspring), "everything has ended", 30.0)
     # An orphan is interrupted, not dropped: it writes its checkpoint.
     assert run.report.outcome == "interrupted"
     assert run.report.ledger.adds_up
-
-
-def _is_running(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import psutil
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.processes import is_alive, wait_until
 from shadowsync.tests.support.supervised import Supervised
 
 
@@ -22,10 +22,3 @@ def test_a_dead_fork_server_stops_the_job(supervise: Callable[..., Supervised]) 
     assert " died" in job.last_line()
     # They are killed as the job ends, and the kernel takes its time.
     wait_until(lambda: not any(is_alive(node) for node in nodes), "its nodes are gone", 30.0)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

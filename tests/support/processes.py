@@ -30,6 +30,14 @@ THREADS = dict.fromkeys(
 WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile")
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs or is stopped; not once it is dead and waits to be reaped."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> float:
     """Waits for a condition and gives the seconds that it took; fails the test past the limit."""
     begun = time.monotonic()

@@ -9,15 +9,16 @@ import textwrap
 from pathlib import Path
 
 import psutil
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.processes import is_alive, wait_until
 
 PYTEST = """
 import os, signal
 from pathlib import Path
-from shadowsync.tests.support.processes import Starter, WarmServer
+from shadowsync.tests.support.processes import THREADS, Starter, WarmServer
 
-server = WarmServer(os.environ)
-starter = Starter(server, os.environ, Path.cwd())
+environment = os.environ | THREADS
+server = WarmServer(environment)
+starter = Starter(server, environment, Path.cwd())
 for name in ("coordinator", "trainer"):
     starter.fork(name, script=Path("child.py"))
 print("started", flush=True)
@@ -37,11 +38,4 @@ def test_a_forked_node_ends_when_pytest_is_gone_and_not_before(tmp_path: Path) -
         _, alive = psutil.wait_procs(offspring, timeout=0.2)
         assert len(alive) == 4
         pytest.send_signal(signal.SIGKILL)
-        wait_until(lambda: not any(map(_lives, offspring)), "all have ended", 10.0)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+        wait_until(lambda: not any(map(is_alive, offspring)), "all have ended", 10.0)

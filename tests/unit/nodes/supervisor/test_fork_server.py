@@ -30,7 +30,7 @@ from shadowsync.nodes.supervisor.starter import (
     start_method,
 )
 from shadowsync.pipeline.errors import ClusterError, JobFileError
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.processes import is_alive, wait_until
 
 Made = Callable[[], Starter]
 STARTERS = pytest.mark.parametrize("make", [ForkStarter, SpawnStarter])
@@ -157,7 +157,7 @@ def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -
         assert len(offspring) == 4, "two servers, and a child of each"
         assert not (tmp_path / "orphaned").exists()
         supervisor.kill()
-        wait_until(lambda: not any(map(_lives, offspring)), "all have ended", 20.0)
+        wait_until(lambda: not any(map(is_alive, offspring)), "all have ended", 20.0)
     assert (tmp_path / "orphaned").exists()
 
 
@@ -178,6 +178,22 @@ def test_a_dead_server_ends_its_processes(script: Callable[[str], list[str]]) ->
     code, text = with_starter(ForkStarter, work)
     assert code == -signal.SIGKILL
     assert "the fork server is gone" in text
+
+
+def test_a_starter_that_is_closed_before_it_has_imported_leaves_nothing() -> None:
+    """As of a command that refuses its job at once: nobody waits for the imports."""
+    before = set(psutil.Process().children(recursive=True))
+
+    def servers() -> set[psutil.Process]:
+        return set(psutil.Process().children(recursive=True)) - before
+
+    with closing(ForkStarter()):
+        wait_until(lambda: len(servers()) == 2, "both parts of the server are there", 30.0)
+        importing = servers()
+        for one in importing:
+            one.suspend()
+    # A dead one may still wait for init to reap it.
+    wait_until(lambda: not any(map(is_alive, importing)), "both have ended")
 
 
 def test_the_light_server_has_no_torch_and_the_other_one_has(script: Callable[[str], list[str]]) -> None:
@@ -279,10 +295,3 @@ def test_the_package_is_a_program() -> None:
         [sys.executable, "-m", "shadowsync", "--help"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("Usage: python -m shadowsync [OPTIONS] COMMAND")
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
