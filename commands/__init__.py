@@ -1,1 +1,1 @@
-"""Commands in files of their own. They import only click until one runs."""
+"""The commands; they import only click until one runs."""

@@ -1,4 +1,4 @@
-"""`shadowsync algos`: lists the algorithms."""
+"""`shadowsync algos`: the list of algorithms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import click
 
 @click.command()
 def algos() -> None:
-    """List the synchronization algorithms, also those of installed packages, and their options."""
+    """List the synchronization algorithms and their options.
+
+    Algorithms of installed packages are included.
+    """
     from ..sync_algos.listing import list_algorithms
 
     for line in list_algorithms():

@@ -18,8 +18,8 @@ from .network_options import network_options, network_overrides
 @click.option(
     "--algorithms",
     metavar="LIST",
-    help="For example none,easgd,easgd@5,easgd:elastic_rate=0.3@30: NAME is the shadow mode, NAME@K a fixed"
-    " rate of every K iterations, :KEY=VALUE an option of the algorithm.",
+    help="Algorithms to compare, for example none,easgd,easgd@5,easgd:elastic_rate=0.3@30. NAME runs in"
+    " shadow mode, NAME@K every K iterations; :KEY=VALUE sets an option of the algorithm.",
 )
 @click.option("--seeds", type=click.IntRange(1, 1000), help="Number of seeds, from run.seed on. [default: 3]")
 @network_options
@@ -27,7 +27,7 @@ from .network_options import network_options, network_overrides
     "--resume",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Resume the comparison in DIR and retry what failed; takes no other option.",
+    help="Resume the comparison in DIR and repeat failed runs; takes no other option.",
 )
 def compare(
     job_file: str | None,
@@ -37,11 +37,12 @@ def compare(
     resume: Path | None,
     **network: str | None,
 ) -> None:
-    """Run a job under several algorithms and one trainer alone, side by side, and write one page about it.
+    """Compare algorithms on one job, and write a page about it.
 
-    Each is run with every seed on the same data, in alternation. The folder RUN-compare beside the job's
-    runs holds compare.html, compare.json, compare.md and every run. A run that fails is shown as failed and
-    the others continue; the exit code is then 5, or 7 if a ledger does not add up.
+    The job runs under each algorithm, and with one trainer alone, with every seed on the same data, in
+    alternating order. The folder RUN-compare beside the job's runs holds compare.html, compare.json,
+    compare.md and every run. A failed run is shown as failed, and the others continue; the exit code is then
+    5, or 7 if a ledger does not add up.
     """
     from rich.console import Console
 
@@ -51,7 +52,9 @@ def compare(
     require_extra("shadowsync compare", "lab")
     others = [job_file, algorithms, seeds, *overrides, *network.values()]
     if resume is not None and any(value is not None for value in others):
-        raise JobFileError("--resume: the comparison has its own job and options", remedy="give DIR alone")
+        raise JobFileError(
+            "--resume takes the job and the options from the comparison", remedy="give no other option"
+        )
     if resume is None and (job_file is None or algorithms is None):
         raise JobFileError("a job file and --algorithms are needed", remedy="see shadowsync compare --help")
     from ..lab.compare import go_on, start

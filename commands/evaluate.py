@@ -13,7 +13,11 @@ from .which_option import which_option
 @click.command(name="eval")
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
-    "--data", "data", required=True, multiple=True, help="File or glob to score, of the job's format."
+    "--data",
+    "data",
+    required=True,
+    multiple=True,
+    help="File or glob to score, in the job's format. May be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @which_option("--which")

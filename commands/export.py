@@ -25,7 +25,7 @@ from .which_option import which_option
     type=click.Choice(["parquet", "safetensors", "none"]),
     default="parquet",
     show_default=True,
-    help="Format of the embedding tables: a file each (parquet), or one for all (safetensors).",
+    help="Format of the embedding tables: one file each (parquet), or one for all (safetensors).",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to create.")
 @which_option("--which")
@@ -39,7 +39,7 @@ def export(
     """Write the model that RUN saved as files that others can serve.
 
     The folder has the dense part, which takes any number of examples, the tables, and manifest.json, which
-    says how ids are hashed, numbers transformed and bags pooled.
+    states how ids are hashed, numbers transformed and bags pooled.
     """
     from ..pipeline.saved_model.export import export_model
     from ..pipeline.saved_model.model import SavedModel

@@ -16,7 +16,7 @@ import click
 @click.option("--format", "data_format", default="parquet", type=click.Choice(["parquet", "criteo_tsv"]))
 @click.option("--files", default=1, show_default=True, type=click.IntRange(1), help="Training files.")
 @click.option("--compression", default="none", type=click.Choice(["none", "gz", "zst"]))
-@click.option("--reuse", is_flag=True, help="Do nothing if the same log exists already.")
+@click.option("--reuse", is_flag=True, help="Write nothing if the same log exists already.")
 def generate(directory: Path, reuse: bool, **options: Any) -> None:
     """Generate a Criteo-shaped click log with a planted teacher into DIRECTORY."""
     from ..pipeline.data.generator.generator import generate_log

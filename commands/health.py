@@ -1,4 +1,4 @@
-"""`shadowsync health`: checks the node of this container."""
+"""`shadowsync health`: a check of this container's node."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import click
 @click.option("--timeout", default=5.0, show_default=True, type=click.FloatRange(min=0, min_open=True))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the node's figures.")
 def health(path: Path, timeout: float, as_json: bool) -> None:
-    """Ask the node that answers at the Unix socket PATH whether it is healthy.
+    """Ask the node at the Unix socket PATH whether it is healthy.
 
     PATH defaults to SHADOWSYNC_HEALTH, which also tells a node where to answer. The exit code is 0 for a
-    coordinator that answers and for a node that is in its job and heard from the coordinator recently, and 1
-    otherwise, also when nothing answers for --timeout seconds.
+    coordinator that answers, and for a node that is in its job and received something from the coordinator
+    recently. Otherwise it is 1, also if nothing answers for --timeout seconds.
     """
     import json
     from dataclasses import asdict

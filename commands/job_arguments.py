@@ -30,7 +30,7 @@ def web_option(command: F) -> F:
     return click.option(
         "--web",
         metavar="[HOST:]PORT",
-        help="Serve a web page of the job there; without HOST, for this machine only. [default: watch.web]",
+        help="Serve a web page of the job there; without HOST only to this machine. [default: watch.web]",
     )(command)
 
 
@@ -42,9 +42,10 @@ def web_override(web: str | None) -> list[str]:
 
 
 def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool) -> Job:
-    """Load the job from TOML, or from the resolved JSON of a supervisor or run folder.
+    """Load the job from TOML, or from a run folder's resolved JSON.
 
-    `torch`: whether this process will have torch anyway, and so may import an algorithm.
+    A supervisor gives its nodes such JSON too. `torch`: whether this process will have torch anyway, and so
+    may import an algorithm.
     """
     from ..nodes.launch import with_sync_nodes
     from ..pipeline.errors import JobFileError

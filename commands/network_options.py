@@ -11,12 +11,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def network_options(command: F) -> F:
-    """Add the options of a slow network; each is a key of [network]."""
+    """Add the options of a slow network, each a key of [network]."""
     for option in (
         click.option(
             "--emulation",
             type=click.Choice(["auto", "relay"]),
-            help="How to emulate it: by a relay process, the only way there is.",
+            help="How to emulate a slow network: by a relay process, the only way there is.",
         ),
         click.option(
             "--delay-links",
@@ -26,14 +26,14 @@ def network_options(command: F) -> F:
         click.option(
             "--bandwidth",
             metavar="RATE",
-            help="Emulate a slow network, for example 100mbit: of each node that listens on such a link, in"
-            " each direction, all its connections together.",
+            help="Emulate a slow network of this bandwidth, for example 100mbit. It holds for each node that"
+            " listens on a slow link, in each direction, for all its connections together.",
         ),
         click.option(
             "--delay",
             metavar="TIME",
-            help="Emulate a slow network, for example 50ms: one way, so a request and its reply take twice"
-            " as long. 0ms puts the emulation in place without a delay, to compare with.",
+            help="Emulate a slow network with this delay, for example 50ms. It is one way, so a request and"
+            " its reply take twice as long. 0ms emulates without a delay, to compare with.",
         ),
     ):
         command = option(command)
@@ -41,7 +41,7 @@ def network_options(command: F) -> F:
 
 
 def network_overrides(given: Mapping[str, str | None]) -> list[str]:
-    """Turn the network options into overrides of the job file, quoted as text."""
+    """Turn the network options into quoted overrides of the job file."""
     import json
 
     return [f"network.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]

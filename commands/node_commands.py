@@ -1,4 +1,4 @@
-"""Commands that start one node: the coordinator, or a role that joins it."""
+"""Commands that start one node: the coordinator, or another role."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def coordinator(
     metrics_port: int | None,
     web: str | None,
 ) -> None:
-    """Start the coordinator of a job; it prints the address for the other nodes to join."""
+    """Start the coordinator of a job.
+
+    It prints the address that the other nodes join.
+    """
     from ..nodes.coordinator.main import run_coordinator
     from ..nodes.runtime.process import log_to_stderr
     from ..pipeline.jobfile.extras import left_out
@@ -121,7 +124,7 @@ def _role_command(
     return start
 
 
-reader = _role_command("reader", "Start a reader: it takes spans of the input and delivers batches.")
+reader = _role_command("reader", "Start a reader, which turns spans of the input into batches.")
 trainer = _role_command(
     "trainer", "Start a trainer: a replica, its workers and its shadow thread.", _device_option
 )
@@ -146,9 +149,9 @@ def _settings(
     job = job_of(job_file, overrides, torch=torch)
     if job.network.slow is not None and not supervised:
         raise JobFileError(
-            "network.delay and network.bandwidth are emulated by `shadowsync run` only",
+            "network.delay and network.bandwidth work with `shadowsync run` only",
             where=job_file,
-            remedy="leave them out for a node that is started by itself",
+            remedy="remove them to start a node by itself",
         )
     given: dict[str, Any] = {"token": token} if token else {}
     return NodeSettings(

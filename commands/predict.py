@@ -17,7 +17,7 @@ from .which_option import which_option
     "data",
     required=True,
     multiple=True,
-    help="File, glob or URL to score, of the job's format; the label may be absent. May be repeated.",
+    help="File, glob or URL to score, in the job's format; the label may be absent. May be repeated.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The Parquet file to write.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
@@ -25,11 +25,11 @@ from .which_option import which_option
 def predict(
     run_folder: Path, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Literal["last", "best"]
 ) -> None:
-    """Score files with the model that RUN saved: one output row per input row, in order.
+    """Score files with the model that RUN saved.
 
-    The output has the columns file, row (from 1: a line of text, a row of Parquet), probability, logit and
-    label. A row that cannot be read, or whose logit is not finite, has no probability; the command prints how
-    many such rows there are, and the first of them.
+    The output has one row per input row, in order, with the columns file, row (from 1: a line of text, a row
+    of Parquet), probability, logit and label. A row that cannot be read, or whose logit is not finite, has no
+    probability; the command prints how many such rows there are, and the first of them.
     """
     from ..pipeline.data.paths import absolute_path
     from ..pipeline.saved_model.model import SavedModel

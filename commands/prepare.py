@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @click.option(
     "--verify",
     is_flag=True,
-    help="Write nothing: compare the job's settings and the checksum of every part in the folder.",
+    help="Write nothing; check the folder against the job's settings and every part against its checksum.",
 )
-@click.option("--quiet", is_flag=True, help="No progress on the terminal, only the result.")
+@click.option("--quiet", is_flag=True, help="Show no progress, only the result.")
 @click.option(
     "--set",
     "overrides",
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 def prepare(
     job_file: str, out: str, force: bool, verify: bool, quiet: bool, overrides: tuple[str, ...]
 ) -> None:
-    """Parse and hash the input of a job into Parquet, once for all runs.
+    """Parse and hash a job's input into Parquet, for all runs.
 
-    All files that [data] names are read as a run would read them, and --out gets numbered parts, statistics
-    of the data (statistics.md) and, last, manifest.json. An interrupted call resumes where it stopped. Then
-    `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
+    The command reads all files that [data] names, as a run would, and writes numbered parts, statistics of
+    the data (statistics.md) and, last, manifest.json to --out. An interrupted call resumes where it stopped.
+    Then `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
     """
     from ..pipeline.errors import JobFileError
     from ..pipeline.jobfile.extras import require_extra
@@ -50,15 +50,15 @@ def prepare(
     from .prepare_progress import progress_shown
 
     if verify and force:
-        raise click.UsageError("--verify writes nothing, and --force removes the folder; give one of them")
+        raise click.UsageError("--verify and --force exclude each other; give one of them")
     if verify:
         _verify(job_file, out, overrides)
         return
     if "://" in out:
         raise JobFileError(
-            "folders are written to this machine only",
+            "a prepared folder cannot be written to a URL",
             where=f"--out {out}",
-            remedy="give a folder of this machine and copy it there; data.prepared takes its URL",
+            remedy="give a folder on this machine, copy it there, and set data.prepared to the URL",
         )
     require_extra("shadowsync prepare", "plots")
     folder = Path(out)
@@ -83,7 +83,7 @@ def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
     prepared = json.dumps(out, ensure_ascii=False)
     job = load_job(job_file, (*overrides, f"data.prepared={prepared}"))
     manifest = verify_folder(job.data.prepared)
-    click.echo(f"{len(manifest.parts)} parts, {manifest.rows:,} rows, every checksum is right: {out}")
+    click.echo(f"{len(manifest.parts)} parts, {manifest.rows:,} rows, all checksums match: {out}")
 
 
 def _say(done: Prepared, where: str) -> None:
@@ -92,7 +92,7 @@ def _say(done: Prepared, where: str) -> None:
 
     for role in done.manifest.roles:
         if role.rows:
-            bad = f", {role.bad_rows:,} malformed left out" if role.bad_rows else ""
+            bad = f", {role.bad_rows:,} malformed rows left out" if role.bad_rows else ""
             rate = role.positives / role.rows
             click.echo(f"{role.role}: {role.rows:,} rows, label rate {rate:.2%}{bad}")
             for sample in role.bad_samples:

@@ -1,4 +1,4 @@
-"""`shadowsync profile`: runs a job for a short while and finds its bottleneck."""
+"""`shadowsync profile`: a short run of a job that finds its bottleneck."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROFILED = "finished early: profiled for "
 def run_profile(
     read_job: Callable[[], Job], seconds: float, *, quiet: bool, supervised: bool = False
 ) -> NoReturn:
-    """Run the job, print its profile, and exit with the job's exit code.
+    """Run the job, print its profile, and exit with its exit code.
 
     Raises DataError if the job ended before anything could be measured, ClusterError if no trainer
     answered.
@@ -47,7 +47,7 @@ def run_profile(
         raise ClusterError(
             "no trainer answered in time, so nothing was measured",
             where=shown(folder) if folder is not None else "",
-            remedy="measure for longer (--seconds), or see what else runs there",
+            remedy="measure for longer (--seconds), or check what else runs on these machines",
         )
     elif code is ExitCode.OK:
         raise DataError(

@@ -1,4 +1,4 @@
-"""`shadowsync resume`: continues a run from its checkpoint."""
+"""`shadowsync resume`: a run continued from its checkpoint."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from .which_option import which_option
     help="Override a setting of its job; data, model and batches must stay as they are.",
 )
 @which_option("--from")
-@click.option("--quiet", is_flag=True, help="No progress and no report on the terminal, only errors.")
+@click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", "best"], quiet: bool) -> None:
-    """Resume RUN from a checkpoint; what it had trained is not trained again.
+    """Resume RUN from a checkpoint.
 
-    The new run has a folder of its own beside RUN, which stays as it is. It may have more or fewer nodes of
-    any role. A run that has trained all of its input continues if data.epochs is raised.
+    Batches that it had trained are not trained again. The new run has its own folder beside RUN, which stays
+    as it is. It may have more or fewer nodes of any role. A run that has trained all of its input continues
+    if data.epochs is raised.
     """
     from ..nodes.supervisor.run import resumed_job
     from .watched import run_watched

@@ -1,4 +1,4 @@
-"""`shadowsync top`: looks at a running job."""
+"""`shadowsync top`: a look at a running job."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import click
 @click.command()
 @click.argument("run_folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
 @click.option("--join", metavar="tcp://HOST:PORT", help="The coordinator's address.")
-@click.option("--once", is_flag=True, help="Show it once and exit.")
+@click.option("--once", is_flag=True, help="Show the job once and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a second, with all curves.")
 def top(run_folder: Path | None, join: str | None, once: bool, as_json: bool) -> None:
-    """Watch a running job: give its run folder, for example runs/latest, or the coordinator's address.
+    """Watch a running job.
 
-    It only reads, and does not disturb the job. It ends with the job, or on Ctrl-C.
+    Give its run folder, for example runs/latest, or the coordinator's address with --join. The command only
+    reads, and does not disturb the job. It ends with the job, or on Ctrl-C.
     """
     from ..watch.attach import address_of, attach
 

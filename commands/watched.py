@@ -1,4 +1,4 @@
-"""Running a job with its progress on the terminal: shared by `run` and `resume`."""
+"""Running a job with progress on the terminal, for `run` and `resume`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def run_watched(
     read_job: Callable[[], Job], command: str, *, quiet: bool, supervised: bool = False
 ) -> NoReturn:
-    """Read a job, run it on this machine, show its progress and report, and exit.
+    """Read a job, run it on this machine, and exit.
 
-    Exits with the job's exit code. `command` is what the user called.
+    Shows progress and report. Exits with the job's exit code. `command` is what the user called.
     """
     from rich.console import Console
 
@@ -39,7 +39,7 @@ def run_watched(
 
 
 def end(command: str, code: ExitCode, text: str) -> NoReturn:
-    """Exit with the exit code of a job; print `text` if there is one."""
+    """Print `text`, if any, and exit with a job's exit code."""
     if text:
         click.echo(f"shadowsync {command}: {text}", err=True)
     sys.exit(int(code))
@@ -48,9 +48,10 @@ def end(command: str, code: ExitCode, text: str) -> NoReturn:
 def supervise(
     read_job: Callable[[], Job], *, quiet: bool, supervised: bool, profile_seconds: float | None = None
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
-    """Run a job to its end, with its progress on the terminal unless `quiet`.
+    """Run a job to its end.
 
-    Returns the exit code, one line for the user, the report if there is one, and the run's folder.
+    Shows its progress on the terminal unless `quiet`. Returns the exit code, one line for the user, the
+    report if there is one, and the run's folder.
     """
     from ..nodes.supervisor.starter import make_starter
 

@@ -20,10 +20,10 @@ class Cell:
     """One way to synchronize.
 
     Attributes:
-        label: what the pages call it; unlike any other's.
-        algorithm: its name, or where it is found.
+        label: its name on the pages, unique in the comparison.
+        algorithm: the algorithm's name, or where it is found.
         every: iterations between two rounds at a fixed rate; None in shadow mode.
-        options: what was given of `sync.options`.
+        options: the keys of `sync.options` that were given.
     """
 
     label: str
@@ -33,16 +33,16 @@ class Cell:
 
 
 def parse_cells(text: str) -> list[Cell]:
-    """Parse `--algorithms`, separated by commas. Raises JobFileError.
+    """Parse the comma-separated value of `--algorithms`.
 
-    A comma inside brackets or quotes belongs to an option's value. What is written twice gets labels of its
-    own, so that a spread can be seen.
+    A comma inside brackets or quotes belongs to an option's value. A variant that is given twice gets two
+    labels, so that the spread can be seen. Raises JobFileError.
     """
     if not text.isprintable():
-        raise JobFileError(f"--algorithms: {text!r} given, with a character that cannot be printed")
+        raise JobFileError(f"--algorithms: {text!r} has a character that cannot be printed", remedy=_EXAMPLE)
     written = [part.strip() for part in _split(text)]
     if not any(written):
-        raise JobFileError("--algorithms: nothing given", remedy=_EXAMPLE)
+        raise JobFileError("--algorithms: no algorithm given", remedy=_EXAMPLE)
     cells: list[Cell] = []
     taken = {REFERENCE}
     for part in written:
@@ -56,9 +56,10 @@ def parse_cells(text: str) -> list[Cell]:
 
 
 def cell_job(base: Job, cell: Cell, seed: int, name: str, directory: str) -> Job:
-    """Build the job of a cell: `base` with another `sync`. Raises JobFileError.
+    """Build the job of a cell: `base` with another `sync`.
 
-    The options of `base` are its own algorithm's, so only cells of that one start from them.
+    The options of `base` belong to its own algorithm, so only cells of that algorithm start from them. Raises
+    JobFileError.
     """
     tree = base.model_dump()
     own = base.sync.options if cell.algorithm == base.sync.algorithm else {}
@@ -93,7 +94,8 @@ def _parse_cell(text: str, label: str) -> Cell:
     if not at:
         body = text
     elif not rate.isascii() or not rate.isdigit() or int(rate) < 1:
-        raise JobFileError(f"--algorithms: {text!r} has {rate!r} as its rate", remedy=_EXAMPLE)
+        what = f"the rate {rate!r} in {text!r} is not a whole number above 0"
+        raise JobFileError(f"--algorithms: {what}", remedy=_EXAMPLE)
     else:
         every = int(rate)
     # A plug-in's own name has a colon: package.module:Class.
@@ -101,12 +103,12 @@ def _parse_cell(text: str, label: str) -> Cell:
     first = next((at for at, part in enumerate(parts) if "=" in part), len(parts))
     name = ":".join(parts[:first]).strip()
     if not name or any("=" not in part for part in parts[first:]):
-        raise JobFileError(f"--algorithms: {text!r} cannot be read", remedy=_EXAMPLE)
+        raise JobFileError(f"--algorithms: {text!r} is not an algorithm with options", remedy=_EXAMPLE)
     options: dict[str, Any] = {}
     for part in parts[first:]:
         key, _, raw = part.partition("=")
         if not key.strip() or key.strip() in options:
-            raise JobFileError(f"--algorithms: {text!r} has no key, or one twice", remedy=_EXAMPLE)
+            raise JobFileError(f"--algorithms: {text!r} has an empty or repeated key", remedy=_EXAMPLE)
         options[key.strip()] = override_value(raw)
     return Cell(label, name, every, options)
 
@@ -115,5 +117,5 @@ def _split(text: str) -> list[str]:
     """Split at commas outside of brackets and quotes."""
     piece = r"""(?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,\["'])+"""
     if rest := re.sub(piece, "", text).strip(", "):
-        raise JobFileError(f"--algorithms: {rest!r} is never closed", remedy=_EXAMPLE)
+        raise JobFileError(f"--algorithms: the bracket or quote {rest!r} is not closed", remedy=_EXAMPLE)
     return re.findall(piece, text)

@@ -41,14 +41,14 @@ def ratio(value: Paired | None) -> str:
 
 
 def standing(row: Row) -> str:
-    """Say whether all runs of a cell finished and their ledgers add up."""
+    """Say whether a cell's runs finished and their ledgers add up."""
     parts = []
     if not row.ledger_adds_up:
         parts.append(f"LEDGER {DOES_NOT}")
     if row.failed:
         parts.append(f"{len(row.failed)} FAILED")
     if row.died:
-        parts.append(f"in {row.died} a node died")
+        parts.append(f"a node died in {row.died}")
     return "; ".join([*parts, f"{row.finished} of {row.finished + len(row.failed)}"])
 
 
@@ -93,25 +93,29 @@ NARROW: Final = (
 
 
 def facts(comparison: Comparison, rows: list[Row]) -> list[str]:
-    """The sentences above the tables."""
+    """Return the sentences above the tables."""
     seeds = ", ".join(str(seed) for seed in comparison.seeds)
     trainers = comparison.cells[-1].trainers
     lines = [
         f"{len(comparison.runs)} runs: {len(rows) - 1} ways to synchronize {trainers} "
-        f"{'trainer' if trainers == 1 else 'trainers'}, and one trainer alone, "
-        f"each with the seeds {seeds}, on the same data, in alternation.",
+        f"{'trainer' if trainers == 1 else 'trainers'}, and one trainer alone. "
+        f"Each was run with the seeds {seeds} on the same data, in alternating order.",
     ]
     if comparison.network is None:
         lines.append("No slow network was emulated.")
     else:
-        by = f"by {comparison.means}: " if comparison.means else ""
-        lines.append(f"Emulated network, {by}{comparison.network}. A request and its reply are each delayed.")
+        by = f" by {comparison.means}" if comparison.means else ""
+        lines.append(
+            f"A slow network was emulated{by}: {comparison.network}. Requests and replies are both delayed."
+        )
     stolen = [row.relay_cpu_seconds for row in rows if row.relay_cpu_seconds is not None]
     if stolen:
-        lines.append(f"The relay took {duration(max(stolen))} of CPU per run at most, on the same cores.")
+        lines.append(
+            f"The relay took at most {duration(max(stolen))} of CPU time per run, on the same cores."
+        )
     lines.append(
-        "Intervals are 95% each, over pairs of the same seed (Student's t); where one contains 0, the answer "
-        "is inconclusive. Lower NE is better, higher AUC is better."
+        "Each interval covers 95%, over pairs of the same seed (Student's t). If it contains 0, the answer "
+        "is inconclusive. Lower NE is better; higher AUC is better."
     )
     return lines
 
@@ -121,4 +125,4 @@ def incomplete(comparison: Comparison) -> str:
     waiting = sum(run.status == "waiting" for run in comparison.runs)
     if comparison.complete and not waiting:
         return ""
-    return f"INCOMPLETE: {waiting} of {len(comparison.runs)} runs were not made."
+    return f"INCOMPLETE: {waiting} of {len(comparison.runs)} runs have not been made."

@@ -18,7 +18,7 @@ from .summary import summarize
 
 
 def start(base: Job, algorithms: str, seeds: int, console: Console, say: Say) -> ExitCode:
-    """Start a comparison in a new folder beside the runs of the job."""
+    """Start a comparison in a new folder beside the job's runs."""
     cells = check(base, algorithms, seeds)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-compare")
     write_record(folder, make_plan(base, cells, seeds, folder))
@@ -26,15 +26,17 @@ def start(base: Job, algorithms: str, seeds: int, console: Console, say: Say) ->
 
 
 def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
-    """Make the missing and failed runs of a comparison, and show the results."""
+    """Make a comparison's missing and failed runs; show the results."""
     comparison = read_record(folder)
     for run in comparison.missing():
         directory = load_resolved(folder / JOBS / f"{run.name}.json").run.directory
         if Path(directory) != (folder / RUNS).absolute():
             raise JobFileError(
-                f"was moved: its runs go to {directory}", where=str(folder), remedy="move it back"
+                f"was moved: its runs would be written to {directory}",
+                where=str(folder),
+                remedy="move it back",
             )
-    say(f"{len(comparison.missing())} runs of {len(comparison.runs)} to make, in {folder}")
+    say(f"{len(comparison.missing())} of {len(comparison.runs)} runs to make, in {folder}")
     code = conduct(folder, comparison, say)
     print_table(comparison, summarize(comparison), console)
     say(f"page: {folder / PAGE_NAME}")

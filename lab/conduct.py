@@ -1,4 +1,7 @@
-"""Running a comparison; its results are written even after an interrupt."""
+"""Running a comparison.
+
+Its results are written even after an interrupt.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ Say = Callable[[str], None]
 
 
 def conduct(folder: Path, comparison: Comparison, say: Say) -> ExitCode:
-    """Make the missing runs, one after the other; return the exit code.
+    """Make the missing runs, one by one; return the exit code.
 
     compare.json is written after each run; the page and the table at the end, also after an interrupt.
     """
@@ -96,7 +99,7 @@ def _make(folder: Path, comparison: Comparison, run: Run, jobs: JobProcess) -> N
 
 
 def _names(runs: Path, run: Run) -> set[str]:
-    """The folders of a run; an interrupted one has left its own."""
+    """Return the folders of a run, also of interrupted attempts."""
     return {path.name for path in runs.glob(f"{run.name}*")}
 
 

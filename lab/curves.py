@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def from_start(curve: Sequence[Point]) -> list[Point]:
-    """Shift the curve so that it starts at 0: processes start at different times."""
+    """Shift the curve to start at 0: processes start at different times."""
     first = min((x for x, _ in curve), default=0.0)
     return [(x - first, y) for x, y in curve]
 
@@ -23,7 +23,7 @@ def from_start(curve: Sequence[Point]) -> list[Point]:
 def mean_curve(curves: Sequence[Sequence[Point]]) -> tuple[Floats, Floats]:
     """Average curves where all are defined, with linear interpolation.
 
-    Gives x and y, both empty where the curves have no stretch in common.
+    Returns x and y, both empty if the curves do not overlap.
     """
     known = [np.asarray(curve, dtype=np.float64) for curve in curves if curve]
     nothing = np.empty(0)

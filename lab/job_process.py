@@ -14,10 +14,10 @@ from ..nodes.runtime.process import CLI, python
 
 
 class JobProcess:
-    """Runs jobs one after the other, on the main thread; `interrupts` counts Ctrl-C.
+    """Run jobs one after the other, on the main thread.
 
-    A job's process leads a session of its own, so that the terminal's Ctrl-C reaches it once, through here;
-    its standard input ends when this process does, whatever ended that.
+    `interrupts` counts Ctrl-C. A job's process leads a session of its own, so that the terminal's Ctrl-C
+    reaches it once, through this class. Its standard input ends when this process ends, for whatever reason.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class JobProcess:
                 signal.signal(number, handler)
 
     def run(self, job_file: Path, log: Path) -> tuple[int, str]:
-        """Run a resolved job; return its exit code and the last line of `log`."""
+        """Run a resolved job; return its exit code and last log line."""
         command = python(CLI, "run", str(job_file), "--quiet", "--supervised")
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
@@ -67,7 +67,7 @@ class JobProcess:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that is not blank, without the program's name."""
+    """Return a log's last non-blank line, without `shadowsync run: `."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     last = next((line for line in reversed(lines) if line.strip()), "")
     return last.removeprefix("shadowsync run: ").strip()

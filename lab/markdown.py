@@ -30,7 +30,7 @@ def render_markdown(comparison: Comparison, rows: list[Row]) -> str:
     cells = [[column.text(row) for column in COLUMNS] for row in rows]
     lines += ["", *markdown_table([column.title for column in COLUMNS], cells)]
     models = dict.fromkeys(f"{row.label}: {row.model}" for row in rows if row.model)
-    lines += ["", "Models that were scored:", "", *(f"- {plain(text)}" for text in models)]
+    lines += ["", "Scored models:", "", *(f"- {plain(text)}" for text in models)]
     failed = [f"- {plain(row.label)}: {plain(text)}" for row in rows for text in row.failed]
     if failed:
         lines += ["", "## Failed", "", *failed]
@@ -41,7 +41,10 @@ def render_markdown(comparison: Comparison, rows: list[Row]) -> str:
 
 
 def print_table(comparison: Comparison, rows: list[Row], console: Console) -> None:
-    """Print the main columns; red if a run failed or its ledger does not add up."""
+    """Print the main columns.
+
+    A row is red if a run failed or its ledger does not add up.
+    """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown = COLUMNS if console.width >= WIDE else NARROW
     for column in shown:

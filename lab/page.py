@@ -1,4 +1,7 @@
-"""compare.html: one file that needs nothing else, for a phone as for a wide screen, light or dark."""
+"""compare.html: one file that needs no other.
+
+It fits a phone and a wide screen, and is light or dark.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def render_page(comparison: Comparison, rows: Sequence[Row], reports: Mapping[str, Sequence[Report]]) -> str:
-    """Render the whole page. Every text from a job, a name or an error is escaped."""
+    """Render the whole page.
+
+    Every text from a job, a name or an error is escaped.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

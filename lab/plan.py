@@ -1,4 +1,4 @@
-"""The plan of a comparison: all jobs checked first, and the order of the runs."""
+"""The plan of a comparison: checked jobs, and the order of runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,15 @@ RUNS = "runs"
 
 
 def check(base: Job, algorithms: str, seeds: int) -> list[Cell]:
-    """Check all cells. Raises for whatever would make a run fail from the start."""
+    """Check all cells before the first run.
+
+    Raises for whatever would make a run fail from the start.
+    """
     if base.run.seed + seeds > 2**31:
-        raise JobFileError(f"run.seed: {base.run.seed} and {seeds} seeds from it on exceed 2147483647")
+        raise JobFileError(
+            f"run.seed: {seeds} seeds from {base.run.seed} on go beyond 2147483647",
+            remedy="lower run.seed or --seeds",
+        )
     cells = parse_cells(algorithms)
     for cell in cells:
         try:
@@ -38,7 +44,10 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Cell]:
 
 
 def make_plan(base: Job, cells: Sequence[Cell], seeds: int, folder: Path) -> Comparison:
-    """Build the comparison, all runs waiting; writes their jobs to `folder`/jobs."""
+    """Build the comparison and write its jobs to `folder`/jobs.
+
+    All runs are waiting.
+    """
     jobs = folder / JOBS
     jobs.mkdir()
     chosen = list(range(base.run.seed, base.run.seed + seeds))
@@ -70,7 +79,10 @@ def make_plan(base: Job, cells: Sequence[Cell], seeds: int, folder: Path) -> Com
 
 
 def _in_turn(items: Sequence[T], turn: int) -> list[T]:
-    """Rotate the items by one more each turn, reversed every other turn, against drift."""
+    """Rotate the items by `turn`, and reverse them every other turn.
+
+    So a drift of the machine hits all of them alike.
+    """
     at = turn % len(items)
     rotated = [*items[at:], *items[:at]]
     return rotated[::-1] if turn % 2 else rotated

@@ -1,4 +1,4 @@
-"""The plots of a comparison, as SVG in the colours of the page."""
+"""The plots of a comparison, as SVG in the page's colours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALONE: Final = "#8b8b8b"
 CURVES: Final[tuple[tuple[str, str, str, str, Callable[[Report], list[list[Point]]]], ...]] = (
     (
         "NE during training",
-        "Each example scored before it is trained on, since the last point; mean over seeds.",
+        "NE of the examples since the last point, each scored before it is trained on; mean over seeds.",
         "examples trained",
         "NE, lower is better",
         lambda report: [report.curves.ne],
@@ -58,12 +58,16 @@ Style = dict[str, Any]
 
 
 def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> list[tuple[str, str, str]]:
-    """Draw each plot: (title, what it shows, SVG). One without points says so."""
+    """Draw each plot; return its title, what it shows, and the SVG.
+
+    A plot without points says so.
+    """
     styles = _styles(rows)
     pictures = [
         (
             "Quality against throughput against bytes",
-            "A dot is a run, a ring the mean of a cell; the larger, the more bytes of synchronization.",
+            "A dot is a run; a ring is the mean of an algorithm's runs. A larger ring means more bytes of "
+            "synchronization.",
             _svg(_trade(comparison, rows, styles), "trade"),
         ),
         (
@@ -79,7 +83,10 @@ def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> list[
 
 
 def _styles(rows: Sequence[Row]) -> dict[str, Style]:
-    """One colour per algorithm; solid lines for shadow mode, dashed for fixed rates."""
+    """Choose one colour per algorithm.
+
+    Lines are solid for shadow mode, dashed for fixed rates.
+    """
     colours: dict[str, str] = {}
     styles: dict[str, Style] = {}
     for row in rows:
@@ -192,7 +199,7 @@ def _finish(figure: Figure, axes: Axes, missing: str, *, legend: bool = True) ->
 
 
 def _svg(figure: Figure, salt: str) -> str:
-    """Render SVG without a declaration, names of other sites, or a fixed size."""
+    """Render SVG without declaration, other sites' names or fixed size."""
     target = io.StringIO()
     # Text stays text; the salt keeps the ids of two pictures on one page apart.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):

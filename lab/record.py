@@ -45,7 +45,10 @@ class Figures(Part):
 
     @classmethod
     def of(cls, report: Report, batch: int) -> Figures:
-        """Take the figures from a report of a job with this batch size."""
+        """Take the figures from the report of a job.
+
+        `batch` is the job's batch size.
+        """
         speed, score = report.throughput.examples_per_second, report.eval
         return cls(
             model=score.model if score else None,
@@ -72,8 +75,8 @@ class Figures(Part):
 class Run(Part):
     """One run of the comparison; runs are listed in starting order.
 
-    `figures` are there for a run that trained to its end (exit codes 0, 5 and 7); `message` is what it said
-    last. `folder` is relative to the comparison's.
+    A run that trained to its end (exit codes 0, 5 and 7) has `figures`; `message` is its last line of output.
+    `folder` is relative to the comparison's.
     """
 
     label: str
@@ -98,7 +101,10 @@ class CellRecord(Part):
 
 
 class Comparison(Part):
-    """The whole comparison. `network` describes what was emulated, `means` how."""
+    """The whole comparison.
+
+    `network` describes the emulated network, `means` how it was emulated.
+    """
 
     format_version: Literal[1] = 1
     name: str
@@ -115,30 +121,40 @@ class Comparison(Part):
     summary: list[dict[str, Any]] = []
 
     def of(self, label: str) -> list[Run]:
-        """The runs of a cell, by seed."""
+        """Return the runs of a cell, by seed."""
         return sorted((run for run in self.runs if run.label == label), key=lambda run: run.seed)
 
     def missing(self) -> list[Run]:
-        """The runs still to be made, failed ones included."""
+        """Return the runs still to be made, failed ones included."""
         return [run for run in self.runs if run.status != "finished"]
 
 
 def write_record(folder: Path, comparison: Comparison) -> None:
-    """Write compare.json atomically. Raises ResourceError."""
+    """Write compare.json atomically.
+
+    Raises ResourceError.
+    """
     with whole_file(folder / JSON_NAME) as file:
         file.write(comparison.model_dump_json(indent=1).encode() + b"\n")
 
 
 def read_record(folder: Path) -> Comparison:
-    """Read the comparison of a folder. Raises JobFileError."""
+    """Read the comparison of a folder.
+
+    Raises JobFileError.
+    """
     path = folder / JSON_NAME
     try:
         return Comparison.model_validate_json(path.read_bytes())
     except OSError as error:
         raise JobFileError(
-            f"cannot be read ({error.strerror})", where=str(path), remedy="give a comparison's folder"
+            f"cannot be read ({error.strerror})", where=str(path), remedy="give the folder of a comparison"
         ) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise JobFileError(f"is not a comparison ({where}: {first['msg']})", where=str(path)) from error
+        raise JobFileError(
+            f"is not a comparison ({where}: {first['msg']})",
+            where=str(path),
+            remedy="give the folder of a comparison",
+        ) from error

@@ -1,4 +1,4 @@
-"""Means of pairs with an interval, and what may be said of them."""
+"""Means over pairs with a confidence interval, and their verdicts."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import statistics
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
 from scipy.special import stdtrit
+
+from ..pipeline.types import FrozenModel
 
 LEVEL: Final = 0.95
 
 Verdict = Literal["better", "worse", "inconclusive"]
 
 
-class Paired(BaseModel):
-    """The mean of paired differences, or of ratios, with Student's interval at 95%.
+class Paired(FrozenModel):
+    """The mean of paired differences or ratios, with an interval.
 
-    `low` and `high` are None where one pair is all there is.
+    The interval is Student's at 95%; `low` and `high` are None if there is only one pair.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mean: float
     low: float | None
@@ -29,19 +28,28 @@ class Paired(BaseModel):
     pairs: int
 
     def verdict(self, neutral: float, *, lower_is_better: bool) -> Verdict:
-        """What the interval says against `neutral`; "inconclusive" if it holds it, or if there is none."""
+        """Compare the interval with `neutral`.
+
+        "inconclusive" if it contains `neutral`, or if there is no interval.
+        """
         if self.low is None or self.high is None or self.low <= neutral <= self.high:
             return "inconclusive"
         return "better" if (self.mean < neutral) == lower_is_better else "worse"
 
 
 def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Paired:
-    """Of `values - reference`, pair by pair: what both of a pair share, as their seed, cancels out."""
+    """Return the mean of `values - reference`, pair by pair.
+
+    What both of a pair share, such as their seed, cancels out.
+    """
     return _interval([a - b for a, b in zip(values, reference, strict=True)])
 
 
 def paired_ratio(values: Sequence[float], reference: Sequence[float]) -> Paired:
-    """Of `values / reference`: the geometric mean, and an interval from the logarithms. All are positive."""
+    """Return the geometric mean of `values / reference`, pair by pair.
+
+    The interval is from the logarithms; all values are positive.
+    """
     found = _interval([math.log(a / b) for a, b in zip(values, reference, strict=True)])
     return Paired(
         mean=math.exp(found.mean),

@@ -92,7 +92,7 @@ def _row(comparison: Comparison, cell: CellRecord, baseline: str | None) -> Row:
 
 
 def _mean(found: Sequence[Figures], get: Get) -> float | None:
-    """The mean; None unless all runs have the figure."""
+    """Return the mean; None unless all runs have the figure."""
     values = [value for figures in found if (value := get(figures)) is not None]
     return statistics.fmean(values) if values and len(values) == len(found) else None
 

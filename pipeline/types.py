@@ -1,4 +1,4 @@
-"""Types that all packages share: the identity of a batch, and array types."""
+"""Types that all packages share: batch identity, arrays, base of records."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 Float32Array: TypeAlias = NDArray[np.float32]
 Float64Array: TypeAlias = NDArray[np.float64]
@@ -19,10 +20,17 @@ IndexArray: TypeAlias = Int64Array
 """Positions in another array."""
 
 
-class BatchId(NamedTuple):
-    """Identify one batch: its contents are a pure function of this id and the files.
+class FrozenModel(BaseModel):
+    """Base of records that are written as JSON: frozen, no unknown keys."""
 
-    `number` counts the batches of one span, from 0 (a tuple already has a method `index`).
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BatchId(NamedTuple):
+    """The identity of one batch.
+
+    The batch's contents are a pure function of this id and the files. `number` counts the batches of one
+    span, from 0 (a tuple already has a method `index`).
     """
 
     epoch: int

@@ -1,1 +1,1 @@
-"""The synchronization algorithms: one file each, and an explicit dict of their names in `registry`."""
+"""The synchronization algorithms, one file each; `registry` names them."""

@@ -1,9 +1,9 @@
-"""The contract of a synchronization algorithm: mathematics over a replica and its peers.
+"""The contract of a synchronization algorithm.
 
-An algorithm is one class with one coroutine, `round`. It opens no socket, reads no clock and starts no
-thread; the same class runs over ZeroMQ and over the in-memory peers of `memory`. When a round starts, how
-often, and on which thread is decided outside: in shadow mode by the shadow thread, at a fixed rate after
-every k iterations of a worker (see `needs_peers`).
+It is mathematics over a replica and its peers. An algorithm is one class with one coroutine, `round`. It
+opens no socket, reads no clock and starts no thread; the same class runs over ZeroMQ and over the in-memory
+peers of `memory`. When a round starts, how often, and on which thread is decided outside: in shadow mode by
+the shadow thread, at a fixed rate after every k iterations of a worker (see `needs_peers`).
 """
 
 from __future__ import annotations
@@ -40,21 +40,24 @@ class PeerLost(Exception):
 
 
 class Replica(Protocol):
-    """A trainer's replica: one flat float32 buffer [numel], written by workers concurrently."""
+    """A trainer's replica: one flat float32 buffer [numel].
+
+    Workers write it concurrently.
+    """
 
     @property
     def numel(self) -> int:
-        """Elements of the flat buffer."""
+        """Return the number of elements of the flat buffer."""
         ...
 
     @property
     def whole(self) -> Slice:
-        """All of it: `Slice(0, numel)`."""
+        """Return the slice of all elements, `Slice(0, numel)`."""
         ...
 
     @property
     def trained_examples(self) -> int:
-        """Examples that this trainer's workers have trained so far."""
+        """Return the examples that this trainer's workers have trained."""
         ...
 
     def snapshot(self, part: Slice) -> torch.Tensor:
@@ -62,14 +65,17 @@ class Replica(Protocol):
         ...
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
-        """Do `w[part] += scale * delta` in place; keeps what workers did since a snapshot."""
+        """Do `w[part] += scale * delta` in place.
+
+        This keeps what workers did since a snapshot.
+        """
         ...
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
-        """Do `w[part] <- (1 - rate) w[part] + rate * target` in place.
+        """Move `w[part]` toward `target` in place.
 
-        Exact where both are equal, and at rate 1. This also shrinks what workers did since a
-        snapshot.
+        `w[part] <- (1 - rate) w[part] + rate * target`. Exact where both are equal, and at rate 1. This also
+        shrinks what workers did since a snapshot.
         """
         ...
 
@@ -79,11 +85,11 @@ class Center(Protocol):
 
     @property
     def slices(self) -> tuple[Slice, ...]:
-        """The slices, in order; together they are the whole flat buffer."""
+        """Return the slices in order; together they are the flat buffer."""
         ...
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """Send this replica's slice to the center and await the `center_rule`'s reply.
+        """Send a slice to the center and await the `center_rule`'s reply.
 
         `values` and the answer are float32 [len(part)]; neither may be written afterwards. The center applies
         the whole slice at once, or nothing. Raises PeerLost if the sync node is gone or silent; if it had
@@ -102,12 +108,18 @@ class Group(Protocol):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Indexes of the members among all trainers, ascending; the same on every member."""
+        """Return the members' indexes among all trainers, ascending.
+
+        They are the same on every member.
+        """
         ...
 
     @property
     def round_number(self) -> int:
-        """Number of earlier rounds of these trainers; the same on every member."""
+        """Return the number of earlier rounds of these trainers.
+
+        It is the same on every member.
+        """
         ...
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
@@ -122,9 +134,10 @@ class Group(Protocol):
         ...
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """Await the partner's `values` in a group of two, float32 [n], not to be written.
+        """Await the partner's `values` in a group of two.
 
-        Raises PeerLost, as `mean` does, and ValueError in a larger group.
+        They are float32 [n], and not to be written. Raises PeerLost, as `mean` does, and ValueError in a
+        larger group.
         """
         ...
 
@@ -134,23 +147,23 @@ class Peers(Protocol):
 
     @property
     def center(self) -> Center:
-        """The center; only for algorithms that declare `needs_center`."""
+        """Return the center; only for algorithms with `needs_center`."""
         ...
 
     @property
     def index(self) -> int:
-        """This trainer's place among all trainers, from 0."""
+        """Return this trainer's place among all trainers, from 0."""
         ...
 
     async def meet(self, grouping: Grouping = everyone) -> Group:
-        """Await the round's group, which `grouping` chooses; returns when all are ready.
+        """Await the round's group, which `grouping` chooses.
 
-        Every trainer that can take part is handed to `grouping` with the round's number and the job's
-        seed, so that all find the same groups without asking. Take a snapshot after this, not before: it
-        may wait as long as the slowest member's duty cycle. Members whose state lags behind (see
-        `Algorithm.state`) are given that of the one that completed most rounds before this returns.
-        Only for algorithms that declare `needs_peers`. Raises PeerLost if a member died or left meanwhile;
-        the next round meets those who are left.
+        Returns when all members are ready. Every trainer that can take part is handed to `grouping` with the
+        round's number and the job's seed, so that all find the same groups without asking. Take a snapshot
+        after this, not before: it may wait as long as the slowest member's duty cycle. Members whose state
+        lags behind (see `Algorithm.state`) are given that of the one that completed most rounds before this
+        returns. Only for algorithms that declare `needs_peers`. Raises PeerLost if a member died or left
+        meanwhile; the next round meets those who are left.
         """
         ...
 
@@ -183,7 +196,7 @@ class Algorithm(ABC):
         needs_peers: whether it calls `meet`. At a fixed rate all workers of a trainer wait for the round.
         changes_groups: whether it meets other groups from round to round. Lossy codecs need a reference that
             both ends hold from the last round, and are refused for it.
-        model: which model comes out.
+        model: which model a job with it produces.
         state_names: the names of the tensors of `state`; with any, one round is run at a time.
         Options: a frozen dataclass; its fields are the keys of `sync.options`. Its `__post_init__` raises
             ValueError("key: ...") for a value that cannot be used.
@@ -202,7 +215,7 @@ class Algorithm(ABC):
         self.options = options
 
     def start(self, replica: Replica) -> None:  # noqa: B027
-        """Prepare, once, before training starts: all replicas are equal now."""
+        """Prepare, once, before training starts; all replicas are equal."""
 
     @abstractmethod
     async def round(self, replica: Replica, peers: Peers) -> bool:
@@ -224,20 +237,27 @@ class Algorithm(ABC):
         raise TypeError(f"{type(self).__name__} has no center")
 
     def state(self) -> AlgorithmState:
-        """The state, not copied, with the tensors of `state_names`. Called between rounds."""
+        """Return the state, not copied, with the tensors of `state_names`.
+
+        Called between rounds.
+        """
         return AlgorithmState()
 
     def load_state(self, state: AlgorithmState) -> None:
-        """Adopt the state of another instance or of a checkpoint, and own it from then on.
+        """Adopt the state of another instance or of a checkpoint.
 
-        Called between rounds and in `meet`. Only for algorithms with `state_names`.
+        This instance owns it from then on. Called between rounds and in `meet`. Only for algorithms with
+        `state_names`.
         """
         raise TypeError(f"{type(self).__name__} has no state, and was given {sorted(state.tensors)}")
 
     def global_model(self) -> torch.Tensor:
-        """The resulting model, float32 [numel], not copied; for `ModelOrigin.GLOBAL`."""
+        """Return the resulting model, float32 [numel], not copied.
+
+        Only for `ModelOrigin.GLOBAL`.
+        """
         raise TypeError(f"{type(self).__name__} has no global model")
 
     def describe(self) -> Mapping[str, Any]:
-        """The options in effect, for reports."""
+        """Return the options in effect, for reports."""
         return dataclasses.asdict(self.options)

@@ -1,4 +1,4 @@
-"""Blockwise model-update filtering: a global model follows the mean, with momentum."""
+"""Blockwise model-update filtering: a global model with momentum."""
 
 from __future__ import annotations
 
@@ -26,22 +26,21 @@ class BMUFOptions(PullOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.eta < float("inf"):
-            raise ValueError(f"eta: {self.eta!r} given; a number above 0 will do")
+            raise ValueError(f"eta: {self.eta!r} given; give a number above 0")
         if not 0.0 <= self.block_momentum < 1.0:
             raise ValueError(
-                f"block_momentum: {self.block_momentum!r} given; a number from 0 to below 1 will do"
+                f"block_momentum: {self.block_momentum!r} given; give a number of at least 0 and below 1"
             )
         if self.nesterov and self.block_momentum == 0.0:
-            raise ValueError("nesterov: true given; it needs a block_momentum above 0")
+            raise ValueError("nesterov: true given; give a block_momentum above 0 too")
 
 
 class BMUF(Algorithm):
-    """BMUF as in Zheng et al., arXiv 2003.03477, Algorithm 4, with the block momentum of Chen and Huo,
-    ICASSP 2016.
+    """BMUF of Zheng et al., Algorithm 4, with Chen and Huo's momentum.
 
-    With w_i the replicas, s_i their snapshots after all have met, g the global model, v the block momentum,
-    b what the replicas go toward (what Chen and Huo broadcast), η the step, μ the block momentum's factor
-    and α the elastic rate:
+    Sources: Zheng et al., arXiv 2003.03477; Chen and Huo, ICASSP 2016. With w_i the replicas, s_i their
+    snapshots after all have met, g the global model, v the block momentum, b what the replicas go toward
+    (what Chen and Huo broadcast), η the step, μ the block momentum's factor and α the elastic rate:
 
         m = mean of s_i,   d = m - b,   v <- μ v + η d,   g <- g + v,
         b = g  (none: μ = 0; plain: CBM)   or   b = g + μ v  (Nesterov: NBM),
@@ -59,7 +58,7 @@ class BMUF(Algorithm):
 
     name = "bmuf"
     summary = (
-        "a global model moves toward the mean of the replicas, with momentum if asked for; they follow it"
+        "a global model moves toward the replicas' mean, optionally with momentum; the replicas follow it"
     )
     needs_peers = True
     model = ModelOrigin.GLOBAL
@@ -95,13 +94,13 @@ class BMUF(Algorithm):
         return True
 
     def _target(self) -> torch.Tensor:
-        """The target b of the replicas: with Nesterov's momentum, the look-ahead."""
+        """Return the replicas' target b: with Nesterov, the look-ahead."""
         if self.options.nesterov:
             return torch.add(self._global, self._momentum, alpha=self.options.block_momentum)
         return self._global
 
     def state(self) -> AlgorithmState:
-        """g and v, and the number of completed rounds."""
+        """Return g and v, and the number of completed rounds."""
         return AlgorithmState(self._completed, {"global": self._global, "momentum": self._momentum})
 
     def load_state(self, state: AlgorithmState) -> None:
@@ -111,5 +110,5 @@ class BMUF(Algorithm):
         self._momentum = state.tensors["momentum"]
 
     def global_model(self) -> torch.Tensor:
-        """g; not the look-ahead."""
+        """Return g, not the look-ahead."""
         return self._global

@@ -13,7 +13,7 @@ from .pull import PullOptions
 class DSSyncOptions(PullOptions):
     """Options of divide and shuffle.
 
-    `group_size` is trainers in a group; if it does not divide their number, sizes differ by one at most.
+    `group_size` is the trainers in a group; if it does not divide their number, sizes differ by one at most.
     `reshuffle = false` keeps the groups, which then never exchange anything; it is the control.
     """
 
@@ -23,11 +23,11 @@ class DSSyncOptions(PullOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.group_size < 2:
-            raise ValueError(f"group_size: {self.group_size!r} given; an integer of at least 2 will do")
+            raise ValueError(f"group_size: {self.group_size!r} given; give an integer of at least 2")
 
 
 class DSSync(Algorithm):
-    """Divide-and-shuffle synchronization as in Wang et al., arXiv 2007.03298, made elastic.
+    """Divide and shuffle of Wang et al., arXiv 2007.03298, made elastic.
 
     Each round the trainers are divided into disjoint groups, drawn from the job's seed and the round's
     number. With s_j the snapshots of the group G of trainer i and α the elastic rate:

@@ -1,4 +1,4 @@
-"""Elastic averaging against a center (EASGD), in the form of ShadowSync's Algorithm 2."""
+"""Elastic averaging with a center (EASGD), as in ShadowSync's Algorithm 2."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ElasticOptions:
 
 
 class EASGD(Algorithm):
-    """EASGD as in Zheng et al., arXiv 2003.03477, Algorithm 2: the replica uses the center's new value.
+    """EASGD of Zheng et al., arXiv 2003.03477, Algorithm 2.
 
-    With α the elastic rate, w the replica and c the center:
+    The replica uses the center's new value. With α the elastic rate, w the replica and c the center:
 
         c <- (1 - α) c + α w,   then   w <- (1 - α) w + α c     with the new c.
 
@@ -61,11 +61,11 @@ class EASGD(Algorithm):
         return True
 
     def replica_share(self) -> float:
-        """Share of the delta that the replica subtracts: 1 - α."""
+        """Return the replica's share of the delta, 1 - α."""
         return 1.0 - self.options.elastic_rate
 
     def center_rule(self, center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """`d = α (w - c)`; `c += d`; answers d."""
+        """Add `d = α (w - c)` to c, and return d."""
         delta = (values - center).mul_(self.options.elastic_rate)
         center.add_(delta)
         return delta

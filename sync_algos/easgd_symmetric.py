@@ -6,9 +6,10 @@ from .easgd import EASGD
 
 
 class SymmetricEASGD(EASGD):
-    """EASGD as in Zhang, Choromanska, LeCun, arXiv 1412.6651, equations 5 and 6, one trainer at a time.
+    """EASGD of Zhang, Choromanska, LeCun, arXiv 1412.6651.
 
-    With α the elastic rate, both sides use old values, so that what one gives the other takes:
+    Equations 5 and 6, one trainer at a time. With α the elastic rate, both sides use old values, so that what
+    one gives the other takes:
 
         w <- w - α (w - c),   c <- c + α (w - c).
 
@@ -19,5 +20,5 @@ class SymmetricEASGD(EASGD):
     summary = "elastic averaging with a center; both sides use the other's old value"
 
     def replica_share(self) -> float:
-        """The replica subtracts the whole delta."""
+        """Return 1: the replica subtracts the whole delta."""
         return 1.0

@@ -8,10 +8,11 @@ from .pull import PullOptions
 
 
 class Gossip(Algorithm):
-    """Randomized pairwise averaging as in Boyd et al., IEEE Trans. Inf. Theory 52(6), 2006, made elastic.
+    """Randomized pairwise averaging of Boyd et al., made elastic.
 
-    Each round the trainers are paired anew, by the job's seed and the round's number. With w_i, w_j a pair's
-    replicas, s_i, s_j their snapshots after both have met, and α the elastic rate:
+    Source: IEEE Trans. Inf. Theory 52(6), 2006. Each round the trainers are paired anew, by the job's seed
+    and the round's number. With w_i, w_j a pair's replicas, s_i, s_j their snapshots after both have met, and
+    α the elastic rate:
 
         m = (s_i + s_j) / 2,    w_i <- (1 - α) w_i + α m      (or the form of `PullOptions` "keep"),
 

@@ -13,14 +13,14 @@ Grouping = Callable[[Sequence[int], int, int], Groups]
 
 
 def everyone(members: Sequence[int], round_number: int, seed: int) -> Groups:  # noqa: ARG001
-    """One group of all."""
+    """Return one group of all members."""
     return (tuple(members),)
 
 
 def shuffled(size: int) -> Grouping:
-    """Groups of `size`, drawn anew for each round; sizes differ by one at most.
+    """Return a grouping of `size` each, drawn anew for each round.
 
-    With `size` 2 and an odd number of members one is alone.
+    Sizes differ by one at most. With `size` 2 and an odd number of members one is alone.
     """
 
     def groups(members: Sequence[int], round_number: int, seed: int) -> Groups:
@@ -32,7 +32,7 @@ def shuffled(size: int) -> Grouping:
 
 
 def fixed(size: int) -> Grouping:
-    """Groups of `size` that stay the same in every round."""
+    """Return a grouping of `size` each, the same in every round."""
 
     def groups(members: Sequence[int], round_number: int, seed: int) -> Groups:  # noqa: ARG001
         return _cut(list(members), size)

@@ -21,7 +21,7 @@ MODELS = {
 
 
 def list_algorithms() -> Iterator[str]:
-    """The lines to print; an algorithm that cannot be used says why."""
+    """Yield the lines to print; an unusable algorithm says why."""
     installed = entry_points()
     for name, found in all_algorithms().items():
         if isinstance(found, AlgorithmError):
@@ -37,8 +37,8 @@ def list_algorithms() -> Iterator[str]:
 def _lines(cls: type[Algorithm]) -> list[str]:
     needs = "sync nodes" if cls.needs_center else "no sync node"
     if cls.needs_peers:
-        needs += ", and the trainers talk to each other" if cls.needs_center else ", only the other trainers"
-    lines = [f"needs {needs}; the model that comes out: {MODELS[cls.model]}"]
+        needs += ", and trainers that exchange data" if cls.needs_center else ", only the other trainers"
+    lines = [f"needs {needs}; resulting model: {MODELS[cls.model]}"]
     types = option_types(cls.Options)
     for field in dataclasses.fields(cls.Options):
         if field.name in types:

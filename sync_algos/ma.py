@@ -20,7 +20,7 @@ class MAOptions(PullOptions):
 
 
 class MA(Algorithm):
-    """MA as in Zheng et al., arXiv 2003.03477, Algorithm 3.
+    """Model averaging of Zheng et al., arXiv 2003.03477, Algorithm 3.
 
     With w_i the replicas, s_i their snapshots after all have met, α the elastic rate, and p_i the examples
     trained since the last completed round (or 1 for all):

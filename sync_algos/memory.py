@@ -18,12 +18,12 @@ class MemoryReplica:
 
     @property
     def numel(self) -> int:
-        """Elements of the flat buffer."""
+        """Return the number of elements of the flat buffer."""
         return self.values.numel()
 
     @property
     def whole(self) -> Slice:
-        """All of it."""
+        """Return the slice of all elements."""
         return Slice(0, self.values.numel())
 
     def snapshot(self, part: Slice) -> torch.Tensor:
@@ -31,11 +31,11 @@ class MemoryReplica:
         return self.values[part.start : part.stop].clone()
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
-        """`w[part] += scale * delta`."""
+        """Do `w[part] += scale * delta`."""
         self.values[part.start : part.stop].add_(delta, alpha=scale)
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
-        """`w[part] <- (1 - rate) w[part] + rate * target`."""
+        """Do `w[part] <- (1 - rate) w[part] + rate * target`."""
         self.values[part.start : part.stop].lerp_(target, rate)
 
 
@@ -52,11 +52,14 @@ class MemoryCenter:
 
     @property
     def slices(self) -> tuple[Slice, ...]:
-        """The slices, in order."""
+        """Return the slices, in order."""
         return self._slices
 
     def lose(self, part: Slice, *, after_applying: bool = False) -> None:
-        """Make exchanges of `part` raise PeerLost; `after_applying`, after applying one more."""
+        """Make exchanges of `part` raise PeerLost.
+
+        With `after_applying`, only after one more is applied.
+        """
         (self._losing if after_applying else self._lost).add(part)
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""Trainers in memory, as coroutines of one loop; any may die, leave or join."""
+"""Trainers in memory, as coroutines of one loop.
+
+Any of them may die, leave or join.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,15 @@ TURNS = 500
 
 
 class RoundStuck(RuntimeError):
-    """A round awaits something that never comes: nothing is left to happen."""
+    """A round waits for something that never comes."""
 
 
 class MemoryCluster:
-    """`trainers` replicas of `first`, float32 [n], each with its own algorithm instance.
+    """Run rounds of `trainers` replicas, each with its own algorithm instance.
 
-    `members` are those who take part at the beginning, all by default. `on_phase` is called as each trainer
-    reaches each phase, with its number: what workers do meanwhile goes there.
+    Each replica starts as `first`, float32 [n]. `members` are the trainers that take part at the beginning,
+    all by default. `on_phase` is called with a trainer's number when it reaches a phase; there a test does
+    what workers do meanwhile.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class MemoryCluster:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The trainers that take part now, ascending."""
+        """Return the trainers that take part now, ascending."""
         return self._meetings.members
 
     def act(self, who: int, action: Action) -> None:
@@ -67,10 +71,10 @@ class MemoryCluster:
         self._meetings.regroup(self.members)
 
     def round(self, faults: Iterable[Fault] = (), who: Iterable[int] | None = None) -> dict[int, bool]:
-        """Run one round of each member, or of `who`, at once; returns the survivors' results.
+        """Run one round of each member, or of `who`, at once.
 
-        One that waits for a member whose round is not run gets PeerLost, as from one that is late. Raises
-        RoundStuck, and whatever an algorithm raised.
+        Returns the survivors' results. A trainer that waits for a member whose round is not run gets
+        PeerLost, as for a late member. Raises RoundStuck, and whatever an algorithm raised.
         """
         self._faults = list(faults)
         return asyncio.run(self._round(self.members if who is None else tuple(who)))
@@ -106,7 +110,7 @@ class MemoryCluster:
             turns += 1
 
     def _over(self, tasks: Mapping[int, asyncio.Task[bool]]) -> bool:
-        """Whether all living trainers are done, or one has failed."""
+        """Return whether all living trainers are done, or one has failed."""
         living = [task for index, task in tasks.items() if self._lives(index)]
         failed = any(task.done() and (task.cancelled() or task.exception()) for task in living)
         return failed or all(task.done() for task in living)
@@ -115,7 +119,7 @@ class MemoryCluster:
         return index not in self._dead
 
     async def reach(self, index: int, phase: Phase) -> None:
-        """Reach a phase: do what was planned there. Never returns to a dead trainer."""
+        """Do a phase's planned faults; never return to a dead trainer."""
         self.on_phase(index, phase)
         for fault in [one for one in self._faults if (one.at, one.phase) == (index, phase)]:
             self._faults.remove(fault)
@@ -128,7 +132,7 @@ class MemoryCluster:
         return await self._meetings.meet(index, grouping)
 
     def _adopt(self, members: tuple[int, ...]) -> None:
-        """Give members that lag copies of the state with the most completed rounds."""
+        """Copy the state with the most completed rounds to members that lag."""
         completed = {member: self.algorithms[member].state().completed_rounds for member in members}
         newest = max(completed.values())
         donor = min(member for member in members if completed[member] == newest)
@@ -140,4 +144,4 @@ class MemoryCluster:
 
 
 def _nothing(index: int, phase: Phase) -> None:
-    """Nobody trains meanwhile."""
+    """Do nothing: nobody trains meanwhile."""

@@ -7,16 +7,22 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """Phase of a trainer's round; a center exchange has the last two for each slice."""
+    """A phase of a trainer's round.
 
-    MEETING = "as it comes to meet"
-    MET = "when it has met"
-    GIVING = "when it has handed its values over"
-    TAKING = "when the result is decided and not yet here"
+    An exchange with a center has the last two phases for each slice.
+    """
+
+    MEETING = "is about to meet"
+    MET = "has met"
+    GIVING = "has handed its values over"
+    TAKING = "is about to get the result, which is decided"
 
 
 class Action(Enum):
-    """A trainer dies (and stops running), leaves (and continues alone), or joins."""
+    """What a trainer does.
+
+    It dies (and stops running), leaves (and continues alone), or joins.
+    """
 
     DIE = "dies"
     LEAVE = "leaves"
@@ -25,7 +31,10 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """`who` does `action` when trainer `at` reaches `phase` for the first time in the round."""
+    """Trainer `who` does `action` when trainer `at` reaches `phase`.
+
+    The first time in the round.
+    """
 
     who: int
     action: Action
@@ -33,5 +42,5 @@ class Fault:
     phase: Phase
 
     def __str__(self) -> str:
-        where = f"trainer {self.at} is there" if self.at != self.who else "it is there"
-        return f"trainer {self.who} {self.action.value} ({where}: {self.phase.value})"
+        at = f"trainer {self.at}" if self.at != self.who else "it"
+        return f"trainer {self.who} {self.action.value} when {at} {self.phase.value}"

@@ -14,7 +14,10 @@ Adopt = Callable[[tuple[int, ...]], None]
 
 
 class MemoryRound:
-    """One group's round, shared by its members; decided for all at once, or for none."""
+    """One group's round, shared by its members.
+
+    It is decided for all members at once, or for none.
+    """
 
     def __init__(self, number: int, members: tuple[int, ...], adopt: Adopt) -> None:
         self.number = number
@@ -28,13 +31,16 @@ class MemoryRound:
         self._ended = False
 
     def end(self) -> None:
-        """End the round: waiting and later callers get PeerLost, unless it is decided."""
+        """End the round.
+
+        Waiting and later callers get PeerLost, unless it is decided.
+        """
         self._ended = True
         self._met.set()
         self._decided.set()
 
     async def arrive(self, member: int) -> None:
-        """Wait until all members have come and lagging ones have the newest state."""
+        """Wait until all members are there, with the newest state."""
         self._arrived.add(member)
         if self._arrived == set(self.members) and not self._ended:
             self._adopt(self.members)
@@ -48,13 +54,16 @@ class MemoryRound:
         if member in self._given:
             raise RuntimeError(f"trainer {member} gave its values twice in one round")
         if not weight >= 0.0:
-            raise ValueError(f"a weight of {weight} given; it is at least 0")
+            raise ValueError(f"a weight of {weight} given; give at least 0")
         if self._ended:
             raise PeerLost(f"the round of {self.members} ended")
         self._given[member] = (kind, values, weight)
 
     def decide(self) -> None:
-        """Compute the result once all values are there; a copy for each member."""
+        """Compute the result once all values are there.
+
+        Each member gets a copy.
+        """
         if self._ended or self._decided.is_set() or len(self._given) < len(self.members):
             return
         kinds = {kind for kind, _, _ in self._given.values()}
@@ -70,7 +79,7 @@ class MemoryRound:
         self._decided.set()
 
     async def result(self, member: int) -> torch.Tensor:
-        """Await the result. Raises PeerLost if there is none."""
+        """Await the result; raises PeerLost if there is none."""
         await self._decided.wait()
         if member not in self._results:
             raise PeerLost(f"the round of {self.members} ended without a result")
@@ -116,7 +125,10 @@ class Rendezvous:
 
 
 def weighted_mean(values: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
-    """The weighted mean, float32 [n], summed in float64; equal weights if all are 0."""
+    """Return the weighted mean, float32 [n], summed in float64.
+
+    If all weights are 0, they count as equal.
+    """
     if not any(weights):
         weights = [1.0] * len(values)
     total = torch.zeros(values[0].numel(), dtype=torch.float64)

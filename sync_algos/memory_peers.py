@@ -19,15 +19,15 @@ class Hub(Protocol):
 
     @property
     def center(self) -> MemoryCenter:
-        """The center itself."""
+        """Return the center itself."""
         ...
 
     async def reach(self, index: int, phase: Phase) -> None:
-        """Reach a phase. Never returns to a dead trainer."""
+        """Reach a phase; never returns to a dead trainer."""
         ...
 
     async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
-        """Await the round of a trainer's group. Raises PeerLost."""
+        """Await the round of a trainer's group; raises PeerLost."""
         ...
 
 
@@ -40,16 +40,16 @@ class MemoryPeers:
 
     @property
     def center(self) -> MemberCenter:
-        """The center."""
+        """Return the center."""
         return MemberCenter(self._hub, self._index)
 
     @property
     def index(self) -> int:
-        """This trainer's index."""
+        """Return this trainer's index."""
         return self._index
 
     async def meet(self, grouping: Grouping = everyone) -> MemoryGroup:
-        """Await the group of the round. Raises PeerLost."""
+        """Await the group of the round; raises PeerLost."""
         await self._hub.reach(self._index, Phase.MEETING)
         found = await self._hub.meet(self._index, grouping)
         await self._hub.reach(self._index, Phase.MET)
@@ -66,12 +66,12 @@ class MemoryGroup:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The members, ascending."""
+        """Return the members, ascending."""
         return self._shared.members
 
     @property
     def round_number(self) -> int:
-        """Number of earlier rounds of these members."""
+        """Return the number of earlier rounds of these members."""
         return self._shared.number
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
@@ -102,7 +102,7 @@ class MemberCenter:
 
     @property
     def slices(self) -> tuple[Slice, ...]:
-        """The slices, in order."""
+        """Return the slices, in order."""
         return self._hub.center.slices
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from .base import Algorithm, ModelOrigin, Peers, Replica
 
 
 class NoSync(Algorithm):
-    """Independent replicas; the quality is the mean of their scores."""
+    """No synchronization: independent replicas, scored by their mean."""
 
     name = "none"
     summary = "no synchronization; every trainer trains a model of its own"

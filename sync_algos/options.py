@@ -1,4 +1,4 @@
-"""Options of an algorithm: a job's settings, checked, as its frozen dataclass."""
+"""Options of an algorithm: a job's checked settings as a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ SECTION = "sync.options"
 
 
 class AlgorithmError(ValueError):
-    """An algorithm or its options cannot be used; `key` is the job file's key."""
+    """An algorithm or its options cannot be used.
+
+    `key` is the job file's key.
+    """
 
     def __init__(self, key: str, text: str) -> None:
         self.key = key
@@ -21,35 +24,38 @@ class AlgorithmError(ValueError):
 
 
 def require_rate(key: str, value: Any) -> None:
-    """Raise ValueError unless an elastic rate is above 0 and at most 1."""
+    """Raise ValueError unless a rate is above 0 and at most 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
-        raise ValueError(f"{key}: {value!r} given; a number above 0 and at most 1 will do")
+        raise ValueError(f"{key}: {value!r} given; give a number above 0 and at most 1")
 
 
 def option_types(options: type[Any]) -> dict[str, Any]:
-    """Type of each option. Raises AlgorithmError unless `options` is a usable dataclass."""
-    what = f"the Options {getattr(options, '__qualname__', options)!r}"
+    """Return the type of each option.
+
+    Raises AlgorithmError unless `options` is a usable dataclass.
+    """
+    what = f"the class of options {getattr(options, '__qualname__', options)!r}"
     if not (isinstance(options, type) and dataclasses.is_dataclass(options)):
-        raise AlgorithmError("sync.algorithm", f"{what} are not a dataclass; write @dataclass(frozen=True)")
+        raise AlgorithmError("sync.algorithm", f"{what} is not a dataclass; write @dataclass(frozen=True)")
     if not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        raise AlgorithmError("sync.algorithm", f"{what} are not frozen; write @dataclass(frozen=True)")
+        raise AlgorithmError("sync.algorithm", f"{what} is not frozen; write @dataclass(frozen=True)")
     try:
         hints = get_type_hints(options)
     except (NameError, TypeError) as error:
-        raise AlgorithmError("sync.algorithm", f"{what} have a type that cannot be read: {error}") from error
+        raise AlgorithmError("sync.algorithm", f"{what} has a type that cannot be read: {error}") from error
     types = {field.name: hints[field.name] for field in dataclasses.fields(options) if field.init}
     for name, kind in types.items():
         if not _checkable(kind):
             raise AlgorithmError(
                 "sync.algorithm",
-                f"{what} have {name} of type {_name(kind)}, which a job file cannot give; use bool, int, "
+                f"{what} has {name} of type {_name(kind)}, which a job file cannot give; use bool, int, "
                 "float, str, Literal, list, tuple, dict, or one of these or None",
             )
     return types
 
 
 def make_options(name: str, options: type[Any], given: Mapping[str, Any]) -> Any:
-    """Make the options of the algorithm `name`. Raises AlgorithmError."""
+    """Make the options of the algorithm `name`; raises AlgorithmError."""
     types = option_types(options)
     for key in given:
         if key not in types:
@@ -72,7 +78,7 @@ def _there(name: str, key: str, types: Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(key, types, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"{name} has: {', '.join(sorted(types))}" if types else f"{name} has no options"
+    return f"{name} has {', '.join(sorted(types))}" if types else f"{name} has no options"
 
 
 def _checkable(kind: Any) -> bool:
@@ -89,12 +95,15 @@ def _checkable(kind: Any) -> bool:
 def _checked(key: str, value: Any, kind: Any) -> Any:
     found, fits = _fit(value, kind)
     if not fits:
-        raise AlgorithmError(f"{SECTION}.{key}", f"{value!r} given; {_name(kind)} will do")
+        raise AlgorithmError(f"{SECTION}.{key}", f"{value!r} given; give {_name(kind)}")
     return found
 
 
 def _fit(value: Any, kind: Any) -> tuple[Any, bool]:
-    """Convert a value, and say whether it fits: an integer is a float, true is not a number."""
+    """Convert a value; return it and whether it fits.
+
+    An integer fits a float; true does not fit a number.
+    """
     if kind is Any:
         return value, True
     if kind is float:

@@ -28,7 +28,10 @@ class Entry:
 
 
 def entry_points() -> dict[str, list[Entry]]:
-    """Entry points of installed packages, by name. Imports none of them."""
+    """Return the entry points of installed packages, by name.
+
+    Imports none of them.
+    """
     found: dict[str, list[Entry]] = {}
     for point in metadata.entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else "a package"
@@ -39,7 +42,10 @@ def entry_points() -> dict[str, list[Entry]]:
 
 
 def load_entry_point(name: str, entry: Entry) -> type[Algorithm]:
-    """Load the class of an entry point. Raises AlgorithmError that names the package."""
+    """Load the class of an entry point.
+
+    Raises AlgorithmError, which names the package.
+    """
     try:
         cls = check_class(entry.value, load_class(entry.value))
     except AlgorithmError as error:
@@ -50,13 +56,13 @@ def load_entry_point(name: str, entry: Entry) -> type[Algorithm]:
     if cls.name != name:
         raise AlgorithmError(
             KEY,
-            f"{name!r} of the installed package {entry.package} calls itself {cls.name!r}; make them equal",
+            f"{name!r} of the installed package {entry.package} has name = {cls.name!r}; make them equal",
         )
     return cls
 
 
 def load_class(name: str) -> Any:
-    """Load "package.module:Class" or "file.py:Class". Raises AlgorithmError."""
+    """Load "package.module:Class" or "file.py:Class"; raises AlgorithmError."""
     where, _, class_name = name.rpartition(":")
     if not where or not class_name:
         raise AlgorithmError(KEY, f"{name!r} given; write package.module:Class or ./file.py:Class")
@@ -66,24 +72,24 @@ def load_class(name: str) -> Any:
     except AttributeError:
         there = ", ".join(_algorithms_in(module)) or "none"
         raise AlgorithmError(
-            KEY, f"{name!r} given; {where} has no {class_name}; algorithms there: {there}"
+            KEY, f"{name!r} cannot be loaded: {where} has no {class_name}; its algorithms: {there}"
         ) from None
 
 
 def check_class(name: str, cls: Any) -> type[Algorithm]:
-    """Check that `cls` is a usable algorithm, and return it. Raises AlgorithmError."""
+    """Return `cls` if it is a usable algorithm; else raise AlgorithmError."""
     if not (inspect.isclass(cls) and issubclass(cls, Algorithm)):
         what = "a class" if inspect.isclass(cls) else f"a {type(cls).__name__}"
         raise AlgorithmError(
-            KEY, f"{name!r} is {what}, not a subclass of shadowsync.sync_algos.base.Algorithm"
+            KEY, f"{name!r} is {what}; make it a subclass of shadowsync.sync_algos.base.Algorithm"
         )
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
-        raise AlgorithmError(KEY, f"{name!r} is abstract; it lacks: {missing}")
+        raise AlgorithmError(KEY, f"{name!r} is abstract; write its {missing}")
     for attribute in ("name", "summary"):
         value = getattr(cls, attribute, None)
         if not isinstance(value, str) or not value or "\n" in value:
-            raise AlgorithmError(KEY, f"{name!r} lacks {attribute}, one line of text")
+            raise AlgorithmError(KEY, f"{name!r} has no {attribute}; give it one line of text")
     option_types(cls.Options)
     return cls
 
@@ -92,12 +98,12 @@ def _load(name: str, where: str) -> ModuleType:
     try:
         return load_module(where)
     except NoSuchFile as error:
-        raise AlgorithmError(KEY, f"{name!r} given; {error}") from error
+        raise AlgorithmError(KEY, f"{name!r} cannot be loaded: {error}") from error
     except ModuleNotFoundError as error:
         if error.name is not None and (where == error.name or where.startswith(f"{error.name}.")):
             raise AlgorithmError(
                 KEY,
-                f"{name!r} given; there is no module {error.name}; install the package that holds it, or set "
+                f"{name!r} cannot be loaded: there is no module {error.name}; install its package, or set "
                 "PYTHONPATH to its folder",
             ) from error
         raise AlgorithmError(KEY, _import_failed(name, error)) from error

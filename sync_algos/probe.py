@@ -1,6 +1,7 @@
-"""Reports an algorithm's needs, in a process for nodes that never import torch.
+"""A process that reports an algorithm's needs.
 
-`python -m shadowsync.sync_algos.probe NAME` prints one JSON object: {"needs_center": ...} or {"error": ...}.
+It is for nodes that never import torch. `python -m shadowsync.sync_algos.probe NAME` prints one JSON object:
+{"needs_center": ...} or {"error": ...}.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from .registry import AlgorithmError, find_algorithm
 
 
 def probe(name: str) -> dict[str, bool | str]:
-    """The needs of the algorithm `name`, or why it cannot be used."""
+    """Return an algorithm's needs, or why it cannot be used."""
     try:
         return {"needs_center": find_algorithm(name).needs_center}
     except AlgorithmError as error:

@@ -13,7 +13,9 @@ from .options import require_rate
 
 @dataclass(frozen=True)
 class PullOptions:
-    """How a replica w moves toward a model m that was computed from its snapshot s.
+    """Options of moving a replica w toward a model m.
+
+    m was computed from the replica's snapshot s.
 
     elastic_rate: α. At 1 all of m is taken. In shadow mode the workers step on while a round is under way,
         so that m is older than w by as many steps; at 1 the form "interpolate" throws all of these away,
@@ -30,7 +32,10 @@ class PullOptions:
         require_rate("elastic_rate", self.elastic_rate)
 
     def pull(self, replica: Replica, snapshot: torch.Tensor, target: torch.Tensor) -> None:
-        """Move the whole replica; `snapshot` and `target`, float32 [numel], are only read."""
+        """Move the whole replica toward `target`.
+
+        `snapshot` and `target`, float32 [numel], are only read.
+        """
         if self.form == "keep":
             replica.add_(replica.whole, target - snapshot, self.elastic_rate)
         else:

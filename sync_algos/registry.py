@@ -29,14 +29,17 @@ __all__ = ["ALGORITHMS", "AlgorithmError", "all_algorithms", "find_algorithm", "
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """Find the class of `name`. Raises AlgorithmError with the names that exist."""
+    """Find the class of `name`.
+
+    Raises AlgorithmError, with the names that exist.
+    """
     if ":" in name:
         return check_class(name, load_class(name))
     installed = entry_points()
     found = installed.get(name, [])
     makers = [*(["shadowsync itself"] if name in ALGORITHMS else []), *map(str, found)]
     if len(makers) > 1:
-        taken = f"{name!r} is the name of two algorithms, by {' and '.join(makers)}; remove one package"
+        taken = f"{name!r} is the name of several algorithms, of {' and '.join(makers)}; remove a package"
         raise AlgorithmError("sync.algorithm", taken)
     if name in ALGORITHMS:
         return ALGORITHMS[name]
@@ -44,12 +47,15 @@ def find_algorithm(name: str) -> type[Algorithm]:
         return load_entry_point(name, found[0])
     there = {*ALGORITHMS, *installed}
     close = difflib.get_close_matches(name, there, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(there))}"
-    raise AlgorithmError("sync.algorithm", f"{name!r} given; {hint}")
+    hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(sorted(there))}"
+    raise AlgorithmError("sync.algorithm", f"{name!r} is not an algorithm; {hint}")
 
 
 def all_algorithms() -> dict[str, type[Algorithm] | AlgorithmError]:
-    """All built-in and installed algorithms by name, or the error of one that is unusable."""
+    """Return all built-in and installed algorithms by name.
+
+    An unusable one is represented by its error.
+    """
     found: dict[str, type[Algorithm] | AlgorithmError] = {}
     for name in sorted({*ALGORITHMS, *entry_points()}):
         try:
@@ -60,7 +66,7 @@ def all_algorithms() -> dict[str, type[Algorithm] | AlgorithmError]:
 
 
 def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
-    """Make an instance with checked options. Raises AlgorithmError."""
+    """Make an instance with checked options; raises AlgorithmError."""
     cls = find_algorithm(name)
     checked = make_options(name, cls.Options, options)
     try:

@@ -1,4 +1,7 @@
-"""Checks of algorithms with a center: its rule, lost sync nodes, concurrent rounds."""
+"""Checks of algorithms with a center.
+
+They check its rule, lost sync nodes, and concurrent rounds.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from .trial import Subject, Trial
 
 
 def check_center_rule(subject: Subject) -> None:
-    """Check that the rule moves the center in place, and returns a new tensor."""
+    """Check that the rule moves the center and returns a new tensor.
+
+    The center is moved in place.
+    """
     if not subject.cls.needs_center:
         return
     trial = Trial(subject, "center rule", 1)
@@ -17,26 +23,29 @@ def check_center_rule(subject: Subject) -> None:
     sent, step = values.clone(), "one exchange"
     answer = subject.make().center_rule(center, values)
     if not torch.equal(values, sent):
-        trial.fail(step, "the values as they came, since a resent request is the same", "they changed")
+        trial.fail(
+            step, "the values unchanged, since a request may be sent again", "the rule changed the values"
+        )
     if not isinstance(answer, torch.Tensor) or answer.shape != center.shape or answer.dtype != torch.float32:
-        trial.fail(step, f"an answer of float32 {list(center.shape)}", f"{answer!r:.80}")
+        trial.fail(step, f"a reply of float32 {list(center.shape)}", f"{answer!r:.80}")
     if answer.untyped_storage().data_ptr() in (
         center.untyped_storage().data_ptr(),
         values.untyped_storage().data_ptr(),
     ):
-        trial.fail(step, "a new tensor as the answer", "a view of the center or of the request")
+        trial.fail(step, "a new tensor as the reply", "a view of the center or of the request")
     parts = [(trial.first[cut].clone(), sent[cut]) for cut in (slice(0, 10), slice(10, None))]
     pieces = [subject.make().center_rule(*part) for part in parts]
     if not (
         torch.equal(torch.cat(pieces), answer) and torch.equal(torch.cat([part for part, _ in parts]), center)
     ):
-        trial.fail("the same in two slices", "the same as whole, element by element", "something else")
+        trial.fail("the same in two slices", "the same values as in one slice", "other values")
 
 
 def check_center_lost(subject: Subject) -> None:
-    """Check rounds in which a sync node dies before or after it applied a slice.
+    """Check rounds in which a sync node dies.
 
-    That slice of the replica stays, the others are applied, and the round is not complete.
+    It dies before or after it applied a slice. That slice of the replica stays, the others are applied, and
+    the round is not complete.
     """
     if not subject.cls.needs_center:
         return
@@ -50,20 +59,22 @@ def check_center_lost(subject: Subject) -> None:
             for part in lost:
                 trial.cluster.center.lose(part, after_applying=after_applying)
             trial.train()
-            when = "after it applied" if after_applying else "before"
-            _check_lost(trial, good, lost, f"the node of {len(lost)} of {len(slices)} slices dies {when}")
+            when = "after it applied them" if after_applying else "before it applied them"
+            _check_lost(
+                trial, good, lost, f"the sync node of {len(lost)} of {len(slices)} slices dies {when}"
+            )
 
 
 def _check_lost(trial: Trial, good: Trial, lost: tuple[Slice, ...], step: str) -> None:
     if trial.round(step)[0] is not False:
-        trial.fail(step, "False, since a slice is missing", "True")
+        trial.fail(step, "a round that returns False, since a slice is missing", "True")
     replica, whole = trial.replicas()[0], good.replicas()[0]
     for part in trial.cluster.center.slices:
         cut = slice(part.start, part.stop)
         if part in lost and not torch.equal(replica[cut], trial.alone[0][cut]):
-            trial.fail(step, "the lost slice as the workers left it", f"{part} changed")
+            trial.fail(step, "the lost slice of the replica as the workers left it", f"{part} changed")
         if part not in lost and not torch.equal(replica[cut], whole[cut]):
-            trial.fail(step, "the other slices applied whole", f"{part} is something else")
+            trial.fail(step, "the other slices applied whole", f"other values in {part}")
 
 
 def check_shared_instance(subject: Subject) -> None:
@@ -76,4 +87,8 @@ def check_shared_instance(subject: Subject) -> None:
         trial.rounds(3)
     for index, (one, other) in enumerate(zip(apart.replicas(), shared.replicas(), strict=True)):
         if not torch.equal(one, other):
-            shared.fail("3 rounds at a time", "what an instance for each gives", f"another replica {index}")
+            shared.fail(
+                "3 rounds at once on one instance",
+                "the same replicas as with one instance each",
+                f"another replica of trainer {index}",
+            )

@@ -1,4 +1,4 @@
-"""The conformance suite: checks an algorithm's contract over peers in memory."""
+"""The conformance suite: an algorithm's contract, checked in memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 
 
 def check_algorithm(cls: type[Algorithm], options: Mapping[str, Any] | None = None) -> None:
-    """Run `cls`, made with `options` (None: its defaults), through all `CHECKS`.
+    """Run an algorithm through all `CHECKS`.
+
+    It is `cls`, made with `options` (None: its defaults).
 
     Raises:
         ConformanceError: the first check that failed: its name, the step, what was expected, what was found.

@@ -21,7 +21,7 @@ def check_declaration(subject: Subject) -> None:
     wanted = [
         (
             cls.model is not ModelOrigin.CENTER or cls.needs_center,
-            "needs_center, as its model is it",
+            "needs_center = True, since its model is the center",
         ),
         (not cls.needs_center or _has(cls, "center_rule"), "a center_rule, since it needs a center"),
         (
@@ -30,16 +30,16 @@ def check_declaration(subject: Subject) -> None:
         ),
         (
             not names or (_has(cls, "state") and _has(cls, "load_state")),
-            "state and load_state for state_names",
+            "the methods state and load_state, since it has state_names",
         ),
         (
             cls.model is not ModelOrigin.GLOBAL or (_has(cls, "global_model") and bool(names)),
-            "a global_model, kept in a state that a joining trainer is given, since its model is global",
+            "a global_model and state_names (a joining trainer gets the state), since its model is global",
         ),
     ]
     for good, expected in wanted:
         if not good:
-            raise ConformanceError(DECLARATION, "reading the class", expected, "none")
+            raise ConformanceError(DECLARATION, "reading the class", expected, "nothing of the kind")
     try:
         json.dumps(dict(subject.make().describe()))
     except (TypeError, ValueError) as error:
@@ -62,8 +62,8 @@ def check_options(subject: Subject) -> None:
                 expected = f'ValueError("{key}: ...") in __post_init__'
                 raise ConformanceError(OPTIONS, step, expected, str(error)) from error
         else:
-            expected = f'a refusal, ValueError("{key}: ...") in __post_init__'
-            raise ConformanceError(OPTIONS, step, expected, "it was taken")
+            expected = f'ValueError("{key}: ...") in __post_init__'
+            raise ConformanceError(OPTIONS, step, expected, "no error")
 
 
 def _has(cls: type[Algorithm], method: str) -> bool:

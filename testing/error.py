@@ -1,4 +1,4 @@
-"""The error of a failed check."""
+"""The error of a failed conformance check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of trainers that die, leave or join at every phase of a round."""
+"""Checks of trainers that die, leave or join.
+
+They do so at every phase of a round.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,20 @@ class After:
 
 
 def check_death(subject: Subject) -> None:
-    """Check a death of each trainer at each phase."""
+    """Check that each trainer may die at each phase."""
     _check_going(subject, "death in mid-round", Action.DIE)
 
 
 def check_leave(subject: Subject) -> None:
-    """Check a leave of each trainer at each phase; it keeps a whole replica."""
+    """Check that each trainer may leave at each phase.
+
+    It keeps a whole replica.
+    """
     _check_going(subject, "leaving", Action.LEAVE)
 
 
 def check_join(subject: Subject) -> None:
-    """Check a join between two rounds, and at each phase of one."""
+    """Check that a trainer may join between rounds and at each phase."""
     trial = Trial(subject, "joining", TRAINERS, members=(0, 1))
     trial.rounds(WARM_ROUNDS)
     trial.cluster.act(2, Action.JOIN)
@@ -66,7 +72,10 @@ def _check_going(subject: Subject, check: str, action: Action) -> None:
 def _after(
     subject: Subject, members: tuple[int, ...], gone: int | None = None, action: Action = Action.LEAVE
 ) -> After:
-    """Run the round without faults; `gone` names a trainer that left before it."""
+    """Run the round without faults.
+
+    `gone` is a trainer that died or left before it.
+    """
     trial = Trial(subject, "reference", TRAINERS, members=members)
     trial.rounds(WARM_ROUNDS)
     trial.train()
@@ -77,7 +86,10 @@ def _after(
 
 
 def _check_round(trial: Trial, fault: Fault, references: list[After]) -> None:
-    """Check that each living trainer has either reference's replica, or its own."""
+    """Check each living trainer's replica after a round with a fault.
+
+    It is that of one of the references, or as the trainer's workers left it.
+    """
     trial.train()
     before = {index: trial.state(index) for index in range(TRAINERS)}
     step = str(fault)
@@ -89,17 +101,17 @@ def _check_round(trial: Trial, fault: Fault, references: list[After]) -> None:
             if not same_state(state, before[index]):
                 trial.fail(
                     step,
-                    "the state as it was, since the round is not complete",
+                    "an unchanged state, since the round is not complete",
                     f"trainer {index}: {_moved(before[index], state)}",
                 )
             continue
         if not _whole(trial, index, fitting):
-            expected = "a replica to which all was applied, since the round is called complete"
-            trial.fail(step, expected, f"another one of trainer {index}")
+            expected = "a replica to which everything was applied, since the round returned True"
+            trial.fail(step, expected, f"another replica of trainer {index}")
 
 
 def _check_incomplete(trial: Trial, step: str, index: int, fitting: list[After]) -> None:
-    """Check that nothing is applied but slices that a center answered, each whole."""
+    """Check that nothing but whole slices from a center is applied."""
     parts = trial.cluster.center.slices if trial.subject.cls.needs_center else (_all(trial),)
     for part in parts:
         found = _cut(trial.cluster.replicas[index].values, part)
@@ -109,14 +121,14 @@ def _check_incomplete(trial: Trial, step: str, index: int, fitting: list[After])
         if not (trial.subject.cls.needs_center and answered):
             apart = float((found - _cut(trial.alone[index], part)).abs().max())
             expected = "the replica as its workers left it, since the round is not complete"
-            trial.fail(step, expected, f"trainer {index} off by {apart:.3g}")
+            trial.fail(step, expected, f"trainer {index}'s replica off by {apart:.3g}")
 
 
 def _whole(trial: Trial, index: int, references: list[After]) -> bool:
-    """Whether a replica is that of a reference.
+    """Return whether a replica is that of a reference.
 
-    Under a center, whether each slice is that of one: a center may have some slices of a trainer that
-    died.
+    With a center, whether each slice is that of some reference: the center may have some slices of a trainer
+    that died.
     """
     replica = trial.cluster.replicas[index].values
     parts = trial.cluster.center.slices if trial.subject.cls.needs_center else (_all(trial),)
@@ -127,14 +139,19 @@ def _whole(trial: Trial, index: int, references: list[After]) -> bool:
 
 
 def _check_next(trial: Trial, step: str) -> None:
-    """Check that the members' next round is complete if rounds are, and all agree again."""
+    """Check the members' next round.
+
+    It is complete if the algorithm's rounds are, and then all members agree again.
+    """
     # Small groups may have gone different numbers of rounds; over a network those behind would catch up.
     trial.cluster.regroup()
-    talks = trial.subject.cls.needs_center or trial.subject.cls.needs_peers
+    completes = trial.subject.cls.needs_center or trial.subject.cls.needs_peers
     trial.train()
     for index, complete in trial.round(step).items():
-        if complete != talks:
-            trial.fail(step, "a complete round of those who are there", f"{complete} of trainer {index}")
+        if complete != completes:
+            trial.fail(
+                step, f"{completes} from each member's round", f"{complete} from trainer {index}'s round"
+            )
     trial.look_at_global_models(step)
     if not (trial.subject.cls.needs_peers and trial.subject.cls.state_names):
         return
@@ -144,14 +161,14 @@ def _check_next(trial: Trial, step: str) -> None:
             expected = (
                 f"{states[min(states)].completed_rounds} completed rounds, as trainer {min(states)} has"
             )
-            trial.fail(step, expected, f"{state.completed_rounds} of trainer {index}")
+            trial.fail(step, expected, f"{state.completed_rounds} on trainer {index}")
 
 
 def _moved(before: AlgorithmState, after: AlgorithmState) -> str:
     if before.completed_rounds != after.completed_rounds:
-        return f"{after.completed_rounds} completed rounds in place of {before.completed_rounds}"
+        return f"{after.completed_rounds} completed rounds instead of {before.completed_rounds}"
     names = [name for name, tensor in before.tensors.items() if not torch.equal(tensor, after.tensors[name])]
-    return f"another {names[0]!r}" if names else "other names"
+    return f"{names[0]!r} changed" if names else "other names"
 
 
 def _all(trial: Trial) -> Slice:

@@ -1,4 +1,4 @@
-"""Check that an algorithm's state is complete."""
+"""The check that an algorithm's state is complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .trial import Subject, Trial
 
 
 def check_state(subject: Subject) -> None:
-    """Check that a new instance with the state continues as the old one, bit by bit."""
+    """Check that a new instance with the state continues bit by bit."""
     old, new = Trial(subject, "state"), Trial(subject, "state")
     old.rounds(3)
     # All that was trained is in the last round: what is not is a trainer's own, and lost with it.
@@ -27,14 +27,18 @@ def check_state(subject: Subject) -> None:
         step = f"round {number} after the state was handed over"
         results = [trial.round(step) for trial in (old, new)]
         if results[0] != results[1]:
-            new.fail(step, f"{results[0]}, as without", str(results[1]))
+            new.fail(step, f"results {results[0]}, as without a handover", str(results[1]))
         for index, (one, other) in enumerate(zip(old.replicas(), new.replicas(), strict=True)):
             if not torch.equal(one, other):
                 apart = float((one - other).abs().max())
-                new.fail(step, "the same replicas as without", f"trainer {index} off by {apart:.3g}")
+                new.fail(
+                    step,
+                    "the same replicas as without a handover",
+                    f"trainer {index}'s replica off by {apart:.3g}",
+                )
         for index, model in old.global_models().items():
             if not torch.equal(model, new.cluster.algorithms[index].global_model()):
-                new.fail(step, "the same global model as without", f"another one on trainer {index}")
+                new.fail(step, "the same global model as without a handover", f"another on trainer {index}")
 
 
 def _hand_over(old: Trial, new: Trial, index: int) -> None:

@@ -12,24 +12,29 @@ SLACK = 1.01
 
 
 def check_zero_rounds(subject: Subject) -> None:
-    """Check that `start` neither changes nor keeps a replica, and completes the state."""
+    """Check that `start` leaves replicas alone and makes the state.
+
+    It may not keep a replica either.
+    """
     trial = Trial(subject, "zero rounds")
     for index, replica in enumerate(trial.replicas()):
         if not torch.equal(replica, trial.first):
-            trial.fail("start", "an untouched replica", f"another one of trainer {index}")
+            trial.fail("start", "an unchanged replica", f"trainer {index}'s replica changed")
     before = [trial.state(index) for index in trial.cluster.members]
     if before[0].completed_rounds != 0:
-        trial.fail("start", "0 completed rounds", str(before[0].completed_rounds))
+        trial.fail("start", "0 completed rounds in the state", str(before[0].completed_rounds))
     trial.train()
     for index, state in enumerate(before):
         for name, tensor in state.tensors.items():
             if not torch.equal(tensor, trial.state(index).tensors[name]):
                 trial.fail(
-                    "a step of training", f"state {name!r} in memory of its own", "it moved with the replica"
+                    "a step of training",
+                    f"state {name!r} in its own memory",
+                    "it changed with the replica",
                 )
     for index, model in trial.global_models().items():
         if not torch.equal(model, trial.first):
-            trial.fail("start", "the first weights as the global model", f"another one on trainer {index}")
+            trial.fail("start", "the first weights as the global model", f"other values on trainer {index}")
 
 
 def check_fixed_point(subject: Subject) -> None:
@@ -45,7 +50,7 @@ def check_fixed_point(subject: Subject) -> None:
             for what, values in models.items():
                 if not torch.equal(values, trial.first):
                     apart = float((values - trial.first).abs().max())
-                    trial.fail(step, "all as it was, bit by bit", f"{what} off by {apart:.3g}")
+                    trial.fail(step, "no bit changed", f"{what} off by {apart:.3g}")
 
 
 def check_progress(subject: Subject) -> None:
@@ -60,24 +65,27 @@ def check_progress(subject: Subject) -> None:
         results = trial.round(step)
         for index, complete in results.items():
             if not complete:
-                trial.fail(step, "a complete round, since nobody is lost", f"False of trainer {index}")
+                trial.fail(step, "True, since no peer is lost", f"False from trainer {index}'s round")
             completed = trial.state(index).completed_rounds - before[index].completed_rounds
             if subject.cls.state_names and completed != 1:
-                trial.fail(step, "one more completed round in the state", f"{completed} more")
+                trial.fail(step, "completed_rounds of the state to grow by 1", f"by {completed}")
         center = not torch.equal(trial.cluster.center.values, trial.first)
         if all(map(torch.equal, trial.replicas(), trial.alone)) and not center:
-            trial.fail(step, "a replica or the center to move, since replicas differ", "none moved")
+            trial.fail(step, "a replica or the center to move, since the replicas differ", "none moved")
         trial.look_at_global_models(step)
 
 
 def check_repeatable(subject: Subject) -> None:
-    """Check that a repetition gives the same bits: no clock, no randomness but the seed."""
+    """Check that a repetition gives the same bits.
+
+    An algorithm uses no clock, and no randomness but the seed's.
+    """
     first, second = Trial(subject, "repeatable"), Trial(subject, "repeatable")
     for trial in (first, second):
         trial.rounds(4)
     for index, (one, other) in enumerate(zip(first.replicas(), second.replicas(), strict=True)):
         if not torch.equal(one, other):
-            first.fail("4 rounds, twice", "the same bits", f"another replica of trainer {index}")
+            first.fail("4 rounds, twice", "the same replicas", f"another replica of trainer {index}")
 
 
 def check_one_peer(subject: Subject) -> None:
@@ -86,9 +94,9 @@ def check_one_peer(subject: Subject) -> None:
     expected = three.rounds(3)[0]
     found = one.rounds(3)[0]
     if found != expected:
-        one.fail("round 3 of one trainer", f"{expected}, as of three", str(found))
+        one.fail("round 3 of one trainer", f"{expected}, as with three trainers", str(found))
     if not torch.isfinite(one.replicas()[0]).all():
-        one.fail("round 3 of one trainer", "a finite replica", "another")
+        one.fail("round 3 of one trainer", "a finite replica", "a NaN or an infinity")
 
 
 def check_bounded(subject: Subject) -> None:
@@ -103,10 +111,10 @@ def check_bounded(subject: Subject) -> None:
     after = _width(trial.replicas() + center)
     if not after <= before * SLACK:
         step = f"{SETTLING_ROUNDS} rounds without training"
-        trial.fail(step, f"replicas at most {before:.3g} apart", f"{after:.3g}")
+        trial.fail(step, f"replicas at most {before:.3g} apart, as before", f"{after:.3g}")
 
 
 def _width(models: list[torch.Tensor]) -> float:
-    """The greatest difference between two models in one element."""
+    """Return the greatest difference between two models in one element."""
     together = torch.stack(models)
     return float((together.amax(0) - together.amin(0)).max())

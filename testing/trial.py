@@ -1,4 +1,7 @@
-"""A cluster in memory under test, whose workers train between and during rounds."""
+"""A cluster in memory under test.
+
+Its workers train between and during rounds.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class Subject:
 
 
 class Trial:
-    """One cluster, and its replicas as their workers alone would have left them."""
+    """One cluster, and its replicas as workers alone would leave them."""
 
     def __init__(
         self,
@@ -73,25 +76,23 @@ class Trial:
                 self._step(index)
 
     def round(self, step: str, faults: Iterable[Fault] = ()) -> dict[int, bool]:
-        """Run one round of every member, with the checks that hold for any round."""
+        """Run one round of every member, with the checks of any round."""
         self.alone = self.replicas()
         try:
             results = self.cluster.round(faults)
         except RoundStuck as error:
             raise ConformanceError(
-                self.check, step, "a round that ends, awaiting its peers only", str(error)
+                self.check, step, "a round that waits for its peers only, and ends", str(error)
             ) from error
         except Exception as error:
             found = f"{type(error).__name__}: {error}"
             raise ConformanceError(self.check, step, "a round that raises nothing", found) from error
         for index, result in results.items():
             if not isinstance(result, bool):
-                self.fail(step, "a round that returns True or False", f"{result!r} of trainer {index}")
+                self.fail(step, "a round that returns True or False", f"{result!r} from trainer {index}")
         self.watch.look()
         if self.watch.written:
-            self.fail(
-                step, "tensors of the peers as they were handed over", f"{self.watch.written[0]} changed"
-            )
+            self.fail(step, "no writes to tensors of the peers", f"{self.watch.written[0]} changed")
         self._look_at_states(step)
         return results
 
@@ -104,26 +105,24 @@ class Trial:
         return results
 
     def global_models(self) -> dict[int, torch.Tensor]:
-        """Global model of each member, if the algorithm has one."""
+        """Return each member's global model, if the algorithm has one."""
         if self.subject.cls.model is not ModelOrigin.GLOBAL:
             return {}
         return {index: self.cluster.algorithms[index].global_model() for index in self.cluster.members}
 
     def look_at_global_models(self, step: str) -> None:
-        """Check that the global models are the same on all members, bit by bit."""
+        """Check that all members have the same global model, bit by bit."""
         models = self.global_models()
         for index, model in models.items():
             if not torch.equal(model, next(iter(models.values()))):
-                self.fail(step, "one global model on all trainers", f"another one on trainer {index}")
+                self.fail(step, "the same global model on all trainers", f"another on trainer {index}")
 
     def _look_at_states(self, step: str) -> None:
         names = self.subject.cls.state_names
         for index in self.cluster.members:
             state = self.cluster.algorithms[index].state()
             if sorted(state.tensors) != sorted(names):
-                self.fail(
-                    step, f"a state of {sorted(names)}, as state_names says", f"{sorted(state.tensors)}"
-                )
+                self.fail(step, f"a state of {sorted(names)}, as in state_names", f"{sorted(state.tensors)}")
             for name, tensor in state.tensors.items():
                 if tensor.shape != (NUMEL,) or tensor.dtype != torch.float32:
                     found = f"{tensor.dtype} {list(tensor.shape)}"
@@ -143,7 +142,7 @@ class Trial:
 
 
 def same_state(one: AlgorithmState, other: AlgorithmState) -> bool:
-    """Whether two states are equal, bit by bit."""
+    """Return whether two states are equal, bit by bit."""
     if one.completed_rounds != other.completed_rounds or one.tensors.keys() != other.tensors.keys():
         return False
     return all(torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())

@@ -1,4 +1,4 @@
-"""Peers that detect writes to tensors that are not the algorithm's own."""
+"""Peers that detect an algorithm's writes to others' tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..sync_algos.grouping import Grouping, everyone
 
 
 class Watch:
-    """Remembers tensors with a copy of each, and detects writes."""
+    """Remember tensors with a copy of each, and detect writes."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[str, torch.Tensor, torch.Tensor]] = []
@@ -29,7 +29,7 @@ class Watch:
 
 
 class WatchedPeers:
-    """Passes everything on, and watches the tensors."""
+    """Peers that pass everything on and watch the tensors."""
 
     def __init__(self, peers: Peers, watch: Watch) -> None:
         self._peers = peers
@@ -37,16 +37,16 @@ class WatchedPeers:
 
     @property
     def center(self) -> WatchedCenter:
-        """The center."""
+        """Return the center."""
         return WatchedCenter(self._peers.center, self._watch)
 
     @property
     def index(self) -> int:
-        """This trainer's index."""
+        """Return this trainer's index."""
         return self._peers.index
 
     async def meet(self, grouping: Grouping = everyone) -> WatchedGroup:
-        """The group of the round."""
+        """Await the group of the round."""
         return WatchedGroup(await self._peers.meet(grouping), self._watch)
 
 
@@ -59,12 +59,12 @@ class WatchedGroup:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The members."""
+        """Return the members."""
         return self._group.members
 
     @property
     def round_number(self) -> int:
-        """Number of earlier rounds."""
+        """Return the number of earlier rounds."""
         return self._group.round_number
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
@@ -79,7 +79,7 @@ class WatchedGroup:
 
 
 class WatchedCenter:
-    """A center whose answers must not be written."""
+    """A center whose replies must not be written."""
 
     def __init__(self, center: Center, watch: Watch) -> None:
         self._center = center
@@ -87,10 +87,10 @@ class WatchedCenter:
 
     @property
     def slices(self) -> tuple[Slice, ...]:
-        """The slices."""
+        """Return the slices."""
         return self._center.slices
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """Exchange one slice; neither the values nor the answer may be written."""
+        """Exchange one slice; neither the values nor the reply may be written."""
         self._watch.keep("the values given to the center", values)
-        return self._watch.keep("the center's answer", await self._center.exchange(part, values))
+        return self._watch.keep("the center's reply", await self._center.exchange(part, values))

@@ -17,9 +17,9 @@ class DiLoCoOptions:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.outer_lr <= 2.0:
-            raise ValueError(f"outer_lr: {self.outer_lr!r} given; a number above 0 and at most 2 will do")
+            raise ValueError(f"outer_lr: {self.outer_lr!r} given; give a number above 0 and at most 2")
         if not 0.0 <= self.outer_momentum < 1.0:
-            raise ValueError(f"outer_momentum: {self.outer_momentum!r} given; from 0 to below 1 will do")
+            raise ValueError(f"outer_momentum: {self.outer_momentum!r} given; give at least 0 and below 1")
 
 
 class DiLoCo(Algorithm):

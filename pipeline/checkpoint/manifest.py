@@ -231,7 +231,7 @@ def _check_files(folder: Path, manifest: CheckpointManifest, *, verify: bool) ->
             what = f"the file is missing ({error.strerror})"
             raise CheckpointError(what, where=str(path), remedy=_REMEDY) from error
         if size != entry.bytes:
-            what = f"the file has {size} bytes, its manifest says {entry.bytes}"
+            what = f"the file has {size} bytes; its manifest states {entry.bytes}"
             raise CheckpointError(what, where=str(path), remedy=_REMEDY)
         if verify and _sha256(path) != entry.sha256:
             raise CheckpointError(

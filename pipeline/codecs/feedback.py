@@ -31,11 +31,10 @@ class Encoded:
 
 
 def encode_chunk(codec: Codec, values: Float32Array) -> Encoded:
-    """Encode a chunk by `codec`, or as float32 if it is not finite.
+    """Encode a chunk by `codec`, or as float32 unless finite.
 
-    Also as float32 if decoding would give an infinity or a NaN.
-
-    So a replica that diverged arrives as it is, and no codec spreads a NaN to neighbouring values.
+    It is sent as float32 if it, or what decoding gives, has an infinity or a NaN. So a replica that diverged
+    arrives as it is, and no codec spreads a NaN to neighbouring values.
     """
     if not codec.lossy or not _finite(values):
         return Encoded(_PLAIN.encode(values), not codec.lossy, values)
@@ -55,7 +54,7 @@ def decode_chunk(codec: Codec, payload: Payload, elements: int, *, coded: bool) 
     """
     values = (codec if coded else _PLAIN).decode(payload, elements)
     if coded and codec.lossy and not _finite(values):
-        raise CodecError(f"{codec.name}: values that are not finite")
+        raise CodecError(f"{codec.name}: decoded values are not finite")
     return values
 
 
@@ -111,12 +110,12 @@ NO_REFERENCE = 0
 
 
 class Reference:
-    """Hold one end's copy of the values decoded last; both ends update it alike.
+    """Hold one end's copy of the values decoded last.
 
-    The next difference from it contains what the last encoding lost, so errors are fed back by themselves.
-    `version` is the number (from 1) of the exchange that it holds. It is NO_REFERENCE during an exchange and
-    after one that failed: the next exchange is then sent as float32 and starts a new reference. A lossless
-    codec has no reference.
+    Both ends update their copies alike. The next difference from it contains what the last encoding lost, so
+    errors are fed back by themselves. `version` is the number (from 1) of the exchange that it holds. It is
+    NO_REFERENCE during an exchange and after one that failed: the next exchange is then sent as float32 and
+    starts a new reference. A lossless codec has no reference.
     """
 
     def __init__(self, codec: Codec, elements: int) -> None:
@@ -133,7 +132,7 @@ class Reference:
 
     @property
     def memory_bytes(self) -> int:
-        """Return the bytes of the reference, and of one chunk to work with."""
+        """Return the bytes of the reference and of the scratch chunk."""
         return self.values.nbytes + self._difference.nbytes
 
     def begin(self) -> None:
@@ -145,7 +144,7 @@ class Reference:
         self.version = number if self._codec.lossy else NO_REFERENCE
 
     def encode(self, start: int, values: Float32Array) -> tuple[int, Encoded]:
-        """Encode a chunk; return the version that it refers to, and the chunk.
+        """Encode a chunk; return its reference version and the chunk.
 
         Updates the reference, so call it once a chunk.
         """
@@ -175,7 +174,9 @@ class Reference:
         if version == NO_REFERENCE:
             return decode_chunk(self._codec, payload, elements, coded=False)
         if version != self._base:
-            raise CodecError(f"refers to exchange {version}, but exchange {self._base} is held")
+            raise CodecError(
+                f"the chunk refers to exchange {version}, but this end holds exchange {self._base}"
+            )
         difference = decode_chunk(self._codec, payload, elements, coded=True)
         with np.errstate(over="ignore", invalid="ignore"):
             np.add(self.values[start : start + elements], difference, out=difference)

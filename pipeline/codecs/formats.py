@@ -1,8 +1,8 @@
-"""The codecs: float32 values to bytes and back, chunk by chunk, without state.
+"""The codecs: encoding of float32 values as bytes, chunk by chunk.
 
-bfloat16 is the upper half of a float32, float16 half precision, float32 the values as they are, int8 one byte
-an element and one scale a block, topk only the largest elements. What a lossy codec loses is fed back by the
-caller, see `feedback`.
+They have no state. bfloat16 is the upper half of a float32, float16 half precision, float32 the values as
+they are, int8 one byte an element and one scale a block, topk only the largest elements. What a lossy codec
+loses is fed back by the caller, see `feedback`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Payload = NDArray[np.uint8]
 
 
 class CodecError(ValueError):
-    """A payload that the codec cannot have written, or values that it cannot encode."""
+    """A payload cannot be decoded, or values cannot be encoded."""
 
 
 class Codec(ABC):
-    """One way to write float32 values.
+    """One encoding of float32 values.
 
     Instances are immutable; any thread may use them.
 
@@ -58,11 +58,12 @@ _BLOCK = 1 << 14
 
 
 class BFloat16(Codec):
-    """bfloat16, little-endian, two bytes an element: 8 bits of precision, the range of float32.
+    """Encoding as bfloat16: 8 bits of precision, the range of float32.
 
-    Rounds to the nearest, to even where two are as near: the error is at most 1/256 of the value, or of the
-    smallest normal float32. Infinities and NaNs stay what they are (a NaN becomes a quiet one); a value above
-    the largest finite bfloat16 (3.39e38) by more than half a step becomes infinite, as IEEE 754 has it.
+    Little-endian, two bytes an element. Rounds to the nearest, to even where two are as near: the error is at
+    most 1/256 of the value, or of the smallest normal float32. Infinities and NaNs stay what they are (a NaN
+    becomes a quiet one); a value above the largest finite bfloat16 (3.39e38) by more than half a step becomes
+    infinite, as IEEE 754 has it.
     """
 
     name = "bfloat16"
@@ -92,7 +93,7 @@ class BFloat16(Codec):
     def decode(self, payload: Payload, elements: int) -> Float32Array:
         """Return the exact values of the payload."""
         if payload.nbytes != 2 * elements:
-            raise CodecError(f"bfloat16: {payload.nbytes} bytes came for {elements} elements")
+            raise CodecError(f"bfloat16: the payload for {elements} elements has {payload.nbytes} bytes")
         bits = payload.view("<u2").astype("<u4")
         np.left_shift(bits, 16, out=bits)
         return bits.view("<f4")
@@ -102,11 +103,11 @@ FLOAT16_MAX = 65504.0
 
 
 class Float16(Codec):
-    """IEEE half precision, little-endian, two bytes an element: 11 bits of precision up to 65504.
+    """Encoding in half precision: 11 bits of precision, up to 65504.
 
-    Rounds to the nearest, to even where two are as near: the error is at most 1/2048 of the value, or 3e-8.
-    A finite value beyond ±65504 becomes ±65504, not infinite, so that error feedback can send the rest of it
-    later. Infinities and NaNs stay what they are.
+    IEEE 754, little-endian, two bytes an element. Rounds to the nearest, to even where two are as near: the
+    error is at most 1/2048 of the value, or 3e-8. A finite value beyond ±65504 becomes ±65504, not infinite,
+    so that error feedback can send the rest of it later. Infinities and NaNs stay what they are.
     """
 
     name = "float16"
@@ -123,24 +124,24 @@ class Float16(Codec):
     def decode(self, payload: Payload, elements: int) -> Float32Array:
         """Return the exact values of the payload."""
         if payload.nbytes != 2 * elements:
-            raise CodecError(f"float16: {payload.nbytes} bytes came for {elements} elements")
+            raise CodecError(f"float16: the payload for {elements} elements has {payload.nbytes} bytes")
         return payload.view("<f2").astype("<f4")
 
 
 class Float32(Codec):
-    """Little-endian float32, bit by bit; neither side copies."""
+    """Encoding as little-endian float32, bit by bit; neither side copies."""
 
     name = "float32"
     lossy = False
 
     def encode(self, values: Float32Array) -> Payload:
-        """A view of the values' own memory."""
+        """Return a view of the values' own memory."""
         return values.astype("<f4", copy=False).view(np.uint8)
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """A view of the payload's memory; read-only if that is."""
+        """Return a view of the payload's memory; read-only if that is."""
         if payload.nbytes != 4 * elements:
-            raise CodecError(f"float32: {payload.nbytes} bytes came for {elements} elements")
+            raise CodecError(f"float32: the payload for {elements} elements has {payload.nbytes} bytes")
         return payload.view("<f4")
 
 
@@ -151,11 +152,12 @@ _LARGEST_SCALE = np.nextafter(np.float32(float(np.finfo(np.float32).max) / 127),
 
 
 class Int8(Codec):
-    """Blocks of `block` elements, each `round(x / scale)` as int8 with `scale` the block's largest |x| / 127.
+    """Encoding in blocks of int8 with one scale a block.
 
-    The payload is the scales, float32 little-endian, one a block (the last block may be shorter), then the
-    int8 of all elements. The error is at most half a scale (and what float32 loses in `x / scale`); a block
-    whose scale would be below the smallest normal float32 travels as zeros.
+    An element x of a block of `block` elements is `round(x / scale)`, with `scale` the block's largest |x| /
+    127. The payload is the scales, float32 little-endian, one a block (the last block may be shorter), then
+    the int8 of all elements. The error is at most half a scale (and what float32 loses in `x / scale`); a
+    block whose scale would be below the smallest normal float32 travels as zeros.
 
     Raises CodecError for values that are not finite: one of them would take its block's other values along.
     """
@@ -164,7 +166,7 @@ class Int8(Codec):
 
     def __init__(self, block: int = 1024) -> None:
         if not SMALLEST_BLOCK <= block <= LARGEST_BLOCK:
-            raise ValueError(f"int8_block: {block} given; {SMALLEST_BLOCK} to {LARGEST_BLOCK} will do")
+            raise ValueError(f"int8_block: {block} given; give {SMALLEST_BLOCK} to {LARGEST_BLOCK}")
         self._block = block
 
     def encode(self, values: Float32Array) -> Payload:
@@ -180,15 +182,18 @@ class Int8(Codec):
         return payload
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Takes four bytes of memory for each byte of the payload."""
+        """Return the values; takes four bytes for each of the payload."""
         blocks = self._blocks(elements)
         if elements < 0 or payload.nbytes != 4 * blocks + elements:
-            raise CodecError(f"int8 by {self._block}: {payload.nbytes} bytes came for {elements} elements")
+            raise CodecError(
+                f"int8 in blocks of {self._block}: the payload for {elements} elements has "
+                f"{payload.nbytes} bytes"
+            )
         scales, levels = payload[: 4 * blocks].view("<f4"), payload[4 * blocks :].view(np.int8)
         if not np.all((scales >= 0) & (scales <= _LARGEST_SCALE)):
-            raise CodecError("int8: a scale that is negative, too large, or no number")
+            raise CodecError("int8: a scale is negative, too large, or not a number")
         if elements and levels.min() < -127:
-            raise CodecError("int8: a level below -127")
+            raise CodecError("int8: a level is below -127")
         values = levels.astype("<f4")
         whole = elements // self._block
         head = whole * self._block
@@ -203,17 +208,17 @@ class Int8(Codec):
 
 
 def _rows(flat: NDArray[Any], count: int) -> NDArray[Any]:
-    """A view [count, block]; also of nothing."""
+    """Return a view [count, block]; `count` may be 0."""
     return flat.reshape(count, len(flat) // count if count else 0)
 
 
 def _quantize(values: Float32Array, scales: Float32Array, levels: NDArray[np.int8]) -> None:
-    """Rows of values, float32 [n, block], to scales [n] and levels [n, block]."""
+    """Quantize values, float32 [n, block], into scales [n] and levels."""
     if not values.size:
         return
     most = np.maximum(values.max(axis=1), -values.min(axis=1))
     if not np.isfinite(most).all():
-        raise CodecError("int8: values that are not finite")
+        raise CodecError("int8: values are not finite")
     np.minimum(most / np.float32(127), _LARGEST_SCALE, out=scales)
     scales[scales < _TINY] = 0
     with np.errstate(divide="ignore"):
@@ -228,12 +233,12 @@ LARGEST_FRACTION = 0.5
 
 
 class TopK(Codec):
-    """The `fraction` of a chunk's elements that are largest by magnitude, as they are; the others are zero.
+    """Encoding of only the elements that are largest by magnitude.
 
-    At least one element of a chunk travels. The payload is the elements' indices in the chunk, uint32
-    ascending, then their values, float32, both little-endian: 8 bytes each, so that a fraction above a half
-    would be more than float32. The error of an element that was left out is its whole value: use it with
-    error feedback only.
+    They are the `fraction` of a chunk's elements, as they are, and at least one; the others become zero. The
+    payload is the elements' indices in the chunk, uint32 ascending, then their values, float32, both
+    little-endian: 8 bytes each, so that a fraction above a half would be more than float32. The error of an
+    element that was left out is its whole value: use it with error feedback only.
 
     Raises CodecError for values that are not finite: there is no order among NaNs.
     """
@@ -243,7 +248,7 @@ class TopK(Codec):
     def __init__(self, fraction: float = 0.05) -> None:
         if not 0.0 < fraction <= LARGEST_FRACTION:
             raise ValueError(
-                f"topk_fraction: {fraction!r} given; above 0 and at most {LARGEST_FRACTION} will do"
+                f"topk_fraction: {fraction!r} given; give a number above 0 and at most {LARGEST_FRACTION}"
             )
         self._fraction = fraction
 
@@ -267,13 +272,15 @@ class TopK(Codec):
         return payload
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Takes `4 / (8 * fraction)` times the payload's bytes of memory."""
+        """Return the values; takes `4 / (8 * fraction)` times the payload."""
         count = self._count(elements)
         if elements < 0 or payload.nbytes != 8 * count:
-            raise CodecError(f"topk: {payload.nbytes} bytes came for {count} of {elements} elements")
+            raise CodecError(
+                f"topk: the payload for {count} of {elements} elements has {payload.nbytes} bytes"
+            )
         chosen = payload[: 4 * count].view("<u4").astype(np.int64)
         if count and (chosen[-1] >= elements or not np.all(chosen[1:] > chosen[:-1])):
-            raise CodecError(f"topk: indices that do not ascend, or are not below {elements}")
+            raise CodecError(f"topk: indices do not ascend, or are not below {elements}")
         kept_values = payload[4 * count :].view("<f4")
         if not np.isfinite(kept_values).all():
             raise CodecError("topk: values that are not finite")
@@ -289,7 +296,7 @@ class TopK(Codec):
 class CodecOptions:
     """Options of all codecs.
 
-    The elements of a block of int8, and the fraction of elements that topk sends.
+    They are the elements of a block of int8, and the fraction of elements that topk sends.
     """
 
     int8_block: int = 1024
@@ -314,8 +321,8 @@ def make_codec(name: str, options: CodecOptions | None = None) -> Codec:
     """
     if name not in CODECS:
         close = difflib.get_close_matches(name, CODECS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(CODECS)}"
-        raise ValueError(f"{name!r} given; {hint}")
+        hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(CODECS)}"
+        raise ValueError(f"{name!r} is not a codec; {hint}")
     return CODECS[name](options or CodecOptions())
 
 

@@ -128,6 +128,14 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
             )
 
 
+def column_fault(name: str, names: list[str]) -> str:
+    """Say that a column is missing or repeated; "" if it is there once."""
+    times = names.count(name)
+    if times == 1:
+        return ""
+    return f"column {name!r} {times} times" if times else f"no column {name!r}; {suggest(name, names)}"
+
+
 def suggest(name: str, known: list[str]) -> str:
     """Suggest the nearest of the known names, or list a few of them."""
     close = difflib.get_close_matches(name, known, n=1)

@@ -1,4 +1,4 @@
-"""Malformed rows: counted, the first few stored, and an error past a limit."""
+"""The count of malformed rows, its limit, and the first few."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def printable(text: bytes, limit: int = TEXT_CHARACTERS) -> str:
 
 @dataclass(frozen=True)
 class BadRow:
-    """Describe one malformed row: file, line, reason, and its text, cut.
+    """Describe one malformed row: file, line, reason, and shortened text.
 
     The line counts from 1; in Parquet it is the row, from 1.
     """
@@ -74,8 +74,8 @@ class BadRows:
     def _check(self, path: str) -> None:
         if self.count > self.limit:
             raise DataError(
-                f"{self.count} malformed rows, the first of them at {self.first[0]}",
+                f"{self.count} malformed rows, more than data.max_bad_rows = {self.limit}; the first is "
+                f"{self.first[0]}",
                 where=path,
-                remedy=f"mend the rows, or the job file's data section, or set data.max_bad_rows "
-                f"(now {self.limit}) higher",
+                remedy="correct the rows or the job file's [data], or raise data.max_bad_rows",
             )

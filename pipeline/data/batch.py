@@ -15,17 +15,17 @@ from ..types import BatchId, Float32Array, Int32Array
 
 
 def no_weights() -> Float32Array:
-    """Return float32 [0]: the weights of examples without weights."""
+    """Return float32 [0]: the sample weights of a job that has none."""
     return np.zeros(0, np.float32)
 
 
 def no_bag_rows() -> Int32Array:
-    """Return int32 [0]: the rows without bags."""
+    """Return int32 [0]: the bag rows of a job without bags."""
     return np.zeros(0, np.int32)
 
 
 def no_bag_lengths() -> Int32Array:
-    """Return int32 [0, 0]: the lengths without bags."""
+    """Return int32 [0, 0]: the bag lengths of a job without bags."""
     return np.zeros((0, 0), np.int32)
 
 
@@ -87,7 +87,10 @@ class Bags:
         return Bags(_joined(parts), np.ascontiguousarray(self.lengths[:, start:stop]))
 
     def take(self, indices: NDArray[np.intp]) -> Bags:
-        """Return the bags of the examples `indices`, in that order, as C-contiguous copies."""
+        """Return the bags of the examples `indices`, in that order.
+
+        They are C-contiguous copies.
+        """
         lengths = self.lengths.take(indices, axis=1)
         if not len(lengths):
             return Bags(self.rows, lengths)

@@ -123,7 +123,7 @@ def _split(block: LineBlock, columns: int) -> _Fields:
 
 
 def _labels(block: LineBlock, fields: _Fields) -> NDArray[np.uint8]:
-    """Return uint8 [k]: 0, 1, or a greater value where the label is neither."""
+    """Return labels, uint8 [k]; a value above 1 marks a bad label."""
     labels: NDArray[np.uint8] = block.buffer[fields.starts[0]] - np.uint8(_ZERO)
     labels[fields.ends[0] - fields.starts[0] != 1] = 255
     return labels

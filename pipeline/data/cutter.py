@@ -1,4 +1,7 @@
-"""From a span to its batches, which are the same whenever and wherever it is read."""
+"""Batches of a span.
+
+They are the same whenever and wherever the span is read.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +56,10 @@ def cut_into_batches(
 def read_examples(
     span: Span, data_format: str, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None = None
 ) -> Iterator[Examples]:
-    """Yield the good rows of a span in file order, in chunks of any size.
+    """Yield the good rows of a span in file order.
 
-    Raises DataError for a file that cannot be read or has another shape, and past the limit of `bad_rows`,
-    which one thread may use. `tap` receives each chunk.
+    Chunks have any size. Raises DataError for a file that cannot be read or has another shape, and past the
+    limit of `bad_rows`, which one thread may use. `tap` receives each chunk.
     """
     if data_format == "parquet":
         return read_parquet(span, shape, bad_rows, tap=tap)
@@ -74,7 +77,7 @@ def _batch_pieces(
     shuffle_window: int,
     memory: WindowMemory,
 ) -> Iterator[Examples]:
-    """Yield the rows in order, in pieces that end at the ends of batches.
+    """Yield the rows in order, cut where batches end.
 
     Each piece has arrays of its own.
     """

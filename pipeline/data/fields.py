@@ -94,18 +94,18 @@ _MINUS = np.uint64(ord("-"))
 
 
 def parse_number(text: bytes) -> float:
-    """Return a decimal number such as -3, 2.5 or 1e3; NaN for anything else.
+    """Return a decimal number such as -3, 2.5 or 1e3.
 
-    "nan", "inf" and overflow are NaN too.
+    NaN for anything else, also for "nan", "inf" and what overflows.
     """
     value = float(text) if _NUMBER.fullmatch(text) else math.nan
     return value if math.isfinite(value) else math.nan
 
 
 def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -> NDArray[np.float64]:
-    """Return the numbers in fields of a byte buffer, float64 of the shape of `starts`.
+    """Return the numbers in fields of a byte buffer.
 
-    An empty field is 0.0; one that `parse_number` rejects is NaN.
+    float64 of the shape of `starts`. An empty field is 0.0; one that `parse_number` rejects is NaN.
 
     Args:
         buffer: uint8, C-contiguous, with PADDING_BYTES (of any content) after the last field.
@@ -127,9 +127,9 @@ def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -
 
 
 def _digits(words: Uint64Array, lengths: IndexArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return numbers of 0 to 8 ASCII digits in words, and which are only digits.
+    """Return the numbers in words of ASCII digits, and which are valid.
 
-    The `lengths` digits are at the low end of each word.
+    A word holds up to 8 characters, `lengths` of them, at its low end; it is valid if all are digits.
 
     The digits are moved to the high end, so that zeros lead, and neighbours are added up in three steps (the
     well-known SWAR way; Lemire, "Quickly parsing eight digits", 2018). Overwrites `words`.
@@ -154,13 +154,13 @@ _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """Rules for text fields: which texts are missing, and whether blanks are stripped."""
+    """Say which texts count as missing, and whether blanks are stripped."""
 
     missing: tuple[str, ...] = ("",)
     strip: bool = False
 
     def clean(self, column: pa.Array) -> pa.Array:
-        """Return the column with nulls where it is missing; a dictionary is decoded."""
+        """Return the column with nulls for missing values; decode a dictionary."""
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         if not is_text(column.type):
@@ -271,7 +271,7 @@ def hash_ids(column: pa.Array, number: int) -> Uint64Array:
 def hash_bags(
     column: pa.Array, rules: TextRules, *, delimiter: str, max_ids: int, number: int
 ) -> tuple[Uint64Array, Int32Array]:
-    """Return the bags of a cleaned column: hashes uint64 [N], lengths int32 [n].
+    """Return a cleaned column's bags: hashes uint64 [N], lengths int32 [n].
 
     The column has delimited texts or lists.
 
@@ -293,7 +293,7 @@ def hash_bags(
 
 
 def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
-    """Return bool [n] of a cleaned column: whether it equals one of `values`.
+    """Return bool [n]: which values of a cleaned column are in `values`.
 
     `values` are texts, or numbers.
     """

@@ -1,4 +1,4 @@
-"""The hash that maps a categorical value to a row of its table.
+"""The hash from a categorical value to a row of its table.
 
 It is specified, seeded, and the same in every version.
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-# Texts, quoted names, numbers, names, operators. What is none of these (a comment, a semicolon, a dollar or
-# back quote, an escape) is refused.
+# Texts, quoted names, numbers, names, operators. Everything else (a comment, a semicolon, a dollar or back
+# quote, an escape) is refused.
 _TOKEN: Final = re.compile(
     r"\s+|(?P<text>'(?:[^'\\]|'')*')|(?P<quoted>\"(?:[^\"]|\"\")*\")|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[^\W\d]\w*)|(?P<operator><=|>=|<>|!=|\|\||[-+*/%<>=(),])"
@@ -34,10 +34,10 @@ _CLAUSES: Final = frozenset({"select", "from", "with", "table", "values", "union
 
 
 class LabelExpression:
-    """`text` as a rule on the column `name`. One thread at a time.
+    """Compute labels by the SQL expression `text` on the column `name`.
 
-    Raises ValueError, which says what is wrong, when the text is no expression of that one column, or has
-    words that are not in WORDS.
+    One thread at a time. Raises ValueError, which says what is wrong, when the text is not an expression of
+    that one column, or has words that are not in WORDS.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -47,15 +47,16 @@ class LabelExpression:
         try:
             self._expression = pl.sql_expr(text)
         except pl.exceptions.PolarsError as error:
-            raise ValueError(f"{text!r} is no expression ({_first_line(error)})") from error
+            raise ValueError(f"{text!r} is not an SQL expression ({_first_line(error)})") from error
         if set(self._expression.meta.root_names()) != {name}:
             raise ValueError(f"{text!r} does not use the column; write {name!r} in it")
         self._name, self._text = name, text
 
     def labels(self, column: pa.Array) -> NDArray[np.float64]:
-        """1.0, 0.0, or NaN where it is null, float64 [n], of numbers or texts [n].
+        """Return float64 [n] of numbers or texts [n]; NaN for null.
 
-        Raises ValueError when it cannot be worked out, or gives no truth values and no numbers.
+        A result that is true is 1.0, one that is false 0.0. Raises ValueError when the expression cannot be
+        computed, or gives neither truth values nor numbers.
         """
         import polars as pl
 
@@ -63,7 +64,7 @@ class LabelExpression:
         try:
             (result,) = frame.select(self._expression.alias("label")).get_columns()
         except pl.exceptions.PolarsError as error:
-            raise ValueError(f"{self._text!r} cannot be worked out ({_first_line(error)})") from error
+            raise ValueError(f"{self._text!r} cannot be computed ({_first_line(error)})") from error
         if not (result.dtype.is_numeric() or result.dtype == pl.Boolean):
             raise ValueError(f"{self._text!r} gives {result.dtype}, not true or false")
         values: NDArray[np.float64] = result.cast(pl.Float64).fill_null(np.nan).to_numpy()
@@ -79,7 +80,7 @@ def _check_words(text: str, name: str) -> None:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None or text.startswith("--", at) or text.startswith("/*", at):
-            raise ValueError(f"{text!r} has {text[at]!r} at character {at + 1}, which has no place there")
+            raise ValueError(f"{text!r} has {text[at]!r} at character {at + 1}, which is not allowed there")
         _check_token(found, text, name)
         at = found.end()
 
@@ -91,6 +92,6 @@ def _check_token(found: re.Match[str], text: str, name: str) -> None:
         raise ValueError(f"{text!r} uses {word}; a label may use its own column {name!r} only")
     if kind == "name" and word.lower() not in WORDS and (word != name or word.lower() in _CLAUSES):
         raise ValueError(
-            f"{text!r} has the word {word!r}; a label may use its own column {name!r} and "
+            f"{text!r} has the word {word!r}; a label may use its own column {name!r} and these words: "
             f"{', '.join(sorted(WORDS))}"
         )

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..config.data import ColumnSection, suggest
+from ..config.data import ColumnSection, column_fault
 from ..errors import DataError
 from .bad_rows import BadRows
 from .fields import hash_ids, is_number, is_text, null_mask, plain_type, to_float64
@@ -30,9 +30,9 @@ IdClass: TypeAlias = Literal["text", "integer"]
 
 
 def id_class(kind: pa.DataType) -> IdClass | None:
-    """Return the class of a column of ids, or of lists of ids.
+    """Return the class of a column's ids.
 
-    None for a column without ids or with nulls only.
+    The column has ids or lists of ids. None for a column without ids or with nulls only.
     """
     kind = plain_type(kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -57,7 +57,7 @@ class IdClasses:
         return {name: found for name, (found, _) in self._found.items()}
 
     def add_known(self, classes: Mapping[str, IdClass], where: str) -> None:
-        """Add the classes of files that are not inspected, as stated by `where`."""
+        """Add the classes that `where` states for files that are not inspected."""
         self._found |= {name: (found, where) for name, found in classes.items()}
 
     def add(self, path: str, name: str, kind: pa.DataType) -> None:
@@ -71,10 +71,10 @@ class IdClasses:
         first, where = self._found.setdefault(name, (found, path))
         if first != found:
             raise DataError(
-                f"column {name} holds {found} ids, and in {where} {first} ids: the same value would have "
-                "another row of the table",
+                f"column {name} has {found} ids, but {first} ids in {where}: the same value would get two "
+                "different table rows",
                 where=path,
-                remedy=f"write {name} in one type into all files of data.path, validation_path and eval_path",
+                remedy=f"give {name} one type in all files of data.path, validation_path and eval_path",
             )
 
 
@@ -85,16 +85,17 @@ _BUFFER_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Hold the rows, and bytes on disk, of each row group of a file."""
+    """Rows and bytes on disk of each row group of a file."""
 
     rows: list[int]
     sizes_bytes: list[int]
 
 
 def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
-    """Read the end of a Parquet file; call `check` with its Arrow schema.
+    """Read the row groups' sizes from the end of a Parquet file.
 
-    Raises DataError when it is not Parquet or has no rows, and what `check` raises.
+    Calls `check` with its Arrow schema. Raises DataError when it is not Parquet or has no rows, and what
+    `check` raises.
     """
     with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
         check(file.schema_arrow)
@@ -112,7 +113,7 @@ def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
 def check_click_columns(
     path: str, schema: pa.Schema, shape: FeatureShape, ids: IdClasses | None = None
 ) -> None:
-    """Raise DataError when a file lacks a column of `shape`, or has a wrong type.
+    """Raise DataError unless a file has the columns and types of `shape`.
 
     With `ids`, which records the ids of this file, also for ids of another class than in an earlier file.
     """
@@ -122,7 +123,8 @@ def check_click_columns(
         times = schema.names.count(name)
         if times != 1:
             raise DataError(
-                f"has {'no' if times == 0 else f'{times} times'} column {name}; there are {present}",
+                f"has {f'no column {name}' if times == 0 else f'column {name} {times} times'}; its columns "
+                f"are {present}",
                 where=path,
                 remedy=remedy,
             )
@@ -133,7 +135,7 @@ def check_click_columns(
         else:
             fits, wanted = is_number(kind), "numbers"
         if not (fits or pa.types.is_null(kind)):
-            raise DataError(f"column {name} holds {kind}, not {wanted}", where=path, remedy=remedy)
+            raise DataError(f"column {name} has type {kind}, not {wanted}", where=path, remedy=remedy)
         if ids is not None and name in shape.categorical_names:
             ids.add(path, name, kind)
 
@@ -141,9 +143,9 @@ def check_click_columns(
 def parquet_rows(
     span: Span, columns: Callable[[pa.Schema], list[str]], batch_rows: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of row groups start to stop - 1, decoded in chunks.
+    """Yield the rows of a span's row groups, in decoded chunks.
 
-    Each with the number of rows of the file before it.
+    Each chunk comes with the number of rows of the file before it.
 
     `columns` gives the columns to read, of a file with this schema. `batch_rows` changes only the chunks. In
     memory are one page and the dictionary of each column and `batch_rows` rows (None: at most BATCH_ROWS,
@@ -159,7 +161,7 @@ def parquet_rows(
         names = columns(file.schema_arrow)
         if span.stop > file.metadata.num_row_groups:
             raise DataError(
-                f"has {file.metadata.num_row_groups} row groups, not {span.stop}",
+                f"has {file.metadata.num_row_groups} row groups; {span.stop} were planned",
                 where=span.path,
                 remedy="it changed since the job began: leave input files alone while a job runs",
             )
@@ -178,7 +180,7 @@ def read_parquet(
     batch_rows: int | None = None,
     tap: ColumnTap | None = None,
 ) -> Iterator[Examples]:
-    """Yield the good rows of row groups start to stop - 1, in order.
+    """Yield the good rows of a span's row groups, in order.
 
     `batch_rows` changes only the chunks.
 
@@ -198,7 +200,7 @@ def read_parquet(
 
 
 def rows_at_once(metadata: Any, groups: list[int]) -> int:
-    """Return how many rows to decode together, by the file's stated sizes."""
+    """Return how many rows to decode together, by their stated size."""
     of_groups = [metadata.row_group(index) for index in groups]
     row_bytes = max(group.total_byte_size // max(group.num_rows, 1) for group in of_groups)
     return int(max(1, min(BATCH_ROWS, _BATCH_BYTES // max(row_bytes, 1))))
@@ -252,14 +254,14 @@ def check_raw(path: str, arrow: Any) -> None:
     """
     if PREPARED_KEY in (arrow.metadata or {}):
         raise DataError(
-            "is a part of a prepared folder, hashed and transformed already",
+            "belongs to a prepared folder: its values are hashed and transformed already",
             where=path,
-            remedy="give its folder as data.prepared; to score, give the files that it was made of",
+            remedy="set data.prepared to its folder; to score, give the files that it was made from",
         )
 
 
 def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | None = None) -> None:
-    """Raise DataError for a column that is absent, repeated, or of a wrong type.
+    """Raise DataError for a missing, repeated or wrongly typed column.
 
     With `ids`, which records the ids of this file, also for ids of another class than in an earlier file.
     """
@@ -267,16 +269,13 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
         if column.kind == "ignored":
             continue
         source = schema.source_of(name)
-        if arrow.names.count(source) != 1:
-            times = "no" if source not in arrow.names else f"{arrow.names.count(source)} times"
-            raise DataError(
-                f"has {times} column {source!r}; {suggest(source, arrow.names)}", where=path, remedy=_REMEDY
-            )
+        if fault := column_fault(source, arrow.names):
+            raise DataError(f"has {fault}", where=path, remedy=_REMEDY)
         kind = plain_type(arrow.field(source).type)
         fits, wanted = _fits(kind, column)
         if not (fits or pa.types.is_null(kind)):
             raise DataError(
-                f"column {source} holds {kind}; {name} needs {wanted}", where=path, remedy=_REMEDY
+                f"column {source} has type {kind}; {name} needs {wanted}", where=path, remedy=_REMEDY
             )
         if ids is not None and column.kind in ("categorical", "multi_hot"):
             ids.add(path, name, kind)

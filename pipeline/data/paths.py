@@ -1,4 +1,4 @@
-"""Paths of input files: on this machine, and URLs of fsspec's file systems."""
+"""Paths of input files: local ones, and URLs of fsspec's file systems."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LOCAL = ("file://", "local://")
 
 
 def is_url(path: str) -> bool:
-    """Return whether `path` is for fsspec; "file://" is a path of this machine."""
+    """Return whether fsspec opens `path`; "file://" is a local path."""
     return "://" in path and not path.startswith(_LOCAL)
 
 
 def absolute_path(pattern: str) -> str:
-    """Return a path or pattern that does not depend on the working directory.
+    """Return the pattern as an absolute one.
 
     A URL is returned as it is.
     """
@@ -39,7 +39,7 @@ def file_identity(path: str) -> str:
 
 
 def suffix_of(path: str) -> str:
-    """Return the last suffix of a file's name, in lower case, such as ".gz"."""
+    """Return a file's last suffix in lower case, such as ".gz"."""
     name = urlsplit(path).path if is_url(path) else path
     return PurePosixPath(name).suffix.lower()
 
@@ -48,9 +48,8 @@ def suffix_of(path: str) -> str:
 def read_errors(path: str) -> Iterator[None]:
     """Turn the errors of reading `path` into a DataError.
 
-    Errors of the system, a decompressor, or Arrow.
-
-    File systems of fsspec raise errors of any class, so for a URL every error becomes a DataError.
+    These are errors of the system, of a decompressor, or of Arrow. File systems of fsspec raise errors of any
+    class, so for a URL every error becomes a DataError.
     """
     try:
         yield
@@ -67,7 +66,7 @@ def read_errors(path: str) -> Iterator[None]:
 
 @contextmanager
 def open_for_arrow(path: str) -> Iterator[Any]:
-    """Open a file for Arrow: its path, or an open file of fsspec."""
+    """Yield what Arrow opens: a path, or a URL's open file."""
     if not is_url(path):
         yield path
         return
@@ -93,7 +92,7 @@ def open_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
 
 
 def file_size_bytes(path: str) -> int | None:
-    """Return a file's size in bytes; None if the file system does not state it."""
+    """Return a file's size in bytes; None if it is unknown."""
     if not is_url(path):
         return os.path.getsize(path)
     system, name = _system(path)
@@ -102,7 +101,7 @@ def file_size_bytes(path: str) -> int | None:
 
 
 def can_seek(path: str) -> bool:
-    """Return whether a part of the file can be read without what is before it."""
+    """Return whether reading can start in the middle of the file."""
     if not is_url(path):
         return True
     with read_errors(path), open_raw(path) as file:
@@ -167,8 +166,8 @@ def _system(path: str) -> tuple[Any, str]:
         system, name = fsspec.core.url_to_fs(path)
     except (ImportError, ValueError) as error:
         raise DataError(
-            f"its file system cannot be used ({error})",
+            f"the file system of this URL cannot be used ({error})",
             where=path,
-            remedy="install the package that it names, or copy the file to this machine",
+            remedy="install the package that the message names, or copy the file to this machine",
         ) from error
     return system, str(name)

@@ -1,4 +1,4 @@
-"""A job file's schema: from the columns of a chunk to examples and faults."""
+"""A job file's schema: columns of a chunk to examples and faults."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from .schema import ColumnTap, Examples, log_transform
 
 @dataclass(frozen=True, slots=True)
 class ColumnFault:
-    """Hold a column and its bad rows, bool [n], with what their values are.
+    """Bad rows of one column, and what is wrong with them.
 
+    `rows` is bool [n].
     `wanted` completes a sentence after "is" or "are".
     """
 
@@ -228,7 +229,7 @@ class _ChunkParser:
         return seen
 
     def ids(self, name: str) -> Uint64Array:
-        """Return hashes of ids; a missing one is the empty text, with a row like any other."""
+        """Return hashes of ids, missing ones as the empty text."""
         self._hashes[name] = hash_ids(self._column(name), column_number(name))
         return self._hashes[name]
 

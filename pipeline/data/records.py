@@ -49,7 +49,7 @@ class RecordChunk:
 def read_records(
     span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int = RECORD_BLOCK_BYTES
 ) -> Iterator[RecordChunk]:
-    """Yield the good rows of a span of a file with a schema, in file order.
+    """Yield a span's good rows, in file order, by a schema.
 
     `block_bytes` changes only the chunks.
 
@@ -129,7 +129,10 @@ def _parquet_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows) -> Iter
 def _report_bad_rows(
     records: Records, columns: dict[str, pa.Array], path: str, done: int, bad_rows: BadRows
 ) -> None:
-    """Report the bad rows of a Parquet chunk; `done` rows of the file are before it."""
+    """Report the bad rows of a Parquet chunk.
+
+    `done` is the number of rows of the file before it.
+    """
     for row in np.flatnonzero(records.bad).tolist():
         why = _reason(records.faults, row, lambda fault, at: display_bytes(columns[fault.source][at]))
         text = b", ".join(

@@ -1,4 +1,4 @@
-"""The columns of a log, parsed examples, and a tap on what they were made from."""
+"""Columns of a log, parsed examples, and a tap on their origin."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Examples:
         )
 
     def take(self, indices: NDArray[np.intp]) -> Examples:
-        """Return the examples `indices`, in that order, as C-contiguous copies."""
+        """Return the examples `indices`, in that order, as contiguous copies."""
         return Examples(
             self.labels.take(indices),
             self.dense.take(indices, axis=0),
@@ -131,9 +131,9 @@ def log_transform(values: NDArray[np.float64]) -> Float32Array:
 
 @dataclass
 class ColumnTap:
-    """Hold id hashes and missing masks of the chunk that a reader gave last.
+    """Id hashes and missing masks of a reader's last chunk.
 
-    Of the good rows, beside their examples. One thread at a time.
+    They are those of the good rows, which a chunk's examples do not have. One thread at a time.
 
     Attributes:
         hashes: of each column with a table, uint64 [n]; of a multi-hot one those of all of its bags, one

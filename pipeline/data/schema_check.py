@@ -1,6 +1,6 @@
-"""Whether a schema fits a file, by its first rows, before training starts.
+"""Check of a file's first rows against the schema, before training starts.
 
-Also which columns a delimited text file has: by its first line, or by their order in the job file.
+Also the columns of a delimited text file: by its first line, or by their order in the job file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..config.data import DataSection, suggest
+from ..config.data import DataSection, column_fault
 from ..errors import DataError
 from .bad_rows import printable
 from .fields import display_bytes
@@ -26,7 +26,7 @@ def columns_of(path: str, schema: RecordSchema) -> list[str]:
 
     With a header, reads the file's first line.
 
-    Raises DataError when the file has no header that fits: a column of the schema is absent or there twice.
+    Raises DataError when the header does not fit: a column of the schema is missing, or is there twice.
     """
     data = schema.data
     if not data.header:
@@ -40,10 +40,9 @@ def columns_of(path: str, schema: RecordSchema) -> list[str]:
     if data.strip:
         names = [name.strip() for name in names]
     for source in schema.sources:
-        if names.count(source) != 1:
-            times = "no" if source not in names else f"{names.count(source)} times"
+        if fault := column_fault(source, names):
             raise DataError(
-                f"its header has {times} column {source!r}; {suggest(source, names)}",
+                f"its header has {fault}",
                 where=path,
                 remedy="name the columns of [data.columns] as the file does, or set data.header = false",
             )
@@ -64,7 +63,10 @@ _REMEDY = "change its kind or options in [data.columns], or data.missing"
 
 
 def check_text(path: str, schema: RecordSchema) -> None:
-    """Check the first lines; raise DataError for an empty file or a schema that does not fit."""
+    """Raise DataError unless the file's first lines fit the schema.
+
+    Also for an empty file.
+    """
     names = columns_of(path, schema)
     block = _first_rows(path, schema)
     parser = LineParser(names, schema.sources, delimiter_of(schema.data), schema.data.quote)
@@ -74,16 +76,16 @@ def check_text(path: str, schema: RecordSchema) -> None:
         line = min(parsed.bad)
         text = block.buffer[parsed.starts[line] : parsed.starts[line + 1]].tobytes().rstrip(b"\r\n")
         raise DataError(
-            f"{len(parsed.bad)} of its first {lines} lines do not fit, the first for {parsed.bad[line]}: "
+            f"{len(parsed.bad)} of its first {lines} lines do not fit; the first has {parsed.bad[line]}: "
             f"{printable(text)}",
             where=path,
-            remedy=f"the columns are {_some(names)}: change [data.columns], data.delimiter or data.quote",
+            remedy=f"change [data.columns], data.delimiter or data.quote; the columns are {_some(names)}",
         )
     _check_values(path, parsed.columns, schema)
 
 
 def check_groups(path: str, schema: RecordSchema) -> None:
-    """Check the first rows of a Parquet file; raise DataError if the schema does not fit."""
+    """Raise DataError unless a Parquet file's first rows fit the schema."""
     with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
         rows = next(file.iter_batches(PEEK_ROWS, columns=schema.sources, use_threads=False), None)
     if rows is not None:

@@ -23,11 +23,12 @@ SPANS, ROWS = 1, 2
 
 
 def permutation(count: int, *key: int) -> NDArray[np.intp]:
-    """Return a permutation of 0 to count - 1, intp [count], from `count` and `key` only.
+    """Return a permutation of 0 to count - 1, intp [count].
 
-    Sorts random keys made by Philox from a SeedSequence: numpy holds those two streams stable, which it does
-    not promise of `Generator.permutation`. Each sort key ends in its index, so keys differ, and any sorting
-    algorithm gives the same order. Raises ValueError for a negative integer in `key`.
+    It depends on `count` and `key` only. Sorts random keys made by Philox from a SeedSequence: numpy holds
+    those two streams stable, which it does not promise of `Generator.permutation`. Each sort key ends in its
+    index, so keys differ, and any sorting algorithm gives the same order. Raises ValueError for a negative
+    integer in `key`.
     """
     index_bits = max(count - 1, 1).bit_length()
     mask = np.uint64((1 << index_bits) - 1)
@@ -40,14 +41,14 @@ def permutation(count: int, *key: int) -> NDArray[np.intp]:
 
 
 def row_order(count: int, *, seed: int, epoch: int, span: int, window: int) -> NDArray[np.intp]:
-    """Return the order, intp [count], of the rows of window number `window` of a span."""
+    """Return the order, intp [count], of the rows of a span's window."""
     return permutation(count, ROWS, seed, epoch, span, window)
 
 
 def windows(chunks: Iterable[Examples], size: int) -> Iterator[list[Examples]]:
-    """Yield the same examples in order, in pieces of `size`; only the last may be shorter.
+    """Yield the same examples in order, in pieces of `size`.
 
-    `size` is at least 1.
+    `size` is at least 1; only the last piece may be shorter.
 
     A piece is a list of parts that are views of the chunks, one after the other, none of them empty. Where
     the chunks begin and end makes no other difference. Holds at most one piece and one chunk.
@@ -83,7 +84,7 @@ class WindowMemory:
     def shuffled(
         self, parts: Sequence[Examples], order: NDArray[np.intp], *, lead: int, batch: int
     ) -> Iterator[Examples]:
-        """Yield the examples of all parts, in the given order, batch by batch.
+        """Yield all examples in the given order, batch by batch.
 
         `order` has indices from 0 to their number - 1 (not checked). First come `lead` examples (none for 0),
         then `batch` at a time; the last piece may have fewer.
@@ -173,24 +174,25 @@ class SortedRows:
         self._order = np.argsort(np.concatenate(times), kind="stable")
 
     def chunks(self, start: int, stop: int) -> Iterator[RecordChunk]:
-        """Yield rows start to stop - 1 in the order of time, without their times."""
+        """Yield rows start to stop - 1 by time, without their times."""
         for first in range(start, stop, CHUNK_ROWS):
             rows = self._order[first : min(first + CHUNK_ROWS, stop)]
             yield RecordChunk(self._examples.take(rows), np.zeros(0))
 
 
 def chunk_bytes(chunk: RecordChunk) -> int:
-    """Return a chunk's bytes in memory, with its times and its positions in the order."""
+    """Return a chunk's bytes in memory, with those for sorting it."""
     rows = chunk.examples
     arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths)
     return sum(array.nbytes for array in arrays) + 16 * len(rows)
 
 
 def too_large_to_sort(held_bytes: int, rows: int, limit_bytes: int, paths: Sequence[str]) -> DataError:
-    """Return the error for input that is too large to be sorted in memory."""
+    """Return the error for input too large to sort in memory."""
     return DataError(
-        f"is not sorted by time, and {rows} rows of about {held_bytes // max(rows, 1)} bytes each are "
-        f"{held_bytes} bytes, above data.sort_limit_bytes = {limit_bytes}",
+        f"is not sorted by time and is too large to sort in memory: {rows} rows of about "
+        f"{held_bytes // max(rows, 1)} bytes are {held_bytes} bytes, above data.sort_limit_bytes = "
+        f"{limit_bytes}",
         where=", ".join(paths),
-        remedy="sort the files by their timestamp beforehand, or raise the limit where memory is twice that",
+        remedy="sort the files by timestamp first, or raise the limit (sorting takes twice as much memory)",
     )

@@ -12,7 +12,7 @@ PartName: TypeAlias = Literal["", "train", "validation", "test"]
 
 @dataclass(frozen=True)
 class Span:
-    """Describe a piece of one input file, or of all files in the order of time.
+    """A piece of one file, or of all files sorted by time.
 
     Attributes:
         number: its index in the plan, from 0.

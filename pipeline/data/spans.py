@@ -50,9 +50,10 @@ def plan_spans(
 
 
 def span_order(count: int, epoch: int, seed: int, shuffled: bool) -> list[int]:
-    """Return the order of spans 0 to count - 1 in an epoch; as planned unless `shuffled`.
+    """Return the order of `count` spans in an epoch.
 
-    A pure function, the same on every machine. Raises ValueError for a negative epoch or seed.
+    They are in the order of the plan unless `shuffled`. A pure function, the same on every machine. Raises
+    ValueError for a negative epoch or seed.
     """
     return permutation(count, SPANS, seed, epoch).tolist() if shuffled else list(range(count))
 
@@ -108,7 +109,7 @@ def _row_group_bounds(
 
 
 def _check_lines(whole: Span, shape: FeatureShape | None) -> None:
-    """Raise DataError if a text file has no lines, or no first line fits `shape`."""
+    """Raise DataError unless some of a text file's first lines fit `shape`."""
     block = next(line_blocks(whole, _PEEK_BYTES), None) if whole.stop else None
     if block is None:
         raise DataError("is empty", where=whole.path, remedy="remove it from data.path, or fill it")
@@ -118,8 +119,8 @@ def _check_lines(whole: Span, shape: FeatureShape | None) -> None:
     if all(line.count(b"\t") + 1 != shape.columns for line in lines):
         columns = lines[0].count(b"\t") + 1
         raise DataError(
-            f"has {columns} columns in its first line and nowhere near it {shape.columns} "
+            f"has {columns} columns in its first line, and no line near it has the expected {shape.columns} "
             f"(label, {shape.dense} numbers, {shape.categorical} ids): {printable(lines[0])}",
             where=whole.path,
-            remedy="check that columns are separated by tabs, data.dense_features, data.categorical_features",
+            remedy="separate columns by tabs, or change data.dense_features and data.categorical_features",
         )

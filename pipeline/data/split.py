@@ -1,4 +1,4 @@
-"""The rows of a span that are used: of a randomly drawn part, and of a range."""
+"""The rows of a span that are used: part and range."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _DRAW: Final = 3
 
 
 def drawn_rows(span: Span, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
-    """Return bool [count]: whether rows from `first_row` on are in the span's part.
+    """Return bool [count]: which rows are in the span's part.
 
-    Each row's draw is a function of (split.seed, name of the file, start of the span, row): below
-    `split.test` it is of the test, then of validation, then of training; so the parts of a span share no row
-    and leave none out. Rows are counted among the good ones of the span.
+    The rows are those from `first_row` on. Each row's draw is a function of (split.seed, name of the file,
+    start of the span, row): below `split.test` it is of the test, then of validation, then of training; so
+    the parts of a span share no row and leave none out. Rows are counted among the good ones of the span.
     """
     key = mix_numbers(split.seed, _DRAW, hash_bytes(span.start, span.path.rpartition("/")[2].encode()))
     rows = np.arange(first_row, first_row + count, dtype=np.uint64)

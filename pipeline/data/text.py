@@ -1,4 +1,4 @@
-"""Lines of plain or compressed text, in blocks, and their fields as columns.
+"""Blocks of lines of plain or compressed text, and their columns.
 
 Memory is bounded. For lines that cannot be parsed the reason is stated.
 """
@@ -63,7 +63,7 @@ class _Readable(Protocol):
 
 
 def _kind_of(head: bytes) -> str | None:
-    """Return the kind of a file that begins with `head`; None if it may be text."""
+    """Return a file's kind by its first bytes; None for text."""
     if head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5:
         return "zstd"  # a skippable frame, which some compressors put first
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
@@ -86,12 +86,12 @@ def compression_of(path: str) -> Compression | None:
             remedy = 'set data.format = "parquet"'
         else:
             remedy = f"give it {kinds[found]}" if found in kinds else "decompress it, or use gzip or zstd"
-        raise DataError(f"is {found or f'not {named}'} by its first bytes", where=path, remedy=remedy)
+        raise DataError(f"is {found or f'not {named}'}, by its first bytes", where=path, remedy=remedy)
     return named
 
 
 class _ByteRange:
-    """Read the lines that begin in a byte range of a plain file.
+    """Read lines of a plain file that begin in a byte range.
 
     `readinto` returns 0 after the last of them.
     """
@@ -103,7 +103,7 @@ class _ByteRange:
         file.seek(self._at)
 
     def _line_start(self, start: int) -> int:
-        """Return the offset of the first line that begins at `start` or later."""
+        """Return the offset of the first line at `start` or later."""
         if start == 0:
             return 0
         self._file.seek(start - 1)
@@ -128,7 +128,7 @@ class _ByteRange:
                 return int(last + newlines[0] + 1)
         if count == 0 and self._at < self._span.stop:
             raise DataError(
-                f"ends at byte {self._at}, before byte {self._span.stop}",
+                f"ends at byte {self._at}; the plan has it end at byte {self._span.stop} or later",
                 where=self._span.path,
                 remedy="it became shorter since the job began: leave input files alone while a job runs",
             )
@@ -159,7 +159,7 @@ def too_long(path: str) -> DataError:
 
 
 def line_blocks(span: Span, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
-    """Yield the lines of a span of text, in blocks of about `block_bytes`.
+    """Yield the lines of a text span, in blocks of about `block_bytes`.
 
     The span is of kind "bytes" or "stream"; blocks end at line ends.
 
@@ -203,9 +203,9 @@ def first_line(path: str) -> bytes:
 
 
 def line_numbers(span: Span) -> Callable[[int], int]:
-    """Return a function from a line's index in the span to its number in the file.
+    """Return a function that turns a line's index into its number.
 
-    Numbers start at 1.
+    The index counts lines of the span from 0, the number lines of the file from 1.
     """
     before: list[int] = []
 
@@ -330,7 +330,7 @@ class LineParser:
         return ParsedLines(dict(zip(self._wanted, columns, strict=True)), rows, bad, starts)
 
     def _odd_lines(self, data: NDArray[np.uint8], starts: IndexArray) -> IndexArray:
-        """Return lines with a quote or an inner carriage return, and empty lines."""
+        """Return lines with a quote or carriage return, and empty lines."""
         returns = np.flatnonzero(data == _RETURN)
         marks = [returns[(data[returns + 1] != _LINE_END) | np.isin(returns, starts)]]
         if self._quote:
@@ -341,7 +341,7 @@ class LineParser:
     def _exclude_lines(
         self, data: NDArray[np.uint8], starts: IndexArray, odd: IndexArray, bad: dict[int, str]
     ) -> list[int]:
-        """Return the odd lines that are not to be parsed; add reasons to `bad`."""
+        """Return the odd lines to leave out; add reasons to `bad`."""
         excluded = []
         for line in odd.tolist():
             text = data[starts[line] : starts[line + 1]].tobytes()

@@ -1,1 +1,1 @@
-"""What a job reads: the plan of its input, and its rows, prepared or not."""
+"""The input of a job: plan and rows, prepared or not."""

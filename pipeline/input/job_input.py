@@ -1,4 +1,4 @@
-"""The input of a job: from its files to spans, from a span to batches."""
+"""The input of a job: spans of files, batches of spans."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ class JobInput:
         return self.plan_raw(patterns)
 
     def plan_raw(self, patterns: Sequence[str]) -> list[Span]:
-        """Return the spans of the files themselves, even if a folder was prepared from them.
+        """Return the spans of the files themselves.
 
-        Where all files are parts of `data.prepared`, the rows of those parts. Raises DataError as
-        `plan_spans` and `PreparedInput.parts`.
+        A folder that was prepared from them is not used. Where all files are parts of `data.prepared`, the
+        rows of those parts. Raises DataError as `plan_spans` and `PreparedInput.parts`.
         """
         if self._prepared is not None and (parts := self._prepared.parts(patterns)):
             return parts
         return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids)
 
     def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
-        """Yield the rows of a span, in order: of its part, and of its range of rows.
+        """Yield the rows of a span, in order.
 
-        Where all rows are sorted, all bad rows are reported with the span of the first row.
-        Raises DataError for a file that cannot be read, a folder that was prepared again since the span was
-        planned, and past the limit of `bad_rows`.
+        They are those of its part and of its range of rows. Where all rows are sorted, all bad rows are
+        reported with the span of the first row. Raises DataError for a file that cannot be read, a folder
+        that was prepared again since the span was planned, and past the limit of `bad_rows`.
         """
         if self._prepared is not None:
             self._prepared.check_same(span)

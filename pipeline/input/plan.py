@@ -25,7 +25,7 @@ from .job_input import JobInput
 
 @dataclass
 class RowCount:
-    """Hold what one pass over some spans found.
+    """Row counts from one pass over some spans.
 
     Attributes:
         of_span: good rows of each span.
@@ -72,7 +72,7 @@ def count_rows(
 
 @dataclass(frozen=True)
 class InputPlan:
-    """Hold the spans of each part; no row is in two of them.
+    """The spans of each part; no row is in two of them.
 
     Attributes:
         train: numbered from 0, in the order of the plan.
@@ -89,11 +89,12 @@ class InputPlan:
 
 
 def plan_input(job: Job) -> InputPlan:
-    """Return the plan of a job's input, a pure function of the job file and the files.
+    """Return the plan of a job's input.
 
-    Reads the first rows of each file; with `data.order = "time"` or `data.split.progressive` it reads all
-    of `data.path` once. Raises DataError for files that cannot be used, for one that is in two parts, and for
-    a column whose ids are texts in one file and integers in another; JobFileError for such a schema.
+    A pure function of the job file and the input files. Reads the first rows of each file; with `data.order =
+    "time"` or `data.split.progressive` it reads all of `data.path` once. Raises DataError for files that
+    cannot be used, for one that is in two parts, and for a column whose ids are texts in one file and
+    integers in another; JobFileError for such a schema.
     """
     source, data = JobInput(job), job.data
     files = source.plan(data.path)
@@ -117,14 +118,14 @@ def plan_input(job: Job) -> InputPlan:
 
 
 def check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:
-    """Raise DataError for a file that two keys of the data section name."""
+    """Raise DataError for a file that two keys of [data] name."""
     files = {key: {file_identity(span.path): span.path for span in spans} for key, spans in parts.items()}
     for (one, mine), (other, yours) in combinations(files.items(), 2):
         for name in sorted(mine.keys() & yours.keys())[:1]:
             raise DataError(
                 f"is in data.{one} and in data.{other}, so its rows would be in two parts",
                 where=yours[name],
-                remedy=f"let data.{one} leave it out, or take a part of data.path by data.split",
+                remedy=f"remove it from data.{one}, or take a part of data.path by data.split",
             )
 
 
@@ -134,8 +135,8 @@ def _with_part(spans: Sequence[Span], part: PartName) -> list[Span]:
 
 def _by_time(source: JobInput, data: DataSection, files: list[Span], plan: InputPlan) -> InputPlan:
     moments = [data.split.validation_from, data.split.test_from]
-    asked = [seconds_of(moment) for moment in moments if moment is not None]
-    count = count_rows(source, files, BadRows(data.max_bad_rows), asked)
+    given = [seconds_of(moment) for moment in moments if moment is not None]
+    count = count_rows(source, files, BadRows(data.max_bad_rows), given)
     spans, rows = files, count.of_span
     if not count.in_order:
         if count.size_bytes > data.sort_limit_bytes:
@@ -149,9 +150,9 @@ def _by_time(source: JobInput, data: DataSection, files: list[Span], plan: Input
 
 
 def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
-    """Return one past the last row of training, of validation, and of all rows.
+    """Return where training, validation and all rows end.
 
-    In the order of time.
+    Each is one past the last row, in the order of time.
     """
     split, total = data.split, count.rows
     before = iter(count.before)
@@ -164,9 +165,9 @@ def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
         validation_from = validation_from if split.validation_from is not None else test_from
     if not validation_from:
         raise DataError(
-            "no row is left to train on before the parts that data.split takes",
+            "data.split leaves no row to train on: validation or test begins at the first row",
             where=", ".join(data.path),
-            remedy="let validation_from and test_from be later, or the fractions smaller",
+            remedy="make data.split.validation_from and test_from later, or the fractions smaller",
         )
     return validation_from, test_from, total
 
@@ -183,9 +184,9 @@ def _sorted_spans(file: Span, count: RowCount, span_bytes: int) -> list[Span]:
 def _with_progressive(
     spans: Sequence[Span], rows: Sequence[int], end: int, data: DataSection, plan: InputPlan
 ) -> InputPlan:
-    """Return the plan with rows 0 to `end` - 1 as its training.
+    """Return the plan with rows 0 to `end` - 1 for training.
 
-    Cut where the progressive part begins.
+    They are cut where the progressive part begins.
     """
     begin = end - round(end * data.split.progressive)
     before = cut_rows(spans, rows, 0, begin)
@@ -195,7 +196,9 @@ def _with_progressive(
 
 
 def cut_rows(spans: Sequence[Span], rows: Sequence[int], start: int, stop: int) -> list[Span]:
-    """Return pieces of spans that hold good rows start to stop - 1 of all.
+    """Cut spans to a range of the good rows.
+
+    The rows are start to stop - 1 of all.
 
     Args:
         spans: whole ones, in order.

@@ -1,4 +1,4 @@
-"""Input from a prepared folder: the same spans, rows and parts of a split."""
+"""Input from a prepared folder: the same spans, rows and split."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class PreparedInput:
         return self._read().id_classes
 
     def has(self, span: Span) -> bool:
-        """Return whether a span is a part of the folder, by its path."""
+        """Return whether a span's path is a part of the folder."""
         return span.path.startswith(in_folder(self._folder, "")) and span.path in self._parts_by_path()
 
     def role_of(self, patterns: Sequence[str]) -> DataRole | None:
-        """Return the role of these patterns in the job; None for other files."""
+        """Return the job's role of these patterns; None for others."""
         wanted = [absolute_path(pattern) for pattern in patterns]
         return next((role for role, paths in role_paths(self._job.data).items() if paths == wanted), None)
 
@@ -64,11 +64,10 @@ class PreparedInput:
         return spans
 
     def parts(self, patterns: Sequence[str]) -> list[Span]:
-        """Return the spans of files that are all parts of the folder; [] otherwise.
+        """Return the spans of files that are parts of the folder.
 
-        The role of the parts does not matter.
-
-        Raises DataError for a pattern that matches no file, and as `plan`.
+        [] unless all files are. The role of the parts does not matter. Raises DataError for a pattern that
+        matches no file, and as `plan`.
         """
         files = [absolute_path(file) for file in match_files(patterns)]
         folder = in_folder(self._folder, "")
@@ -82,14 +81,14 @@ class PreparedInput:
         """Raise DataError where a span was planned from another manifest."""
         if span.prepared and span.prepared != self._read().digest:
             raise DataError(
-                "is not the folder that the job was planned with: it was prepared anew, or this machine has "
-                "another copy",
+                "differs from the folder that the job was planned with: it was prepared again, or this "
+                "machine has another copy",
                 where=self._folder,
-                remedy="leave it alone while a job runs, and give all nodes the same folder",
+                remedy="do not change it while a job runs, and give all nodes the same folder",
             )
 
     def chunks(self, span: Span) -> Iterator[RecordChunk]:
-        """Yield the rows of a span, or of its drawn part, in order.
+        """Yield the rows of a span or of its drawn part.
 
         Raises DataError as `read_part`.
         """
@@ -119,4 +118,4 @@ def _check_size(path: str, part: PreparedPart) -> None:
     with read_errors(path):
         size = file_size_bytes(path)
     if size is not None and size != part.bytes:
-        raise DataError(f"has {size} bytes, its manifest says {part.bytes}", where=path, remedy=REMEDY)
+        raise DataError(f"has {size} bytes; its manifest states {part.bytes}", where=path, remedy=REMEDY)

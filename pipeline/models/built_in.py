@@ -17,9 +17,10 @@ from .layers import PairProducts, mlp
 
 
 class CrossLayer(nn.Module):
-    """Compute `x' = x0 * (W x + b) + x`, element by element (Equation 1).
+    """Cross layer of DCN-V2.
 
-    With a `rank` r, `W = U V^T` with U and V of r columns (Equation 2). All of x0, x, x' are [B, width].
+    `x' = x0 * (W x + b) + x`, element by element (Equation 1). With a `rank` r, `W = U V^T` with U and V of r
+    columns (Equation 2). All of x0, x, x' are [B, width].
     """
 
     def __init__(self, width: int, rank: int = 0) -> None:
@@ -68,7 +69,7 @@ class DCNv2(nn.Module):
         if not 0 <= rank < width:
             raise ValueError(f"rank: {rank} given; the input is {width} wide, give 0 to {width - 1}")
         if structure not in ("stacked", "parallel"):
-            raise ValueError(f'structure: {structure!r} given; there are "stacked" and "parallel"')
+            raise ValueError(f'structure: {structure!r} given; give "stacked" or "parallel"')
         self._parallel = structure == "parallel"
         self.cross = nn.ModuleList(CrossLayer(width, rank) for _ in range(cross_layers))
         self.deep = mlp([width, *top], last_relu=True)
@@ -76,7 +77,7 @@ class DCNv2(nn.Module):
         self.last = nn.Linear(deep_width + (width if self._parallel else 0), 1)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Return logits [B] from dense [B, D] and T embeddings [B, K_t], all float32."""
+        """Return float32 logits [B] from dense [B, D] and T [B, K_t]."""
         first = torch.cat([dense, *embeddings], dim=1)
         x = first
         for layer in self.cross:
@@ -119,13 +120,14 @@ class DLRM(nn.Module):
         dim = max(embedding_dims)
         if any(other != dim for other in embedding_dims) and not project:
             raise ValueError(
-                f"dlrm needs tables of one dimension, and has some of {sorted(set(embedding_dims))}; make "
-                "them equal, set model.options.project = true, or take dcn_v2 or wide_deep"
+                f"dlrm needs tables of one dimension; these have {sorted(set(embedding_dims))}; make them "
+                "equal, set model.options.project = true, or use dcn_v2 or wide_deep"
             )
         features = len(embedding_dims) + (1 if dense_features else 0)
         if features < 2:
             raise ValueError(
-                "dlrm multiplies pairs of vectors; one table alone, with no dense features, has none"
+                "dlrm multiplies pairs of vectors, but one table without dense features gives no pair; add a "
+                "table or dense features"
             )
         self.bottom = mlp([dense_features, *bottom, dim], last_relu=True) if dense_features else None
         self.products = PairProducts(features)
@@ -136,7 +138,7 @@ class DLRM(nn.Module):
         self.projections = nn.ModuleDict(narrow)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Return logits [B] from dense [B, D] and T embeddings [B, K_t], all float32."""
+        """Return float32 logits [B] from dense [B, D] and T [B, K_t]."""
         below = [] if self.bottom is None else [self.bottom(dense)]
         if self.projections:
             embeddings = [
@@ -173,12 +175,14 @@ class WideDeep(nn.Module):
         super().__init__()
         deep_width = dense_features + sum(dim - 1 for dim in embedding_dims)
         if not deep_width:
-            raise ValueError("wide_deep's deep part has no input: no dense feature, and tables of width 1")
+            raise ValueError(
+                "wide_deep's deep part has no input: there are no dense features, and all tables have width 1"
+            )
         self.wide = nn.Linear(dense_features, 1) if dense_features else None
         self.deep = mlp([deep_width, *top, 1], last_relu=False)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Return logits [B] from dense [B, D] and T embeddings [B, K_t], all float32."""
+        """Return float32 logits [B] from dense [B, D] and T [B, K_t]."""
         ids = torch.cat([vectors[:, :1] for vectors in embeddings], dim=1)
         wide = ids.sum(dim=1)
         if self.wide is not None:

@@ -1,6 +1,7 @@
-"""The flat replica: all dense parameters of a trainer in one float32 buffer (rule "One flat buffer").
+"""The flat replica: a trainer's dense parameters in one float32 buffer.
 
-Also its weight matrices in bfloat16, as a worker's step multiplies them.
+See the rule "One flat buffer" in docs/architecture.md. Also the replica's weight matrices in bfloat16, as a
+worker's step multiplies them.
 """
 
 from __future__ import annotations
@@ -63,12 +64,11 @@ class FlatLayout:
         return flat
 
     def attach(self, module: nn.Module, flat: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
-        """Make the module's parameters views of `flat`, and their gradients of `gradient`.
+        """Make the module's parameters views of `flat`.
 
-        The gradients only if `gradient` is given.
-
-        Done through `p.data`: a Parameter made from a view would share its version counter, and another
-        worker's step between forward and backward would then raise.
+        With `gradient` also make their gradients views of it. Done through `p.data`: a Parameter made from a
+        view would share its version counter, and another worker's step between forward and backward would
+        then raise.
         """
         parameters = dict(module.named_parameters())
         for span, view in self.views(flat):
@@ -125,18 +125,24 @@ class BFloat16Weights:
                 self._others.append(slope)
 
     def refresh(self) -> None:
-        """Before a step: copy the replica's current values, and drop gradients."""
+        """Copy the replica's values and drop gradients, before a step."""
         self._values.copy_(self._flat)
         for matrix in self._matrices:
             matrix.grad = None
 
     def clear(self) -> None:
-        """Before the backward pass: zero the flat gradient, except where `collect` writes."""
+        """Zero the flat gradient, before the backward pass.
+
+        Not where `collect` writes.
+        """
         if self._others:
             torch._foreach_zero_(self._others)
 
     def collect(self) -> None:
-        """After the backward pass: write the matrices' gradients into the flat gradient."""
+        """Write the matrices' gradients into the flat gradient.
+
+        Call it after the backward pass.
+        """
         known = [(to, m.grad) for to, m in zip(self._gradients, self._matrices, strict=True)]
         found = [(to, gradient) for to, gradient in known if gradient is not None]
         if found:
@@ -147,7 +153,7 @@ class BFloat16Weights:
 
 
 def _roundable_weights(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield weights that only one layer's product uses, as far as modules show."""
+    """Yield weights that, as far as modules show, one product uses."""
     owners = Counter(p for own in module.modules() for p in own.parameters(recurse=False))
     for own in module.modules():
         # Of the class itself: what is derived from it may use its weight in some other way.

@@ -1,4 +1,4 @@
-"""Building blocks of the models: pair products, loss, gradient clipping, and MLP."""
+"""Building blocks of models: pair products, loss, gradient clipping, MLP."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 
 class PairProducts(nn.Module):
-    """Compute the dot products of all pairs of an example's vectors, each pair once.
+    """Dot products of all pairs of an example's vectors.
 
-    In float32 also under autocast (float64 inputs stay float64): vectors are short, so lower precision
-    saves no time here.
+    Each pair is computed once, in float32 also under autocast (float64 inputs stay float64): vectors are
+    short, so lower precision saves no time here.
 
     Args:
         features: F, how many vectors an example has.
@@ -33,9 +33,9 @@ class PairProducts(nn.Module):
         self.register_buffer("mirror", mirror.flatten(), persistent=False)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return [B, F (F - 1) / 2] from [B, F, K]: the lower triangle, row by row.
+        """Return the pair products of vectors [B, F, K].
 
-        float32 or float64.
+        They are [B, F (F - 1) / 2], float32 or float64: the lower triangle, row by row.
         """
         with torch.autocast(vectors.device.type, enabled=False):
             wide = vectors if vectors.dtype == torch.float64 else vectors.float()
@@ -80,10 +80,10 @@ _CLIP_EPS = 1e-6
 def mean_log_loss(
     logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the mean log loss in nats, a scalar, of logits and labels, float32 [B].
+    """Return the mean log loss in nats, a scalar.
 
-    Weighted by `weights`, float32 [B], none negative, if given. A batch whose weights are all 0 has loss 0
-    and no gradient.
+    Logits and labels are float32 [B]. Weighted by `weights`, float32 [B], none negative, if given. A batch
+    whose weights are all 0 has loss 0 and no gradient.
     """
     if weights is None:
         return binary_cross_entropy_with_logits(logits, labels)
@@ -94,10 +94,10 @@ def mean_log_loss(
 
 
 def clip_(gradient: torch.Tensor, limit: float) -> torch.Tensor:
-    """Scale a flat gradient in place to a Euclidean norm of at most `limit`.
+    """Scale a flat gradient to a norm of at most `limit`.
 
-    The gradient is float32 [numel]. Returns the norm before, a scalar on the gradient's device. Nothing waits
-    for the device.
+    The norm is Euclidean; the gradient is float32 [numel] and is changed in place. Returns the norm before, a
+    scalar on the gradient's device. Nothing waits for the device.
 
     Source: Pascanu, Mikolov, Bengio, arXiv 1211.5063, Algorithm 1, over all parameters together.
     """

@@ -1,4 +1,4 @@
-"""Optimizers on the flat buffer, with one state for all workers of a trainer.
+"""Optimizers on the flat buffer, with one state for all workers.
 
 They are torch's fused ones, called by torch's functional interface: the classes of `torch.optim` import
 torch's compiler when the first one is made, which costs every trainer more than a second at its start.
@@ -38,11 +38,11 @@ class WorkerOptimizer:
         self._lr = lr
 
     def step(self, scale: float = 1.0, bad: torch.Tensor | None = None) -> None:
-        """Update the buffer and the state in place, lock-free, at `scale` times the rate.
+        """Update the buffer and the state in place, without a lock.
 
-        `bad` is a bool scalar on the buffer's device; the host need not know its value. Where it is true
-        neither the buffer nor the state changes, for any gradient, which may be overwritten. Only Adagrad's
-        step count changes then, which has no effect.
+        The learning rate is multiplied by `scale`. `bad` is a bool scalar on the buffer's device; the host
+        need not know its value. Where it is true neither the buffer nor the state changes, for any gradient,
+        which may be overwritten. Only Adagrad's step count changes then, which has no effect.
         """
         self._update(self._lr * scale, bad)
 

@@ -49,7 +49,7 @@ def load_custom_model(name: str) -> Any:
         raise JobFileError(
             f"{name!r} cannot be imported ({type(error).__name__}: {error})",
             where=_WHERE,
-            remedy="look at the file"
+            remedy="correct the file"
             if is_file(where)
             else "install the package that holds it, or set PYTHONPATH to its folder",
         ) from error
@@ -112,23 +112,30 @@ def find_model(name: str) -> Callable[..., nn.Module]:
         return MODELS[name]
     if ":" not in name:
         raise JobFileError(
-            f"{name!r} given; there are: {', '.join(sorted(MODELS))}, and your own",
+            f"{name!r} is not a known model",
             where="model.name",
-            remedy="write one of these, or package.module:Class or ./file.py:Class",
+            remedy=f"give one of {', '.join(sorted(MODELS))}, or your own as package.module:Class or "
+            "./file.py:Class",
         )
     found = load_custom_model(name)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise JobFileError(f"{name!r} is no torch.nn.Module class", where="model.name")
+        raise JobFileError(
+            f"{name!r} is not a subclass of torch.nn.Module",
+            where="model.name",
+            remedy="give a model's class",
+        )
     return found
 
 
 def _check_contract(job: Job, module: nn.Module) -> None:
     if not any(True for _ in module.parameters()):
-        raise JobFileError(f"{job.model.name} has no parameters", where="model.name")
+        raise JobFileError(
+            f"{job.model.name} has no parameters", where="model.name", remedy="give a model to train"
+        )
     wrong = [name for name, parameter in module.named_parameters() if parameter.dtype != torch.float32]
     if wrong:
         raise JobFileError(
-            f"{job.model.name} has a parameter {wrong[0]} of {module.get_parameter(wrong[0]).dtype}",
+            f"{job.model.name}: the parameter {wrong[0]} is {module.get_parameter(wrong[0]).dtype}",
             where="model.name",
             remedy="make it float32",
         )
@@ -142,13 +149,13 @@ def _check_contract(job: Job, module: nn.Module) -> None:
         raise JobFileError(
             f"{job.model.name}.forward failed on a batch of 2 zeros: {type(error).__name__}: {error}",
             where="model.name",
-            remedy="forward(dense [B, D], embeddings: list of T [B, K_t]) gives logits [B]",
+            remedy="forward(dense [B, D], embeddings: list of T [B, K_t]) must return logits [B]",
         ) from error
     if not isinstance(logits, torch.Tensor) or logits.shape != (2,) or logits.dtype != torch.float32:
         tensor = isinstance(logits, torch.Tensor)
         given = f"{logits.dtype} {list(logits.shape)}" if tensor else type(logits).__name__
         raise JobFileError(
-            f"{job.model.name}.forward gave {given} for a batch of 2",
+            f"{job.model.name}.forward returned {given} for a batch of 2",
             where="model.name",
-            remedy="give float32 logits [B]",
+            remedy="return float32 logits [B]",
         )

@@ -28,8 +28,8 @@ class Verdict(ProfilePart):
     """What to look at first.
 
     Attributes:
-        bottleneck: the longest wait, if it takes a third or more of the workers' time; "compute" if they
-            compute most of the time; otherwise "balanced".
+        bottleneck: the longest wait, if it takes a third or more of the workers' time; else "compute" if they
+            compute most of the time; else "balanced".
         share: how much of the workers' time that is.
         time: where all of their time goes.
         reasons: the measurements behind it, a sentence each, the bottleneck's first.
@@ -111,5 +111,8 @@ def _bottleneck(time: WorkerTime) -> tuple[Bottleneck, float]:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read profile.json. Raises ValueError if the file is not a profile, OSError if it cannot be read."""
+    """Read profile.json.
+
+    Raises ValueError if the file is not a profile, OSError if it cannot be read.
+    """
     return Profile.model_validate_json(path.read_bytes())

@@ -16,7 +16,7 @@ class ProfilePart(BaseModel):
 
 
 class ThreadTime(ProfilePart):
-    """Seconds that the threads of one name were on a core, or waited for one."""
+    """Seconds that threads of one name ran or waited for a core."""
 
     cpu_seconds: Amount
     core_wait_seconds: Amount
@@ -31,7 +31,7 @@ class NodeMeasured(ProfilePart):
         stalled_share: share of the time in which the whole process was stopped.
         locked_share: share of 12 wake-ups a second that waited for the interpreter lock.
         threads: by name; empty if the system does not report them.
-        counts: by how much each count of the node grew.
+        counts: the growth of each count of the node.
     """
 
     name: str
@@ -46,11 +46,11 @@ class NodeMeasured(ProfilePart):
     counts: dict[str, float] = {}
 
     def count(self, name: str) -> float:
-        """Growth of a count; 0 if the node has no such count."""
+        """Return a count's growth; 0 if the node has no such count."""
         return max(0.0, self.counts.get(name, 0.0))
 
     def share(self, name: str) -> float:
-        """Growth of a count of seconds, as a share of the time."""
+        """Return the growth of a count of seconds, per second."""
         return self.count(name) / self.seconds
 
 
@@ -73,27 +73,30 @@ class Measured(ProfilePart):
     nodes: list[NodeMeasured]
 
     def of(self, role: str) -> list[NodeMeasured]:
-        """The nodes of one role."""
+        """Return the nodes of one role."""
         return [node for node in self.nodes if node.role == role]
 
     @property
     def examples_per_second(self) -> float:
-        """Sum over trainers, each over its own time."""
+        """Return the sum over trainers, each over its own time."""
         return sum(trainer.share("trained_examples") for trainer in self.of("trainer"))
 
     @property
     def cores_used(self) -> float:
-        """Sum over nodes."""
+        """Return the sum over nodes."""
         return sum(node.cpu_seconds / node.seconds for node in self.nodes)
 
     @property
     def cores(self) -> int:
-        """Sum over machines."""
+        """Return the sum over machines."""
         return sum({node.machine: node.cores for node in self.nodes}.values())
 
     @property
     def links(self) -> list[Link]:
-        """Traffic of each trainer with each other node; two trainers have one link each."""
+        """Return each trainer's traffic with each other node.
+
+        Two trainers have one link each.
+        """
         found = []
         for trainer in self.of("trainer"):
             others = [key.removeprefix("to/") for key in trainer.counts if key.startswith("to/")]

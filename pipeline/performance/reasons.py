@@ -1,4 +1,4 @@
-"""What a verdict is based on and what would help, in sentences."""
+"""The reasons for a verdict and the advice, in sentences."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .worker_time import WorkerTime, behind_share, occupied_share
 
 # Every setting that is named here exists: a test checks it.
 MORE_CORES: Final = (
-    "More cores, or fewer processes on these: steps that could have run waited for a core. More trainers or"
+    "Use more cores, or fewer processes on these: steps that were ready waited for a core. More trainers or"
     " workers here would wait for the same cores."
 )
 PREPARE: Final = (
-    "Every run parses its input and hashes the ids again: `shadowsync prepare JOB.toml --out FOLDER` does it"
-    " once, and with `data.prepared` set to that folder text is read several times as fast."
+    "Every run parses its input and hashes the ids again. `shadowsync prepare JOB.toml --out FOLDER` does it"
+    " once; with `data.prepared` set to that folder, text is read several times as fast."
 )
 ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "compute": (
@@ -99,8 +99,8 @@ def _gil(measured: Measured, time: WorkerTime) -> str:
         return "gil: every worker is a process, with an interpreter lock of its own."
     taken = max((trainer.locked_share for trainer in measured.of("trainer")), default=0.0)
     return (
-        f"gil: workers waited {percent(time.gil)} of the time for the interpreter lock; a thread that woke in"
-        f" a trainer found it taken {percent(taken)} of the times."
+        f"gil: workers waited {percent(time.gil)} of the time for the interpreter lock; {percent(taken)} of"
+        " the wake-ups in a trainer found it taken."
     )
 
 
@@ -124,7 +124,7 @@ def _embedding(measured: Measured, time: WorkerTime) -> str:
 
 
 def _request_ms(nodes: list[NodeMeasured]) -> float:
-    """Milliseconds that the socket thread of an embedding node works on a request."""
+    """Return the milliseconds that a node's socket thread works on a request."""
     handled = _total(nodes, "handled_messages")
     return _total(nodes, "handled_seconds") / handled * 1e3 if handled else 0.0
 

@@ -148,7 +148,7 @@ def _summary(profile: Profile) -> str:
 
 
 def _causes(time: WorkerTime) -> list[tuple[str, float, str]]:
-    """Each part of the time in words, its share and its colour, the largest first."""
+    """Return each cause in words, its share and colour, largest first."""
     parts = [(words, float(getattr(time, cause)), colour) for cause, (words, colour) in CAUSES.items()]
     return sorted(parts, key=lambda part: -part[1])
 

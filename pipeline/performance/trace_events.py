@@ -30,7 +30,10 @@ class NodeTrace:
 
 
 def trace_events(traces: Iterable[NodeTrace]) -> list[dict[str, Any]]:
-    """Events in microseconds since the first one. Raises ValueError for wrong marks."""
+    """Return the events, in microseconds since the first one.
+
+    Raises ValueError for wrong marks.
+    """
     ordered = sorted(traces, key=lambda trace: (ROLES.index(trace.role), trace.name))
     starts = [
         mark[2] - trace.offset_seconds * 1e6 for trace in ordered for mark in _checked(trace.marks["marks"])
@@ -56,7 +59,7 @@ def trace_events(traces: Iterable[NodeTrace]) -> list[dict[str, Any]]:
 
 
 def _head(process: int, trace: NodeTrace) -> list[dict[str, Any]]:
-    """Metadata events: the names of a process and of its threads."""
+    """Return metadata events: the names of a process and its threads."""
     named: list[tuple[str, int, dict[str, Any]]] = [
         ("process_name", 0, {"name": trace.name}),
         ("process_sort_index", 0, {"sort_index": process}),

@@ -23,7 +23,7 @@ class WorkerTime(ProfilePart):
         handling: the worker's own Python: routing, sending, receiving.
         reader: waits for a batch that no reader had ready.
         embedding: waits for vectors, or for replies to pushes, while an embedding node was at work.
-        network: such waits while the messages were on the way.
+        network: the same waits, and those for batches, while the messages were on the way.
         sync: waits for a round of synchronization, at a fixed rate.
     """
 
@@ -38,9 +38,10 @@ class WorkerTime(ProfilePart):
 
 
 def occupied_share(node: NodeMeasured) -> float:
-    """Share of the time in which an embedding node could not take another request at once.
+    """Return the share of time in which an embedding node was occupied.
 
-    Its busiest thread was at work or without a core, or the process was stopped.
+    It could then not take another request at once: its busiest thread was at work or without a core, or the
+    process was stopped.
     """
     # The control thread and the sampler serve no requests.
     serving = [
@@ -53,7 +54,10 @@ def occupied_share(node: NodeMeasured) -> float:
 
 
 def behind_share(reader: NodeMeasured) -> float:
-    """Share of the time in which a reader was behind: it had no batch waiting for credit."""
+    """Return the share of the time in which a reader was behind.
+
+    It then had no batch waiting for credit.
+    """
     idle = max(0.0, reader.share("wait_for_credit_seconds") - reader.stalled_share)
     return min(1.0, max(0.0, 1.0 - idle))
 
@@ -101,21 +105,25 @@ def worker_time(measured: Measured) -> WorkerTime:
 
 
 def worker_threads(measured: Measured) -> Iterator[ThreadTime]:
-    """The threads that train, in the trainers themselves or in their worker processes."""
+    """Yield the threads that train, in trainers or their worker processes."""
     for trainer in measured.of("trainer"):
         yield from (time for name, time in trainer.threads.items() if WORKER.fullmatch(name))
 
 
 def _on_core(measured: Measured, total: float) -> float | None:
-    """Share of their time in which workers were on a core; None if the system does not report it."""
+    """Return the share of time that workers ran on a core.
+
+    None if the system does not report it.
+    """
     used = [time.cpu_seconds for time in worker_threads(measured)]
     return sum(used) / total if used and total else None
 
 
 def _delays(measured: Measured, working: float, blocked: float, total: float) -> tuple[float, float]:
-    """Split `blocked`, in which workers had work and no core: waits for a core, and for the interpreter lock.
+    """Split `blocked` into waits for a core and for the GIL.
 
-    The lock counts only as far as wake-ups of the process found it taken, since a step may wait for a device.
+    It is the share of the time in which workers had work and no core. The lock counts only as far as wake-ups
+    of the process found it taken, since a step may wait for a device.
     """
     trainers = measured.of("trainer")
     waited = sum(time.core_wait_seconds for time in worker_threads(measured))

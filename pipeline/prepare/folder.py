@@ -43,7 +43,7 @@ class _SavedState(BaseModel):
 
 @dataclass
 class SavedProgress:
-    """Hold how far a preparation is.
+    """The progress of a preparation.
 
     Attributes:
         order: the settings and source files of the preparation.
@@ -84,7 +84,7 @@ class SavedProgress:
 
     @classmethod
     def load(cls, folder: Path, max_bad_rows: int) -> SavedProgress | None:
-        """Return what `save` wrote, None if nothing.
+        """Return what `save` wrote; None if there is nothing.
 
         Raises DataError for a file that cannot be read.
         """
@@ -98,7 +98,7 @@ class SavedProgress:
             done = _SavedState.model_validate(json.loads(text))
         except (OSError, ValueError, ValidationError, safetensors.SafetensorError) as error:
             raise DataError(
-                f"cannot be read ({error})", where=str(path), remedy="begin anew, with --force"
+                f"cannot be read ({error})", where=str(path), remedy="start over with --force"
             ) from None
         bad = {role: BadRows(max_bad_rows) for role in done.bad_counts}
         for role, rows in bad.items():
@@ -134,7 +134,7 @@ _OWNED_NAME: Final = re.compile(
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Make the folder if it is absent, and lock it against other preparations.
+    """Make the folder and lock it against other preparations.
 
     Raises DataError if another process holds it, or it has files of others; ResourceError if it cannot be
     made.
@@ -167,14 +167,14 @@ def _check_owned(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if not _OWNED_NAME.fullmatch(path.name) or path.is_dir():
             raise DataError(
-                f"holds {path.name}, which shadowsync prepare did not write",
+                f"contains {path.name}, which shadowsync prepare did not write",
                 where=str(folder),
-                remedy="give a folder of its own, or remove that",
+                remedy=f"give another folder, or remove {path.name}",
             )
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove all that a preparation wrote, first what makes it complete.
+    """Remove all that a preparation wrote, the manifest first.
 
     Raises OSError.
     """

@@ -1,4 +1,4 @@
-"""Writes one part: a Parquet file of rows that are ready for a model."""
+"""Writing of one part: a Parquet file of model-ready rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ class PartWriter:
 
     The bytes are a function of the rows and the schema, not of their chunks.
 
-    Dictionaries where values repeat, as the first row group shows, and no compression: half the size of the
-    text, and read several times as fast as compressed pages. Each page has a CRC. Memory: one row group, of
-    ROW_GROUP_ROWS rows. One thread.
-    Raises OSError.
+    Columns whose values repeat, as the first row group shows, get dictionaries; nothing is compressed. That
+    is half the size of the text, and is read several times as fast as compressed pages. Each page has a CRC.
+    Memory: one row group, of ROW_GROUP_ROWS rows. One thread. Raises OSError.
 
     Attributes:
-        rows: how many were written.
-        row_groups: as many are complete after `close`.
+        rows: the number of rows written.
+        row_groups: the number of complete row groups; that of the file after `close`.
     """
 
     def __init__(self, path: Path, columns: Sequence[PreparedColumn], order_digest: str) -> None:
@@ -55,9 +54,9 @@ class PartWriter:
             self._write_group(ROW_GROUP_ROWS)
 
     def close(self) -> None:
-        """Write pending rows and the end of the file.
+        """Write pending rows and the end of the file, and close it.
 
-        Also after an error, to close the file.
+        Call it after an error too.
         """
         with self._file:
             if self._pending_rows:
@@ -111,7 +110,7 @@ class PartWriter:
 
 
 def _repeats(column: Any) -> bool:
-    """Return whether a dictionary with 2-byte indices takes fewer bytes than the values."""
+    """Return whether a dictionary with 2-byte indices saves space."""
     values = pc.list_flatten(column) if pa.types.is_list(column.type) else column
     width_bytes = values.type.bit_width // 8
     distinct = pc.count_distinct(values).as_py()

@@ -1,6 +1,6 @@
-"""`shadowsync prepare`: from a job's files to a folder of parts.
+"""`shadowsync prepare`: a folder of parts from a job's files.
 
-An interrupted preparation is continued by the next call.
+The next call continues an interrupted preparation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["PreparationStatus", "Prepared", "StatusCallback", "prepare"]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Hold what a preparation gave.
+    """The result of a preparation.
 
     Its manifest, whether it existed already, and how many parts earlier calls wrote.
     """
@@ -35,21 +35,20 @@ def prepare(
 ) -> Prepared:
     """Write the prepared folder of a job's files.
 
-    What an interrupted call has completed is reused.
-
-    The same job and files give the same parts, byte for byte, however often it was interrupted. A folder
+    Parts that an interrupted call completed are reused. The same job and files give the same parts, byte for
+    byte, however often it was interrupted. A folder
     that is complete is left as it is. Memory: some hundred MB whatever the files. One thread, which may be
     interrupted at any place.
 
     Args:
         job: without `data.prepared`.
-        force: removes what is in the folder, of whatever job, and begins anew; nothing is removed for a job
-            whose files cannot be used.
+        force: remove what a preparation of any job left in the folder, and start over; nothing is removed for
+            a job whose files cannot be used.
         tell: is called after each chunk of rows.
 
     Raises:
-        DataError: the files cannot be used, have too many bad rows or changed meanwhile, or the folder is of
-            another order.
+        DataError: the files cannot be used, have too many bad rows or changed meanwhile, or the folder was
+            prepared with other settings.
         JobFileError: a schema whose expression cannot be used.
         ResourceError: something cannot be written.
     """
@@ -82,16 +81,16 @@ def _require_same(mine: dict[str, object], theirs: dict[str, object], folder: Pa
         return
     words = {
         "hash": "the hash",
-        "data": "what [data] says of a row",
+        "data": "the settings of [data] that define a row",
         "tables": "the rows of the tables",
         "paths": "the paths of [data]",
         "span_bytes": "data.span_bytes",
         "files": "the source files, their sizes or when they were modified",
     }
     raise DataError(
-        f"is of another order: {', '.join(words[key] for key in different)} differ",
+        f"was prepared with other settings; what differs: {', '.join(words[key] for key in different)}",
         where=str(folder),
-        remedy="give another folder, or --force to remove this one and begin anew",
+        remedy="give another folder, or --force to remove this one and start over",
     )
 
 
@@ -101,7 +100,7 @@ def _require_unchanged(before: PreparationSettings, now: PreparationSettings) ->
         raise DataError(
             "changed while it was prepared",
             where=", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else ""),
-            remedy="leave the source alone, and prepare it again with --force",
+            remedy="do not change the source meanwhile, and prepare it again with --force",
         )
 
 
@@ -110,7 +109,7 @@ def _check_parts(folder: Path, progress: SavedProgress) -> None:
         path = folder / part.name
         if not path.exists() or path.stat().st_size != part.bytes:
             raise DataError(
-                f"is absent or has not the {part.bytes} bytes that were written",
+                f"is missing, or does not have the {part.bytes} bytes that were written",
                 where=str(path),
-                remedy="begin anew, with --force",
+                remedy="start over with --force",
             )

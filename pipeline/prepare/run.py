@@ -1,4 +1,4 @@
-"""One call of `shadowsync prepare`: the missing parts, statistics, and manifest."""
+"""One call of `shadowsync prepare`: missing parts, statistics, manifest."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..errors import DataError
 from .folder import SavedProgress, clear_unfinished
 from .part_writer import PartWriter, sha256_of
 from .source import SourcePiece, TappedInput, TappedRows, columns_of_job
-from .statistics import StatisticsCounter
+from .statistics_counter import StatisticsCounter
 from .statistics_page import write_statistics
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationStatus:
-    """Hold how far a preparation is.
+    """The status of a preparation.
 
-    Bytes of the source that are done, of all of them, and good rows.
+    The source's bytes that are done and in all, and the good rows.
     """
 
     bytes_done: int
@@ -43,8 +43,8 @@ class PreparationRun:
     One thread.
 
     Attributes:
-        save_share: at most this part of the time goes into saving how far it is, which writes all of the
-            counts to the disk. What comes after the last saving is done again by the next call.
+        save_share: the largest share of the time for saving the progress, which writes all counts to the
+            disk. The next call repeats what was done after the last save.
     """
 
     save_share: ClassVar[float] = 0.05
@@ -64,7 +64,7 @@ class PreparationRun:
         self._saved_at = self._saving_seconds = 0.0
 
     def pieces(self, pieces: list[SourcePiece]) -> None:
-        """Write the parts of all pieces from the first one that is not done."""
+        """Write the parts of all pieces that are not done."""
         sizes = _sizes_bytes(self._progress, pieces)
         for at, piece in enumerate(pieces):
             self._status = PreparationStatus(sum(sizes[:at]), sum(sizes), self._progress.rows)
@@ -140,7 +140,10 @@ class PreparationRun:
         return writer.rows
 
     def _write(self, path: Path, role: DataRole, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
-        """Write rows to a file; return its closed writer, and the rows with label 1."""
+        """Write rows to a file.
+
+        Returns its closed writer, and the number of rows with label 1.
+        """
         positives = 0
         writer = PartWriter(path, self._columns, self._digest)
         try:
@@ -155,14 +158,14 @@ class PreparationRun:
         return writer, positives
 
     def commit(self) -> PreparedManifest:
-        """Write the statistics, and last the manifest; then remove the progress."""
+        """Write statistics, then the manifest; then remove the progress."""
         progress = self._progress
         for role in progress.positives:
             if not progress.summary(role).rows:
                 raise DataError(
-                    "no row of these files is good",
+                    "these files have no row that can be used",
                     where=", ".join(progress.order.paths[role]),
-                    remedy="change what [data] says of the columns",
+                    remedy="change the columns in [data] to fit the files",
                 )
         manifest = PreparedManifest(
             order_digest=self._digest,
@@ -186,17 +189,17 @@ def _is_of(part: PreparedPart, piece: SourcePiece) -> bool:
 
 
 def _sizes_bytes(progress: SavedProgress, pieces: list[SourcePiece]) -> list[int]:
-    """Return the size of each piece, as an equal share of its file."""
+    """Return each piece's size: an equal share of its file."""
     files = {(file.path, file.role): file.bytes or 1 for file in progress.order.files}
     shares = Counter((piece.span.path, piece.role) for piece in pieces)
     return [files[key] // shares[key] for key in ((piece.span.path, piece.role) for piece in pieces)]
 
 
 def _in_parts(rows: Iterator[TappedRows], at_once: int | None) -> Iterator[Iterator[TappedRows]]:
-    """Yield the rows of each part, `at_once` rows but for the last.
+    """Yield the rows of each part, `at_once` rows each.
 
-    All rows are one part for None. A piece without rows has no part; each iterator is exhausted before the
-    next is requested.
+    The last part may have fewer; with None all rows are one part. A piece without rows has no part; each
+    iterator is exhausted before the next is requested.
     """
     pending: list[TappedRows] = []
 

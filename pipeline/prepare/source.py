@@ -1,6 +1,6 @@
-"""What a preparation reads: settings, columns of the parts, pieces of the source.
+"""The source of a preparation: its settings, columns, pieces and rows.
 
-Rows come with what they were made of: examples, the hashes of their ids, and which numbers are missing.
+Rows come with the hashes of their ids and the masks of their missing numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..types import Mask, Uint64Array
 
 @dataclass(frozen=True, slots=True)
 class SourcePiece:
-    """Hold a span of the source, and its role."""
+    """A span of the source, and its role."""
 
     role: DataRole
     span: Span
@@ -53,7 +53,7 @@ def plan_pieces(source: JobInput, job: Job) -> list[SourcePiece]:
 
 
 def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSettings:
-    """Return the settings that the job and its files make.
+    """Return the settings of a job's preparation, with its files.
 
     Raises DataError for a file that cannot be read.
     """
@@ -74,9 +74,9 @@ def _source_file(path: str, role: DataRole) -> SourceFile:
 
 
 def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
-    """Return the columns of the parts, in their order.
+    """Return the columns of the parts.
 
-    Label, numbers, ids, bags, timestamp, weight.
+    Their order is: label, numbers, ids, bags, timestamp, weight.
     """
     sections = dict(job.data.columns) or _click_columns(job)
     rows = {table.name: table.rows for table in job.tables}
@@ -166,7 +166,7 @@ class TappedInput:
         self._bagged = tuple(table.name for table in job.tables if table.pooling)
 
     def rows(self, span: Span, bad_rows: BadRows, skip: int = 0) -> Iterator[TappedRows]:
-        """Yield the good rows of a span, in order, without the first `skip`.
+        """Yield a span's good rows in order, without the first `skip`.
 
         Raises as `JobInput.chunks`.
         """

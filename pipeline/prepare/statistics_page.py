@@ -12,7 +12,10 @@ from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statis
 
 
 def write_statistics(folder: Path, statistics: Statistics, manifest: PreparedManifest) -> None:
-    """Write statistics.json and statistics.md, each whole; raises ResourceError."""
+    """Write statistics.json and statistics.md, each whole.
+
+    Raises ResourceError.
+    """
     with whole_file(folder / STATISTICS_JSON) as file:
         file.write(statistics.model_dump_json(indent=1).encode() + b"\n")
     with whole_file(folder / STATISTICS_MARKDOWN) as file:
@@ -32,11 +35,11 @@ def render_statistics(statistics: Statistics, manifest: PreparedManifest) -> str
 
 def _totals(statistics: Statistics, manifest: PreparedManifest) -> list[str]:
     lines = [
-        f"- rows of training: {statistics.rows:,}, of them {statistics.positives:,} with label 1 "
+        f"- training rows: {statistics.rows:,}, {statistics.positives:,} of them with label 1 "
         f"({_share(statistics.label_rate)})"
     ]
     lines += [
-        f"- rows of {role.role}: {role.rows:,}, of them {role.positives:,} with label 1 "
+        f"- {role.role} rows: {role.rows:,}, {role.positives:,} of them with label 1 "
         f"({_share(role.positives / role.rows)})"
         for role in manifest.roles
         if role.role != "train" and role.rows
@@ -45,7 +48,10 @@ def _totals(statistics: Statistics, manifest: PreparedManifest) -> list[str]:
         lines.append(f"- mean weight: {statistics.weight_mean:.6g}")
     if statistics.time_first is not None and statistics.time_last is not None:
         lines.append(f"- from {_moment(statistics.time_first)} to {_moment(statistics.time_last)}")
-    lines.append("- all below is of the rows of training, shares of missing values aside of the others")
+    lines.append(
+        "- all figures below are of the training rows; all but `missing` and `rate where missing` leave "
+        "missing values out"
+    )
     return lines
 
 
@@ -55,21 +61,21 @@ def _ids(statistics: Statistics) -> list[str]:
     about = ""
     if not all(column.distinct_exact for column in statistics.ids):
         about = (
-            f" With ~ it is estimated (standard error at most {statistics.distinct_error:.1%}), as there "
-            f"are more than {statistics.counted_values:,}; shares of the head are then lower bounds, by at "
+            f" A ~ marks an estimate (standard error at most {statistics.distinct_error:.1%}), made for more "
+            f"than {statistics.counted_values:,} values; the shares `top n` may then be too small, by at "
             f"most {max(column.head_short for column in statistics.ids):.2%}."
         )
     bags = [column for column in statistics.ids if column.kind == "multi_hot"]
     return [
         *_table(names, [_id_row(column) for column in statistics.ids]),
         "",
-        f"`rate where missing`: label rate of the rows without a value, overall it is "
-        f"{_share(statistics.label_rate)}. `distinct`: different values.{about} `top n`: share of all values "
-        "that the n most frequent ones have. `expected to share`: of the different values, those that get a "
-        "row of the table together with another.",
+        f"`rate where missing`: label rate of the rows without a value; that of all rows is "
+        f"{_share(statistics.label_rate)}. `distinct`: number of different values.{about} `top n`: share of "
+        "all values that are one of the n most frequent. `expected to share`: share of the different values "
+        "that are expected to get the same table row as another value.",
         *(
-            f"`{_cell(column.name)}`: {column.mean_length:.2f} ids a row in the mean, "
-            f"at most {column.longest}."
+            f"`{_cell(column.name)}`: {column.mean_length:.2f} ids per row on average, "
+            f"{column.longest} at most."
             for column in bags
         ),
     ]

@@ -72,7 +72,10 @@ def export_dense(
 
 @contextmanager
 def _own_cache() -> Iterator[None]:
-    """Use a temporary folder for the compiler's cache, which the exporters would leave behind."""
+    """Use a temporary folder for the compiler's cache.
+
+    The exporters would leave it behind.
+    """
     before = os.environ.get(_CACHE)
     with tempfile.TemporaryDirectory(prefix="shadowsync-") as folder:
         os.environ[_CACHE] = folder
@@ -87,7 +90,10 @@ def _own_cache() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporters' warnings about their own deprecations and about missing packages."""
+    """Silence the exporters' warnings.
+
+    They are about the exporters' own deprecations and about missing packages.
+    """
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -22,23 +22,33 @@ SCORE_BATCH = 4096
 
 @dataclass(frozen=True)
 class SpanScores:
-    """Scores of some spans: sums for the metrics, and the number of malformed rows, which are skipped."""
+    """Scores of some spans.
+
+    Attributes:
+        sums: sums for the metrics.
+        bad_rows: number of malformed rows, which are skipped.
+    """
 
     sums: QualitySums
     bad_rows: int
 
 
 def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "last") -> dict[str, Any]:
-    """Compute NE, AUC, logloss and calibration of a run's saved model on files of the job's format.
+    """Compute the quality of a run's saved model on files.
 
-    Raises CheckpointError, DataError, ResourceError (the tables do not fit into memory).
+    The files have the job's format; the figures are NE, AUC, logloss and calibration. Raises CheckpointError,
+    DataError, ResourceError (the tables do not fit into memory).
     """
     model = SavedModel.open(run_folder, which)
     spans = spans_of(model, patterns)
     scores = score_spans(model, spans)
     sums = scores.sums
     if not sums.examples:
-        raise DataError("no example could be read", where=", ".join(patterns))
+        raise DataError(
+            "no example could be read",
+            where=", ".join(patterns),
+            remedy="give files with rows that fit the job's [data]",
+        )
     teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
     return {
         "model": model.manifest.model,
@@ -54,15 +64,19 @@ def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "last") -
 
 
 def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
-    """Plan the spans of all files that match the patterns. Raises DataError.
+    """Plan the spans of all files that match the patterns.
 
-    Files have the format of the model's job, or are parts of a prepared folder that it was trained on.
+    Files have the format of the model's job, or are parts of a prepared folder that it was trained on. Raises
+    DataError.
     """
     return JobInput(model.job).plan_raw(patterns)
 
 
 def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
-    """Score every example of the spans, in the order of their files, on this thread. Raises DataError."""
+    """Score every example of the spans, on this thread.
+
+    They are scored in the order of the spans. Raises DataError.
+    """
     bad_rows = BadRows(model.job.data.max_bad_rows)
     sums, spans = QualitySums(), list(spans)
     paths = {span.number: span.path for span in spans}
@@ -72,7 +86,7 @@ def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
             sums.add(model.logits(batch), batch.labels, weights)
         except ValueError as error:
             raise DataError(
-                f"batch {tuple(batch.id)} cannot be scored: {error}",
+                f"batch {batch.id.number} of span {batch.id.span} cannot be scored: {error}",
                 where=paths.get(batch.id.span, ""),
                 remedy="use an earlier checkpoint, or fix what the model computes for these rows",
             ) from error
@@ -80,7 +94,10 @@ def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
 
 
 def batches_of(model: SavedModel, spans: Iterable[Span], bad_rows: BadRows) -> Iterator[Batch]:
-    """Yield the examples of the spans in batches, in the order of their files. Raises DataError."""
+    """Yield the examples of the spans, in order, in batches.
+
+    Raises DataError.
+    """
     job = model.job
     source = JobInput(job)
     for span in spans:

@@ -1,4 +1,4 @@
-"""Export of a saved model as files to serve, with a manifest that describes how to use them."""
+"""Export of a saved model as files to serve, with a manifest."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _WHOLE_BYTES = 1 << 60
 
 
 def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> dict[str, str]:
-    """Write the tables to `folder`; return the name of each table's file, by the table's name.
+    """Write the tables to `folder`; return their files' names.
 
-    Parquet has one file per table, with the columns `row` (int32) and `vector` (a list of dim floats), in the
-    order of rows. Safetensors has one file, with a float32 tensor [rows, dim] per table, by its name. Raises
-    OSError, ResourceError.
+    The names are by the table's name. Parquet has one file per table, with the columns `row` (int32) and
+    `vector` (a list of dim floats), in the order of rows. Safetensors has one file, with a float32 tensor
+    [rows, dim] per table, by its name. Raises OSError, ResourceError.
     """
     if form == "none":
         return {}
@@ -101,10 +101,10 @@ _BAG_RULE = [
 
 
 def export_model(model: SavedModel, folder: Path, form: Format, tables: TableFormat) -> dict[str, Any]:
-    """Write the dense part, the tables and manifest.json to `folder`, all or nothing; return the manifest.
+    """Write the dense part, the tables and manifest.json to `folder`.
 
-    Raises JobFileError (a package is missing, the module cannot be exported), ResourceError (the folder
-    exists already, or cannot be written).
+    All is written or nothing. Returns the manifest. Raises JobFileError (a package is missing, the module
+    cannot be exported), ResourceError (the folder exists already, or cannot be written).
     """
     require_exporter(form)
     width, dims = model.job.model_inputs
@@ -171,7 +171,7 @@ def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[s
 
 
 def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
-    """Describe how a row of the input holds the ids of a table."""
+    """Describe where an input row has the ids of a table."""
     column = model.job.data.columns.get(table.name)
     source = (column.source if column is not None else "") or table.name
     if not table.pooling:

@@ -1,6 +1,7 @@
-"""Input rows for scoring: every row of a file, in order, including those that cannot be scored.
+"""Input rows for scoring: every row of a file, in order.
 
-Scoring needs no label, weight or timestamp; a file may lack these columns.
+Rows that cannot be scored are included. Scoring needs no label, weight or timestamp; a file may lack these
+columns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..config.data import ColumnSection, DataSection, suggest
+from ..config.data import ColumnSection, DataSection, column_fault
 from ..config.job import Job
 from ..data.bad_rows import printable
 from ..data.fields import display_bytes, plain_type
@@ -31,7 +32,9 @@ _NOT_INPUT = ("label", "weight", "timestamp", "ignored")
 
 @dataclass(frozen=True)
 class InputSchema:
-    """The schemas of one model's input. One thread at a time.
+    """The schemas of one model's input.
+
+    One thread at a time.
 
     Attributes:
         inputs: schema of the columns that the model needs.
@@ -69,7 +72,10 @@ def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
 
 
 def _criteo_columns(data: DataSection) -> DataSection:
-    """Add the columns that Criteo's format implies: a label, numbers I1, I2, ... and ids C1, C2, ..."""
+    """Add the columns that Criteo's format implies.
+
+    They are a label, numbers I1, I2, ... and ids C1, C2, ...
+    """
     columns = {LABEL: ColumnSection(kind="label")}
     columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(data.dense_features)}
     columns |= {f"C{at + 1}": ColumnSection(kind="categorical") for at in range(data.categorical_features)}
@@ -104,9 +110,10 @@ class InputRows:
 
 
 def read_input(span: Span, schema: InputSchema, keep: Sequence[str] = ()) -> Iterator[InputRows]:
-    """Yield all rows of a span, in order; empty lines of a text file are not rows.
+    """Yield all rows of a span, in order.
 
-    Memory is bounded, whatever the file. Raises DataError for a file that cannot be read or lacks a column.
+    Empty lines of a text file are not rows. Memory is bounded, whatever the file. Raises DataError for a file
+    that cannot be read or lacks a column.
     """
     read = _parquet_rows if span.kind == "row_groups" else _text_rows
     return read(span, schema, list(keep))
@@ -162,7 +169,7 @@ def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[Inp
 
 
 def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str, first: int) -> InputRows:
-    """Merge the parsed rows of a block with its lines that could not be parsed, in order."""
+    """Merge a block's parsed rows with its bad lines, in order."""
     found = rows_of_columns(parsed.columns, schema, keep, path, parsed.lines + first)
     if not parsed.bad:
         return found
@@ -180,7 +187,10 @@ def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str
 
 
 def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
-    """Find the columns of a text file, in order; without a header the label's may be missing."""
+    """Find the columns of a text file, in order.
+
+    The label's column may be missing from a file without a header.
+    """
     data = schema.data
     line = first_line(path)
     parser = LineParser(["a"], ["a"], delimiter, data.quote)
@@ -195,14 +205,16 @@ def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
 
 
 def _wanted(path: str, schema: InputSchema, names: list[str], keep: Sequence[str]) -> list[str]:
-    """List the columns to read. Raises DataError for one that a file lacks or has more than once."""
+    """List the columns to read.
+
+    Raises DataError for one that a file lacks or has more than once.
+    """
     for name in (*schema.inputs.sources, *keep):
-        if names.count(name) != 1:
-            times = "no" if name not in names else f"{names.count(name)} times"
+        if fault := column_fault(name, names):
             raise DataError(
-                f"has {times} column {name!r}; {suggest(name, names)}",
+                f"has {fault}",
                 where=path,
-                remedy="give a file with the columns of the job's [data], its label aside",
+                remedy="give a file with the columns of the job's [data]; the label is not needed",
             )
     label = [schema.label_source] if names.count(schema.label_source) == 1 else []
     return list(dict.fromkeys([*schema.inputs.sources, *label, *keep]))
@@ -232,8 +244,8 @@ def _as_trained(column: pa.Array, source: str, schema: InputSchema, path: str) -
         return _integers_as_text(column)
     if trained == "integer" and given == "text":
         raise DataError(
-            f"column {source!r} holds texts, but the model was trained on integers there: a text would get "
-            "another row of the table",
+            f"column {source!r} has texts, but the model was trained on integers there: a text would get "
+            "another table row",
             where=path,
             remedy="give the column as integers",
         )

@@ -1,4 +1,4 @@
-"""A saved model: the dense module and the tables of a checkpoint, loaded for scoring."""
+"""A saved model: a checkpoint's dense module and tables, for scoring."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ REMEDY = "use the code of the model that it was trained with, or another checkpo
 
 
 def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Module:
-    """Load the dense module with the saved weights, on the CPU, in evaluation mode, without gradients.
+    """Load the dense module with the saved weights.
 
-    Raises CheckpointError if the checkpoint's parameters differ from those of the model by name or shape,
-    JobFileError if the model cannot be built.
+    It is on the CPU, in evaluation mode, without gradients. Raises CheckpointError if the checkpoint's
+    parameters differ from those of the model by name or shape, JobFileError if the model cannot be built.
     """
     module = build_model(job)
     reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "dense"])
@@ -42,7 +42,7 @@ def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Modul
         for name, parameter in module.named_parameters():
             if reader.shape(name) != tuple(parameter.shape):
                 raise CheckpointError(
-                    f"{name} has the shape {list(reader.shape(name))}, the model's {list(parameter.shape)}",
+                    f"{name} has shape {list(reader.shape(name))}, but {list(parameter.shape)} in the model",
                     where=str(folder),
                     remedy=REMEDY,
                 )
@@ -51,10 +51,12 @@ def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Modul
 
 
 def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:
-    for names, which in ((wanted - saved, "it lacks"), (saved - wanted, "the model has no")):
+    for names, which in ((wanted - saved, "it has no"), (saved - wanted, "the model has no")):
         if names:
             some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
-            raise CheckpointError(f"is of another model: {which} {some}", where=str(folder), remedy=REMEDY)
+            raise CheckpointError(
+                f"belongs to another model: {which} {some}", where=str(folder), remedy=REMEDY
+            )
 
 
 Which: TypeAlias = Literal["last", "best"]
@@ -62,7 +64,9 @@ Which: TypeAlias = Literal["last", "best"]
 
 @dataclass(frozen=True, eq=False)
 class SavedModel:
-    """The model that a run saved, completely in this process's memory. Immutable; any thread may use it.
+    """The model that a run saved, in this process's memory.
+
+    Immutable; any thread may use it.
 
     Attributes:
         folder: folder of the checkpoint.
@@ -84,7 +88,7 @@ class SavedModel:
 
     @classmethod
     def open(cls, path: str | PathLike[str], which: Which = "last") -> SavedModel:
-        """Open the model in the folder of a run or of a checkpoint.
+        """Open the model in a run's or a checkpoint's folder.
 
         Args:
             path: for example "runs/latest".
@@ -111,14 +115,16 @@ class SavedModel:
         return cls(folder, manifest, job, dense, MappingProxyType(tables), classes, loaded)
 
     def logits(self, batch: Batch) -> Float32Array:
-        """Compute the logits of a batch, float32 [B]; its labels are not used."""
+        """Compute the logits of a batch, float32 [B], without its labels."""
         with torch.inference_mode():
             embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)
             logits: Float32Array = self.dense(torch.from_numpy(batch.dense), embeddings).numpy()
         return logits
 
     def predict(self, data: Any) -> Float32Array:
-        """Compute probabilities, float32 [n], one per row, in order; NaN for a row that cannot be read.
+        """Compute probabilities, float32 [n], one per row, in order.
+
+        NaN for a row that cannot be read.
 
         Args:
             data: a file, glob or URL of the job's format; or a dict of columns, or a table of pandas, polars
@@ -135,7 +141,10 @@ class SavedModel:
 
 
 def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]:
-    """Find the types of ids as the manifest states them; ids of text files are texts."""
+    """Find each column's type of ids, as the manifest states it.
+
+    Ids of text files are texts.
+    """
     found: dict[str, IdClass] = {}
     for table in job.tables:
         stated = manifest.plan.get("tables", {}).get(table.name, {}).get("ids")

@@ -21,7 +21,7 @@ from ..errors import CheckpointError, DataError
 from ..types import BatchId, Float32Array
 from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns
 
-NOT_FINITE = "the model's logit of it is not finite"
+NOT_FINITE = "the model's logit is not finite"
 _OUTPUT_COLUMNS = ("file", "row", "probability", "logit", "label")
 
 
@@ -68,7 +68,9 @@ class Predicted:
 
 
 def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
-    """Compute probabilities, float32 [n], of n rows in memory; NaN for a row without a score.
+    """Compute probabilities, float32 [n], of n rows in memory.
+
+    NaN for a row without a score.
 
     Args:
         columns: a dict of columns, or a table of pandas, polars or pyarrow, with the columns of the job's
@@ -83,7 +85,9 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     try:
         table = pa.table(columns)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"do not form a table ({error})", where=where) from error
+        raise DataError(
+            f"do not form a table ({error})", where=where, remedy="give columns of equal length"
+        ) from error
     schema = input_schema(model.job, model.id_classes)
     check_parquet(where, table.schema, schema.inputs)
     arrays = {name: _one_array(table.column(name)) for name in schema.inputs.sources}
@@ -95,7 +99,10 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
 
 
 def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Float32Array]:
-    """Yield the probabilities of files, chunk by chunk, in order of rows; NaN for a row without a score."""
+    """Yield the probabilities of files, chunk by chunk, in order of rows.
+
+    NaN for a row without a score.
+    """
     scorer = _Scorer(model)
     for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), ()):
         yield probability_of(scorer.logits_of(rows))
@@ -105,17 +112,18 @@ def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Floa
 def write_predictions(
     model: ScoringModel, patterns: Sequence[str], out: Path, keep: Sequence[str] = ()
 ) -> Predicted:
-    """Score every row of the files, in order and in bounded memory, and write the Parquet file `out`.
+    """Score every row of the files and write the Parquet file `out`.
 
-    Its columns are `file`, `row` (from 1: the line of a text file, the row of a Parquet file), `probability`
-    and `logit` (null for a row that cannot be read, or whose logit is not finite), `label` (null if there is
-    none) and those of `keep`. The file appears completely or not at all. Raises DataError, ResourceError, and
-    CheckpointError for a model that gives no finite logit to any row.
+    Rows are scored in order and in bounded memory. The columns of `out` are `file`, `row` (from 1: the line
+    of a text file, the row of a Parquet file), `probability` and `logit` (null for a row that cannot be read,
+    or whose logit is not finite), `label` (null if there is none) and those of `keep`. The file appears
+    completely or not at all. Raises DataError, ResourceError, and CheckpointError for a model that gives no
+    finite logit to any row.
     """
     taken = [name for name in keep if name in _OUTPUT_COLUMNS]
     if taken:
         raise DataError(
-            f"has a column {taken[0]!r} of its own", where=str(out), remedy="leave out that --keep"
+            f"already has a column {taken[0]!r}", where=str(out), remedy=f"drop --keep {taken[0]}"
         )
     done = Predicted()
     scorer = _Scorer(model)
@@ -139,14 +147,17 @@ def write_predictions(
 
 
 class _Scorer:
-    """A scorer of chunks that remembers whether any row had a finite logit."""
+    """A scorer of chunks that counts finite and other logits."""
 
     def __init__(self, model: ScoringModel) -> None:
         self._model = model
         self._finite = self._not_finite = 0
 
     def logits_of(self, rows: InputRows) -> Float32Array:
-        """Compute float32 [n]; NaN for a row that cannot be read or whose logit is not finite."""
+        """Compute logits, float32 [n].
+
+        NaN for a row that cannot be read or whose logit is not finite.
+        """
         logits = np.full(len(rows.numbers), np.nan, np.float32)
         if len(rows.scored):
             examples = rows.examples
@@ -166,10 +177,13 @@ class _Scorer:
         return logits
 
     def check(self) -> None:
-        """Raise CheckpointError if there were rows, but none with a finite logit; call it at the end."""
+        """Raise CheckpointError if rows were scored, but no logit was finite.
+
+        Call it at the end.
+        """
         if self._not_finite and not self._finite:
             raise CheckpointError(
-                "gives no finite logit: the model has diverged",
+                "no logit is finite: the model has diverged",
                 where=str(self._model.folder),
                 remedy="train again with a lower trainer.lr",
             )
@@ -185,7 +199,10 @@ def probability_of(logits: Float32Array) -> Float32Array:
 
 
 def _rows_of(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str]) -> Iterator[InputRows]:
-    """Yield all rows of all files, in the order of the patterns; a file that matches twice comes once."""
+    """Yield all rows of all files, in the order of the patterns.
+
+    A file that matches twice comes once.
+    """
     seen: set[str] = set()
     for pattern in patterns:
         spans = plan_spans([pattern], schema.data.format, schema.data.span_bytes)
@@ -212,7 +229,7 @@ def _table(logits: Float32Array, rows: InputRows, schema: pa.Schema | None) -> p
         return table if schema is None else table.cast(schema)
     except pa.ArrowException as error:
         raise DataError(
-            f"a column cannot be kept ({error})", where=rows.path, remedy="leave it out of --keep"
+            f"a column cannot be kept ({error})", where=rows.path, remedy="drop it from --keep"
         ) from error
 
 

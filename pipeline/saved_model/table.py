@@ -15,7 +15,9 @@ RawId = str | bytes | int | None
 
 
 class Table:
-    """The rows of one table, and the mapping from raw ids to rows. Any thread may read.
+    """One table's rows, and the mapping from raw ids to rows.
+
+    Any thread may read.
 
     Attributes:
         name: of the column whose values it embeds.
@@ -45,17 +47,20 @@ class Table:
         return int(self.weights.shape[1])
 
     def hash(self, value: RawId) -> int:
-        """Map a raw id to its row, as a reader does: text by its UTF-8 bytes, None (missing) as no bytes.
+        """Map a raw id to its row, as a reader does.
 
-        Raises TypeError for another type, ValueError for an integer that does not fit 64 bits.
+        Text is hashed by its UTF-8 bytes, None (missing) as no bytes. Raises TypeError for another type,
+        ValueError for an integer that does not fit 64 bits.
         """
         if value is None:
             value = b""
         elif isinstance(value, bool) or not isinstance(value, str | bytes | int | np.integer):
-            raise TypeError(f"an id of table {self.name} is text, bytes, an integer or None, not {value!r}")
+            raise TypeError(
+                f"table {self.name}: {value!r} is not an id; give text, bytes, an integer or None"
+            )
         if isinstance(value, int | np.integer):
             if not -(2**63) <= int(value) < 2**64:
-                raise ValueError(f"table {self.name}: {value} does not fit 64 bits")
+                raise ValueError(f"table {self.name}: the id {value} does not fit into 64 bits")
             if self.integers_as_text:
                 value = str(int(value))
             else:
@@ -65,21 +70,25 @@ class Table:
         return self._row(np.array([hash_bytes(self.column, text)], np.uint64))
 
     def lookup(self, rows: int | Sequence[int] | NDArray[np.integer] | torch.Tensor) -> torch.Tensor:
-        """Return the vectors of rows: from integers [...] to float32 [..., dim], a copy.
+        """Return the vectors of rows.
 
-        Raises IndexError for a row that does not exist, TypeError for anything but integers.
+        The rows are integers [...], the vectors float32 [..., dim], a copy. Raises IndexError for a row that
+        does not exist, TypeError for anything but integers.
         """
         index = np.asarray(rows)
         if index.size == 0:
             index = index.astype(np.int64)
         if index.dtype.kind not in "iu":
-            raise TypeError(f"rows of table {self.name} are integers, not {index.dtype}")
+            raise TypeError(f"table {self.name}: rows must be integers, not {index.dtype}")
         if index.size and not (int(index.min()) >= 0 and int(index.max()) < self.rows):
-            raise IndexError(f"table {self.name} has the rows 0 to {self.rows - 1}")
+            raise IndexError(f"table {self.name}: a row is outside of 0 to {self.rows - 1}")
         return torch.from_numpy(self.weights[index])
 
     def lookup_ids(self, values: Iterable[RawId]) -> torch.Tensor:
-        """Return the vectors of raw ids, float32 [N, dim]. Raises as `hash` does."""
+        """Return the vectors of raw ids, float32 [N, dim].
+
+        Raises as `hash` does.
+        """
         return self.lookup([self.hash(value) for value in values])
 
     def _row(self, hashes: NDArray[np.uint64]) -> int:

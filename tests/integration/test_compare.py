@@ -108,7 +108,10 @@ def test_what_is_told(compared: Compared) -> None:
 
 
 def test_what_is_refused(starter_at: Callable[..., Process]) -> None:
-    assert "--resume: the comparison has its own job" in starter_at("--resume", "x", "--seeds", "2").text()
+    assert (
+        "--resume takes the job and the options from the comparison"
+        in starter_at("--resume", "x", "--seeds", "2").text()
+    )
     assert "a job file and --algorithms are needed" in starter_at("job.toml").text()
     assert "x/compare.json: cannot be read" in starter_at("--resume", "x").text()
 

@@ -98,7 +98,7 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     prepared = ("--set", f"data.prepared={tmp_path / 'out'}", "--set", "run.name=wrong")
     other = starter.fork("run", str(job), *prepared, "--set", "model.table_rows=301")
     assert other.wait(30.0) == 2
-    assert "table user has 301 rows, the folder's has 300 rows" in other.text()
+    assert "table user has 301 rows, in the folder 300 rows" in other.text()
     assert not (tmp_path / "runs" / "wrong").exists(), "no node was started"
     again = starter.fork("prepare", str(job), "--out", "out", "--set", "model.table_rows=301")
     assert again.wait(30.0) == 3
@@ -107,7 +107,7 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:-1])
     short = starter.fork("run", str(job), *prepared)
     assert short.wait(60.0) == 3, short.text()
-    assert re.search(r"train-00001\.parquet: has \d+ bytes, its manifest says \d+", short.text())
+    assert re.search(r"train-00001\.parquet: has \d+ bytes; its manifest states \d+", short.text())
     verified = starter.fork("prepare", str(job), "--out", "out", "--verify")
     assert verified.wait(30.0) == 3
     assert starter.fork("prepare", str(job), "--out", "out", "--force").wait(60.0) == 0
@@ -128,6 +128,6 @@ def test_every_block_of_the_page(tmp_path: Path) -> None:
         assert done.returncode == 0, block.text + done.stdout + done.stderr
         said.append(done.stdout)
     assert "train: 20,000 rows" in said[1]
-    assert "every checksum is right" in said[1]
+    assert "all checksums match" in said[1]
     assert (tmp_path / "clicks-prepared" / "statistics.md").exists()
     assert said[-1].strip() == "20000 rows, 185 rows of the users' table"

@@ -132,7 +132,7 @@ def test_another_job_or_input_is_told_with_what_differs(
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert "the file was altered" in refused()
     path.write_bytes(path.read_bytes()[:-1])
-    assert "its manifest says" in refused()
+    assert "its manifest states" in refused()
     assert [path.name for path in sorted((tmp_path / "runs").iterdir())] == ["latest", "small"]
     assert "no best checkpoint was kept" in refused("--from", "best")
 

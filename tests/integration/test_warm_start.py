@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_refused_before_any_node_starts(
 ) -> None:
     path = next(old.folder.glob("checkpoint/dense-*"))
     whole = path.read_bytes()
-    for damaged, said in ((whole[:-4], "its manifest says"), (whole[:-4] + b"\1\2\3\4", "was altered")):
+    for damaged, said in ((whole[:-4], "its manifest states"), (whole[:-4] + b"\1\2\3\4", "was altered")):
         path.write_bytes(damaged)
         own = cluster(job(OLD_TABLES, start={"checkpoint": str(old.folder)}))
         assert own.start_coordinator().wait(30.0) == 3

@@ -93,7 +93,7 @@ def test_algos_lists_names_options_and_models() -> None:
         ("ma", "no sync node, only the other trainers", "mean of the replicas"),
         ("bmuf", "no sync node, only the other trainers", "global model, the same on every trainer"),
     ]:
-        lines = rf"^{name}  .*\n +needs {needs}; the model that comes out: {model}\n"
+        lines = rf"^{name}  .*\n +needs {needs}; resulting model: {model}\n"
         assert re.search(lines, result.output, re.M), name
     assert result.output.count("sync.options.elastic_rate = 0.5") == 6
     assert result.output.count('sync.options.form = "interpolate"   ("interpolate" or "keep")') == 4
@@ -111,9 +111,11 @@ def test_algos_lists_installed_ones_and_names_the_broken(
     monkeypatch.syspath_prepend(tmp_path)
     result = CliRunner().invoke(main, ["algos"])
     assert result.exit_code == 0
-    said = "'broken' of the installed package outside: 'no_such_module_z:X' given; there is no module"
+    said = (
+        "'broken' of the installed package outside: 'no_such_module_z:X' cannot be loaded: there is no module"
+    )
     assert re.search(rf"^broken +cannot be used: {said}", result.output, re.M)
-    assert re.search(r"^ma_too +cannot be used: .*calls itself 'ma'; make them equal$", result.output, re.M)
+    assert re.search(r"^ma_too +cannot be used: .*has name = 'ma'; make them equal$", result.output, re.M)
     assert re.search(r"^easgd  ", result.output, re.M)
 
 

@@ -51,17 +51,21 @@ def test_only_run_can_slow_a_network(refuse: Callable[..., str], role: str) -> N
     """A node that is started by itself would have ignored it without a word."""
     join = [] if role == "coordinator" else ["--join", "tcp://127.0.0.1:1"]
     assert refuse(2, role, "job.toml", *join, "--set", "network.delay=5ms") == (
-        "job.toml: network.delay and network.bandwidth are emulated by `shadowsync run` only; "
-        "leave them out for a node that is started by itself"
+        "job.toml: network.delay and network.bandwidth work with `shadowsync run` only; "
+        "remove them to start a node by itself"
     )
 
 
 @pytest.mark.parametrize(
     ("algorithms", "code", "said"),
     [
-        ("none,easdg", 2, "--algorithms easdg: sync.algorithm: 'easdg' given; did you mean 'easgd'?"),
+        (
+            "none,easdg",
+            2,
+            "--algorithms easdg: sync.algorithm: 'easdg' is not an algorithm; did you mean 'easgd'?",
+        ),
         ("easgd:elastic_rate=2", 2, "--algorithms easgd:elastic_rate=2: sync.options.elastic_rate: 2 given"),
-        ("easgd@x", 2, "--algorithms: 'easgd@x' has 'x' as its rate"),
+        ("easgd@x", 2, "--algorithms: the rate 'x' in 'easgd@x' is not a whole number above 0"),
         ("none,easgd", 3, f"{os.sep}"),
     ],
 )
@@ -73,5 +77,7 @@ def test_comparisons_that_cannot_be(
 
 @pytest.mark.parametrize("options", [["job.toml"], ["--seeds", "2"], ["--delay", "0ms"], ["--set", "a.b=1"]])
 def test_going_on_takes_no_other_option(refuse: Callable[..., str], options: list[str]) -> None:
-    assert refuse(2, "compare", "--resume", "x", *options).startswith("--resume: the comparison has its own")
+    assert refuse(2, "compare", "--resume", "x", *options).startswith(
+        "--resume takes the job and the options from the comparison"
+    )
     assert refuse(2, "compare", "--resume", "x").startswith("x/compare.json: cannot be read"), "the control"

@@ -65,16 +65,19 @@ def test_job_files_that_cannot_be_used(refuse: Callable[..., str], command: list
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["sync.algorithm=easdg"], "sync.algorithm: 'easdg' given; did you mean 'easgd'?"),
+        (["sync.algorithm=easdg"], "sync.algorithm: 'easdg' is not an algorithm; did you mean 'easgd'?"),
         (
             ["sync.nodes=0"],
             "sync.nodes: 0 given; easgd keeps a center and needs at least 1 sync node",
         ),
         (
             ["sync.options.elastic_rate=2"],
-            "sync.options.elastic_rate: 2 given; a number above 0 and at most 1 will do",
+            "sync.options.elastic_rate: 2 given; give a number above 0 and at most 1",
         ),
-        (["model.name=dlmr"], "model.name: 'dlmr' given; there are: dcn_v2, dlrm, wide_deep, and your own; "),
+        (
+            ["model.name=dlmr"],
+            "model.name: 'dlmr' is not a known model; give one of dcn_v2, dlrm, wide_deep, ",
+        ),
         (
             ["sync.nodes=0", "sync.algorithm=none", "model.name=no_such_package:Model"],
             "model.name: 'no_such_package:Model' cannot be imported (ModuleNotFoundError: No module named "

@@ -85,7 +85,7 @@ class _LogRequest:
         ]
 
     def is_satisfied_by(self, manifest: LogManifest) -> bool:
-        """Return whether the manifest fits this request, and its files have their sizes."""
+        """Return whether the manifest and its files' sizes fit this request."""
         stated = (manifest.version, manifest.seed, manifest.data_format, manifest.compression)
         if stated != (GENERATOR_VERSION, self.seed, self.data_format, self.compression):
             return False
@@ -109,9 +109,9 @@ def generate_log(
     reuse: bool = False,
     progress: ProgressCallback | None = None,
 ) -> LogManifest:
-    """Write train-000..., eval-000... and, last of all, log.json.
+    """Write the data files of a log and, last, log.json.
 
-    log.json is written whole or not at all.
+    The files are train-000... and eval-000...; log.json is written whole or not at all.
 
     Args:
         directory: made if it is missing. An older generated log in it is removed first.
@@ -119,7 +119,7 @@ def generate_log(
         seed: 0 to 2**63 - 1. The same seed gives the same bytes.
         files: how many the train part is cut into; the eval part is one file.
         compression: of the whole file for text, inside the file for Parquet.
-        reuse: if log.json states the same order and its files have the stated sizes, write nothing and
+        reuse: if log.json states the same request and its files have the stated sizes, write nothing and
             return it with `reused` set.
         progress: called in this thread with rows done and rows in all, at most every `CHUNK_EXAMPLES` rows.
 
@@ -237,9 +237,9 @@ def _remove_older(directory: Path) -> None:
     for path in found:
         if path.name not in listed and not path.name.endswith(".partial"):
             raise DataError(
-                f"holds {path.name}, which no {MANIFEST_NAME} lists",
+                f"contains {path.name}, which is not listed in {MANIFEST_NAME}",
                 where=str(directory),
-                remedy="remove it or choose another directory",
+                remedy=f"remove {path.name}, or choose another directory",
             )
     if older:
         (directory / MANIFEST_NAME).unlink()

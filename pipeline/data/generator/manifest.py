@@ -1,6 +1,6 @@
-"""log.json: what a generated click log holds, and the counts of its parts.
+"""log.json: the description of a generated click log.
 
-Counts are exact for any chunks.
+It has the counts of each part, which are exact for any chunks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ...errors import DataError
+from ...types import FrozenModel
 from .columns import ID_COLUMNS
 
 MANIFEST_NAME: Final = "log.json"
@@ -26,19 +27,15 @@ LogCompression = Literal["none", "gz", "zst"]
 Count = Annotated[int, Field(ge=0)]
 
 
-class _FrozenModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LogFile(_FrozenModel):
-    """One data file: its name in the manifest's folder, its examples and its size."""
+class LogFile(FrozenModel):
+    """One data file: its name in the folder, examples and size."""
 
     name: str
     examples: Count
     bytes: Count
 
 
-class PartManifest(_FrozenModel):
+class PartManifest(FrozenModel):
     """A part of the log.
 
     Attributes:
@@ -62,8 +59,8 @@ class PartManifest(_FrozenModel):
     bytes: Count
 
 
-class LogManifest(_FrozenModel):
-    """A whole log: the parameters that it was made from, and its parts.
+class LogManifest(FrozenModel):
+    """A whole log: the parameters that made it, and its parts.
 
     Attributes:
         version: of the generator; another version makes other rows from the same seed.
@@ -80,7 +77,7 @@ class LogManifest(_FrozenModel):
     reused: Annotated[bool, Field(exclude=True)] = False
 
     def part_of(self, path: str | Path) -> PartManifest | None:
-        """Return the part that a data file belongs to, by its name; or None."""
+        """Return the part with a data file of this name, or None."""
         name = Path(path).name
         for part in (self.train, self.eval):
             if any(file.name == name for file in part.files):
@@ -127,11 +124,14 @@ def read_manifest_file(path: Path) -> LogManifest | None:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise DataError(
-            f"damaged: {place} {first['msg']}", where=str(path), remedy="remove the log and generate it again"
+            f"is damaged ({place}: {first['msg']})",
+            where=str(path),
+            remedy="remove the log and generate it again",
         ) from None
     if manifest.version > GENERATOR_VERSION:
         raise DataError(
-            f"made by version {manifest.version} of the generator, this is {GENERATOR_VERSION}",
+            f"was made by version {manifest.version} of the generator; this shadowsync has version "
+            f"{GENERATOR_VERSION}",
             where=str(path),
             remedy="update shadowsync, or remove the log and generate it again",
         )
@@ -155,9 +155,9 @@ def teacher_ne(files: Sequence[str]) -> float | None:
 
 
 def write_manifest(directory: Path, manifest: LogManifest) -> None:
-    """Write log.json whole or not at all, and sync it to the disk.
+    """Write log.json and sync it to the disk.
 
-    Raises OSError.
+    It is written whole or not at all. Raises OSError.
     """
     partial = directory / f".{MANIFEST_NAME}.partial"
     with partial.open("w", encoding="utf-8") as file:
@@ -197,7 +197,7 @@ class PartTally:
             seen[rank] = True
 
     def manifest(self, files: tuple[LogFile, ...]) -> PartManifest:
-        """Return the counts so far, as the manifest of a part with these files."""
+        """Return the manifest of a part with these files and counts."""
         logloss = self._logloss_units * _LOGLOSS_UNIT / self._examples if self._examples else None
         mean_entropy = self._entropy_of_mean()
         return PartManifest(

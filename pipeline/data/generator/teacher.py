@@ -1,4 +1,4 @@
-"""The planted teacher of generated click logs: the true click probability of every row.
+"""The planted teacher: the true click probability of every generated row.
 
     logit = bias + scale * (0.55 main + 0.8 interaction + 0.2 curvature)
 
@@ -120,7 +120,7 @@ def _weighted(parts: Float64Array) -> Float64Array:
 
 
 def _calibrate(parts: Float64Array) -> _Calibration:
-    """Return the bias and scale that give the stated mean label and expected NE."""
+    """Fit bias and scale to MEAN_LABEL and EXPECTED_NE."""
     means, deviations = parts.mean(axis=1), parts.std(axis=1)
     raw = _weighted((parts - means[:, None]) / deviations[:, None])
     low, high = 0.5, 4.0

@@ -1,6 +1,6 @@
-"""Writes rows of a generated click log to one file, as text or Parquet.
+"""Writing of generated rows to one file, as text or Parquet.
 
-Text is Criteo's format.
+The text is in Criteo's format.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA: Final = pa.schema(
 
 
 class LogWriter(Protocol):
-    """Take tables of `SCHEMA` in the order of the rows."""
+    """Writer of tables of `SCHEMA`, in the order of the rows."""
 
     def write(self, table: Any) -> None:
         """Append the rows of a pyarrow.Table; raises OSError."""
@@ -82,9 +82,9 @@ def data_file_suffix(data_format: DataFormat, compression: LogCompression) -> st
 
 @contextmanager
 def open_writer(path: Path, data_format: DataFormat, compression: LogCompression) -> Iterator[LogWriter]:
-    """Open a writer of a new file, which is complete when the context ends.
+    """Open a writer of a new file.
 
-    Raises OSError.
+    The file is complete when the context ends. Raises OSError.
 
     Each table becomes one row group of Parquet. The bytes are a function of the tables alone: no times, no
     names. Memory: that of one table, times about three.

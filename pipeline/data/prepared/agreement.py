@@ -1,4 +1,4 @@
-"""Whether a job and a prepared folder have the same rows, and how they differ."""
+"""Comparison of a job's rows with those of a prepared folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = 5
 
 
 def row_settings(data: DataSection) -> dict[str, Any]:
-    """Return the keys of [data] that say what a row is, in plain types."""
+    """Return the settings of [data] that define a row, in plain types."""
     keys = {*ROW_KEYS, *(() if data.columns else CLICK_KEYS)}
     return data.model_dump(mode="json", include=keys)
 
@@ -40,9 +40,9 @@ def check_agreement(job: Job, manifest: PreparedManifest) -> None:
         return
     more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     raise JobFileError(
-        f"the job is not what the folder was prepared for: {'; '.join(found[:SHOWN])}{more}",
+        f"the job differs from the prepared folder: {'; '.join(found[:SHOWN])}{more}",
         where=f"data.prepared = {job.data.prepared}",
-        remedy="leave these keys out, so that the folder's hold, or call shadowsync prepare --force",
+        remedy="remove these keys from the job (the folder's then hold), or run shadowsync prepare --force",
     )
 
 
@@ -53,14 +53,14 @@ def differences(job: Job, manifest: PreparedManifest) -> list[str]:
     mine = row_settings(job.data)
     columns = mine.pop("columns"), order.data.get("columns", {})
     found += [
-        f"data.{key} is {mine.get(key)!r}, the folder's is {order.data.get(key)!r}"
+        f"data.{key} is {mine.get(key)!r}, in the folder {order.data.get(key)!r}"
         for key in dict.fromkeys([*mine, *order.data])
         if key != "columns" and mine.get(key) != order.data.get(key)
     ]
     found += _column_differences(*columns)
     tables = {table.name: table.rows for table in job.tables}
     found += [
-        f"table {name} has {_rows(tables.get(name))}, the folder's has {_rows(order.tables.get(name))}"
+        f"table {name} has {_rows(tables.get(name))}, in the folder {_rows(order.tables.get(name))}"
         for name in dict.fromkeys([*tables, *order.tables])
         if tables.get(name) != order.tables.get(name)
     ]
@@ -70,7 +70,7 @@ def differences(job: Job, manifest: PreparedManifest) -> list[str]:
         theirs = order.paths.get(role, [])
         # Names only: the source may lie elsewhere on this machine, or nowhere any more.
         if sorted(map(_name, paths)) != sorted(map(_name, theirs)):
-            found.append(f"data.{PATH_KEYS[role]} is {_few(paths)}, the folder's is {_few(theirs)}")
+            found.append(f"data.{PATH_KEYS[role]} is {_few(paths)}, in the folder {_few(theirs)}")
     return found
 
 
@@ -79,8 +79,8 @@ def _hash_differences(theirs: HashSettings) -> list[str]:
     if (ours.version, ours.seed) == (theirs.version, theirs.seed):
         return []
     return [
-        f"ids are hashed by version {ours.version} with the seed {ours.seed}, in the folder by version "
-        f"{theirs.version} with the seed {theirs.seed}"
+        f"ids are hashed by version {ours.version} with seed {ours.seed}, in the folder by version "
+        f"{theirs.version} with seed {theirs.seed}"
     ]
 
 
@@ -91,7 +91,7 @@ def _column_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> list[st
             found.append(f"column {name} is only in the {'job' if name in mine else 'folder'}")
             continue
         found += [
-            f"data.columns.{name}.{key} is {value!r}, the folder's is {theirs[name].get(key)!r}"
+            f"data.columns.{name}.{key} is {value!r}, in the folder {theirs[name].get(key)!r}"
             for key, value in mine[name].items()
             # How a bag is pooled is the model's business, and not stored.
             if key != "pooling" and value != theirs[name].get(key)
@@ -102,7 +102,7 @@ def _column_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> list[st
 
 
 def _rows(count: int | None) -> str:
-    return "none" if count is None else f"{count} rows"
+    return "no rows" if count is None else f"{count} rows"
 
 
 def _name(path: str) -> str:

@@ -1,4 +1,4 @@
-"""manifest.json: what a prepared folder holds.
+"""manifest.json: the content of a prepared folder.
 
 It is written last; without it the folder is not complete.
 """
@@ -11,9 +11,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ...errors import DataError
+from ...types import FrozenModel
 from ..hashing import HASH_SEED, HASH_VERSION
 from ..paths import is_url, open_raw, read_errors
 from ..span import SpanKind
@@ -36,19 +37,15 @@ _NAME = re.compile(r"[a-z]+-\d{5,}\.parquet")
 _AGAIN = "prepare it again, with --force"
 
 
-class _FrozenModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class HashSettings(_FrozenModel):
-    """How ids became rows, see `pipeline.data.hashing`; the seed in hex."""
+class HashSettings(FrozenModel):
+    """The hash from ids to rows, see `pipeline.data.hashing`; the seed in hex."""
 
     name: str = HASH_NAME
     version: int = HASH_VERSION
     seed: str = f"{HASH_SEED:#x}"
 
 
-class SourceFile(_FrozenModel):
+class SourceFile(FrozenModel):
     """A file that rows came from.
 
     `modified_ns` since 1970, None for a URL.
@@ -60,8 +57,8 @@ class SourceFile(_FrozenModel):
     modified_ns: int | None = None
 
 
-class PreparationSettings(_FrozenModel):
-    """What a preparation is made from.
+class PreparationSettings(FrozenModel):
+    """The settings and files of a preparation.
 
     Two with equal settings make the same rows and the same parts.
 
@@ -86,7 +83,7 @@ class PreparationSettings(_FrozenModel):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class PreparedColumn(_FrozenModel):
+class PreparedColumn(FrozenModel):
     """A column of the parts, described for readers without shadowsync.
 
     Attributes:
@@ -109,10 +106,11 @@ class PreparedColumn(_FrozenModel):
     pooling: str = ""
 
 
-class PreparedPart(_FrozenModel):
-    """One Parquet file, and the piece of a source file whose good rows it has.
+class PreparedPart(FrozenModel):
+    """One Parquet file of a prepared folder.
 
-    Its name has no folder. It has the rows from `first_row` on, in their order.
+    It has the good rows of a piece of a source file from `first_row` on, in their order. Its name has no
+    folder.
     """
 
     name: Annotated[str, Field(pattern=rf"^{_NAME.pattern}$")]
@@ -128,8 +126,8 @@ class PreparedPart(_FrozenModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class RoleSummary(_FrozenModel):
-    """The rows of a role, its bad rows, and samples of those in words."""
+class RoleSummary(FrozenModel):
+    """The rows of a role, and its bad rows with samples."""
 
     role: DataRole
     rows: Count
@@ -138,7 +136,7 @@ class RoleSummary(_FrozenModel):
     bad_samples: tuple[str, ...] = ()
 
 
-class PreparedManifest(_FrozenModel):
+class PreparedManifest(FrozenModel):
     """The content of a prepared folder.
 
     Attributes:
@@ -153,7 +151,7 @@ class PreparedManifest(_FrozenModel):
     order: PreparationSettings
     columns: tuple[PreparedColumn, ...]
     roles: tuple[RoleSummary, ...]
-    id_classes: dict[str, Literal["text", "integer"]] = {}
+    id_classes: dict[str, Literal["text", "integer"]] = Field(default_factory=dict)
     parts: tuple[PreparedPart, ...]
     digest: str = ""
 
@@ -191,9 +189,9 @@ def read_prepared(folder: str) -> PreparedManifest:
     path = in_folder(folder, MANIFEST_NAME)
     if not is_url(folder) and not Path(path).exists():
         raise DataError(
-            f"has no {MANIFEST_NAME}: it is no prepared folder, or its preparation is not finished",
+            f"has no {MANIFEST_NAME}: it is not a prepared folder, or its preparation is not finished",
             where=folder,
-            remedy="call shadowsync prepare, which goes on where it stopped",
+            remedy="run shadowsync prepare; it continues where it stopped",
         )
     with read_errors(path), open_raw(path) as file:
         text = file.read()
@@ -203,8 +201,8 @@ def read_prepared(folder: str) -> PreparedManifest:
 def source_files(files: list[str]) -> list[str]:
     """Return the files that the rows of `files` were read from.
 
-    Of parts of prepared folders the files that they were made from; other files as they are. Raises DataError
-    as `read_prepared`.
+    A part of a prepared folder is replaced by the file that it was made from; other files stay as they are.
+    Raises DataError as `read_prepared`.
     """
     found: dict[str, None] = {}
     folders: dict[str, dict[str, str]] = {}
@@ -224,12 +222,12 @@ def parse_manifest(text: bytes, where: str) -> PreparedManifest:
         tree = json.loads(text)
         stated = tree.get("format"), tree.get("version")
     except (ValueError, AttributeError) as error:
-        raise DataError(f"damaged ({error})", where=where, remedy=_AGAIN) from None
+        raise DataError(f"is damaged ({error})", where=where, remedy=_AGAIN) from None
     if stated[0] != "shadowsync-prepared":
-        raise DataError("is no manifest of shadowsync prepare", where=where, remedy="give another folder")
+        raise DataError("is not a manifest of shadowsync prepare", where=where, remedy="give another folder")
     if not isinstance(stated[1], int) or stated[1] > FORMAT_VERSION:
         raise DataError(
-            f"is of version {stated[1]!r:.40}, this reads {FORMAT_VERSION}",
+            f"has version {stated[1]!r:.40}; this shadowsync reads version {FORMAT_VERSION}",
             where=where,
             remedy=f"update shadowsync, or {_AGAIN}",
         )
@@ -238,16 +236,16 @@ def parse_manifest(text: bytes, where: str) -> PreparedManifest:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise DataError(f"damaged: {place}: {first['msg']}", where=where, remedy=_AGAIN) from None
+        raise DataError(f"is damaged ({place}: {first['msg']})", where=where, remedy=_AGAIN) from None
     if manifest.order.digest != manifest.order_digest:
-        raise DataError("changed: its order is not that of its order_digest", where=where, remedy=_AGAIN)
+        raise DataError("was changed: its order does not match order_digest", where=where, remedy=_AGAIN)
     if manifest.content_digest != manifest.digest:
-        raise DataError("changed: its content is not that of its digest", where=where, remedy=_AGAIN)
+        raise DataError("was changed: its content does not match digest", where=where, remedy=_AGAIN)
     for role in manifest.roles:
         rows = sum(part.rows for part in manifest.parts if part.role == role.role)
         if rows != role.rows:
             raise DataError(
-                f"its {role.role} parts have {rows} rows, and it says {role.rows}",
+                f"its {role.role} parts have {rows} rows, but it states {role.rows}",
                 where=where,
                 remedy=_AGAIN,
             )

@@ -39,7 +39,7 @@ def part_schema(columns: Sequence[PreparedColumn], order_digest: str) -> Any:
 
 
 def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iterator[RecordChunk]:
-    """Yield the rows of a part, in order, a row group at a time.
+    """Yield the rows of a part in order, by row groups.
 
     A row group is in memory once as columns and once as examples: where it is a whole window too, shuffling
     need not join it first.
@@ -60,18 +60,18 @@ def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iter
             done += len(rows)
             yield _chunk(rows, columns)
     if done != part.rows:
-        raise DataError(f"has {done} rows, its manifest says {part.rows}", where=path, remedy=REMEDY)
+        raise DataError(f"has {done} rows; its manifest states {part.rows}", where=path, remedy=REMEDY)
 
 
 def _check_schema(path: str, file: Any, part: PreparedPart, manifest: PreparedManifest) -> None:
     digest = (file.schema_arrow.metadata or {}).get(PREPARED_KEY, b"").decode("ascii", "replace")
     if digest != manifest.order_digest:
-        raise DataError("is of another preparation than its manifest", where=path, remedy=REMEDY)
+        raise DataError("belongs to another preparation than its manifest", where=path, remedy=REMEDY)
     want = part_schema(manifest.columns, manifest.order_digest)
     if not file.schema_arrow.equals(want) or file.metadata.num_rows != part.rows:
         raise DataError(
-            f"has {file.metadata.num_rows} rows of {len(file.schema_arrow)} columns, its manifest says "
-            f"{part.rows} of {len(want)}, or they are of other types",
+            f"has {file.metadata.num_rows} rows of {len(file.schema_arrow)} columns; its manifest states "
+            f"{part.rows} rows of {len(want)} columns, or other types",
             where=path,
             remedy=REMEDY,
         )
@@ -85,7 +85,7 @@ def _check_rows(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> Non
         # As unsigned numbers negative ones are the largest.
         if len(rows) and int(rows.view(np.uint32).max()) >= column.table_rows:
             raise DataError(
-                f"column {column.name} has a row that its table of {column.table_rows} rows does not have",
+                f"column {column.name} has a row number beyond its table of {column.table_rows} rows",
                 where=path,
                 remedy=REMEDY,
             )
@@ -134,7 +134,7 @@ def verify_folder(folder: str) -> PreparedManifest:
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
         if size is not None and size != part.bytes:
-            raise DataError(f"has {size} bytes, its manifest says {part.bytes}", where=path, remedy=REMEDY)
+            raise DataError(f"has {size} bytes; its manifest states {part.bytes}", where=path, remedy=REMEDY)
         if digest.hexdigest() != part.sha256:
-            raise DataError("was altered: its SHA-256 is not the manifest's", where=path, remedy=REMEDY)
+            raise DataError("was altered: its SHA-256 is not that of the manifest", where=path, remedy=REMEDY)
     return manifest

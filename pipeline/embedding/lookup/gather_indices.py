@@ -12,9 +12,9 @@ from .request import BankLookup, DistinctRows, LookupPlan, TableBags
 
 @dataclass(frozen=True, slots=True)
 class SplitTableRows:
-    """Hold which examples have their row in one piece of a split table.
+    """The examples whose row is in one piece of a split table.
 
-    One for each piece in a bank's reply.
+    There is one for each piece in a bank's reply.
 
     Attributes:
         table: its number.

@@ -61,7 +61,7 @@ NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
 
 @dataclass(frozen=True, slots=True)
 class BankShare:
-    """Describe one bank's part of a request: its rows, and its floats in the reply.
+    """One bank's part of a request: its rows, and its reply's floats.
 
     Attributes:
         dim: floats in a row.
@@ -128,7 +128,7 @@ def bank_shares(
         bagged = sum(totals[at : at + piece_count])
         at += piece_count
         if bagged > count:
-            raise ValueError(f"bags have {bagged} rows, and their bank {count}")
+            raise ValueError(f"bags have {bagged} rows, but their bank has {count}")
         shares.append(BankShare(dim, count - bagged, bagged, piece_count, batch if piece_count else 0))
     return shares
 
@@ -149,7 +149,7 @@ def count_floats(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BankLookup:
-    """Describe the part of a request for one bank, and where its reply belongs.
+    """One bank's part of a request, and where its reply belongs.
 
     The single rows are, in this order: for each table of `whole` the rows of all B examples; for each piece
     of `cut` the rows that fall into it. With `distinct` each distinct row is requested once. Then come, for
@@ -188,7 +188,7 @@ class TableBags:
     pooling: str
 
     def inside(self, start: int, stop: int) -> tuple[Int32Array, Int32Array]:
-        """Return the rows in [start, stop), in order, and each bag's count of them."""
+        """Return the rows in [start, stop), and each bag's count of them."""
         inside_mask = (self.rows >= start) & (self.rows < stop)
         so_far = np.zeros(len(inside_mask) + 1, np.int32)
         np.cumsum(inside_mask, out=so_far[1:])
@@ -220,7 +220,7 @@ class LookupPlan:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return how many of `rows` go to each bank; () with one bank."""
+        """Return the number of `rows` for each bank; () with one bank."""
         return tuple(bank.share.rows for bank in self.banks) if len(self.banks) > 1 else ()
 
     @property

@@ -111,9 +111,9 @@ class _BankLayout:
         return positions, out
 
     def of_bags(self, bags: Mapping[int, TableBags]) -> tuple[list[Int32Array], list[Int32Array]]:
-        """Return the rows of each table of `bags`, and each bag's length, int32 [B].
+        """Return each table's rows, and its bags' lengths, int32 [B].
 
-        Only rows in this bank, local to it.
+        The tables are those of `bags`; the rows are those in this bank, local to it.
         """
         rows, lengths = [], []
         for piece, whole in zip(self._bag_pieces, self._all, strict=True):
@@ -136,8 +136,6 @@ class ShardRouter:
     """Split the rows of batches over nodes, by one plan.
 
     It stores nothing of a batch, so many batches may be in flight, and any thread may call it.
-
-    It keeps nothing of a batch, so any number of them may be under way, and any thread may call it.
 
     Args:
         plan: the split.
@@ -206,7 +204,7 @@ class ShardRouter:
         return bags
 
     def _raise_bad_row(self, table: int) -> None:
-        raise ValueError(f"a row of table {table} is outside of its {self.plan.tables[table].rows} rows")
+        raise ValueError(f"a row number is beyond the {self.plan.tables[table].rows} rows of table {table}")
 
     def assemble(
         self,
@@ -229,6 +227,6 @@ class ShardRouter:
         """
         if len(requests) != self.plan.nodes or len(replies) != self.plan.nodes:
             raise ValueError(
-                f"{len(replies)} replies to {len(requests)} requests, for {self.plan.nodes} nodes"
+                f"{len(requests)} requests and {len(replies)} replies do not fit {self.plan.nodes} nodes"
             )
         return BatchEmbeddings(requests, replies, len(self.plan.tables), device or torch.device("cpu"))

@@ -25,7 +25,7 @@ BANKS_LIMIT = 1024
 
 @dataclass(frozen=True)
 class Bank:
-    """Hold what tables have in common whose rows share one flat store."""
+    """The settings that tables share whose rows are stored together."""
 
     dim: int
     optimizer: str
@@ -40,7 +40,7 @@ def bank_of(table: TableSettings) -> Bank:
 
 @dataclass(frozen=True)
 class Piece:
-    """Hold rows [start, stop) of `table`, at [offset, offset + stop - start) of a node's bank."""
+    """Rows [start, stop) of `table`, from `offset` on in a node's bank."""
 
     table: int
     start: int
@@ -55,7 +55,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """Hold a split that covers every row once.
+    """A split of all tables that covers every row once.
 
     The coordinator makes it and sends it to all nodes.
 
@@ -100,8 +100,8 @@ class TablePlan:
         banks = tuple(dict.fromkeys(wanted))
         if len(banks) > BANKS_LIMIT:
             raise JobFileError(
-                f"{len(banks):,} combinations of dim, optimizer, learning rate and storage; at most "
-                f"{BANKS_LIMIT:,} are possible",
+                f"the tables have {len(banks):,} combinations of dim, optimizer, learning rate and storage, "
+                f"above the limit of {BANKS_LIMIT:,}",
                 where="tables",
                 remedy="give more tables the same settings",
             )
@@ -110,9 +110,9 @@ class TablePlan:
         fullest = max(piece.offset + len(piece) for piece in pieces)
         if fullest >= ROWS_LIMIT:
             raise JobFileError(
-                f"{fullest:,} rows in one bank of a node, which can hold {ROWS_LIMIT - 1:,}",
+                f"one bank of a node would get {fullest:,} rows, but can hold {ROWS_LIMIT - 1:,}",
                 where="embedding.nodes",
-                remedy=f"set it above {nodes}, or lower model.table_rows",
+                remedy=f"set embedding.nodes above {nodes}, or lower model.table_rows",
             )
         return cls(tuple(tables), banks, nodes, pieces)
 
@@ -129,12 +129,12 @@ class TablePlan:
         except (KeyError, TypeError, ValueError) as error:
             raise _unusable(f"it cannot be read ({type(error).__name__}: {error})") from error
         if stated_nodes != nodes:
-            raise _unusable(f"it is for {stated_nodes} embedding nodes, and the job has {nodes}")
+            raise _unusable(f"it is for {stated_nodes} embedding nodes, but the job has {nodes}")
         if fault := find_split_fault(tables, nodes, ranges):
             raise _unusable(fault)
         plan = cls.of_ranges(tables, nodes, ranges)
         if plan.digest != digest:
-            raise _unusable(f"its digest is {digest[:12]}, and here it comes to {plan.digest[:12]}")
+            raise _unusable(f"its digest is {digest[:12]}, but this node computes {plan.digest[:12]}")
         return plan
 
     def to_body(self) -> dict[str, Any]:
@@ -143,7 +143,9 @@ class TablePlan:
         return {"nodes": self.nodes, "ranges": ranges, "digest": self.digest}
 
     def difference(self, node: int, held: Iterable[Sequence[int]]) -> str:
-        """Describe the first table of which `node` holds other rows than planned; "" if none.
+        """Describe the first table whose rows on `node` differ from the plan.
+
+        "" if none does.
 
         Args:
             held: table, start, stop of each of its pieces.
@@ -154,7 +156,7 @@ class TablePlan:
             if theirs.get(table) != mine.get(table):
                 name = self.tables[table].name if table < len(self.tables) else f"number {table}"
                 return (
-                    f"it has {_describe_rows(theirs.get(table))} of table {name}, and by the plan "
+                    f"it has {_describe_rows(theirs.get(table))} of table {name}, but the plan gives it "
                     f"{_describe_rows(mine.get(table))}"
                 )
         return ""
@@ -196,7 +198,7 @@ class TablePlan:
 
     @cached_property
     def placement_digest(self) -> str:
-        """Return the hex SHA-256 of which rows of which named table each node has.
+        """Return the hex SHA-256 of each node's rows, by tables' names.
 
         With equal placement digests a node of one plan can continue from what the same node of the other plan
         saved.
@@ -224,6 +226,6 @@ def _describe_rows(rows: tuple[int, int] | None) -> str:
 
 def _unusable(what: str) -> ClusterError:
     return ClusterError(
-        f"the plan of the tables that the coordinator sent cannot be used: {what}",
+        f"the coordinator's plan of the tables cannot be used: {what}",
         remedy="use one version of shadowsync on all nodes",
     )

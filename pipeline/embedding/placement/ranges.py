@@ -1,4 +1,4 @@
-"""Ranges of rows on nodes, and what an optimizer stores for each row.
+"""Ranges of rows on nodes, and an optimizer's state of a row.
 
 Ranges say which rows of which table go to which embedding node, before they are laid out there. Imports no
 torch.
@@ -33,14 +33,14 @@ def check_enough_rows(tables: Sequence[TableSettings], nodes: int) -> None:
         raise ValueError(f"no plan for tables of {tuple(rows)} rows over {nodes} nodes")
     if sum(rows) < nodes:
         raise JobFileError(
-            f"{nodes} nodes are more than the {sum(rows)} rows of all tables",
+            f"{nodes} nodes are too many: all tables have {sum(rows)} rows together",
             where="embedding.nodes",
-            remedy=f"set it to at most {sum(rows)}",
+            remedy=f"set embedding.nodes to at most {sum(rows)}",
         )
 
 
 def find_split_fault(tables: Sequence[TableSettings], nodes: int, ranges: Iterable[Range]) -> str:
-    """Return what is wrong with a split, in words; "" if it is valid.
+    """Describe what is wrong with a split; "" if it is valid.
 
     In a valid split every row of every table is on one node, and no node has two ranges of one table.
     """
@@ -48,10 +48,13 @@ def find_split_fault(tables: Sequence[TableSettings], nodes: int, ranges: Iterab
     seen: set[tuple[int, int]] = set()
     for number, start, stop, node in sorted(ranges):
         if not 0 <= number < len(tables):
-            return f"it has a table {number}, and there are {len(tables)}"
+            return f"it has a table {number}, but there are {len(tables)}"
         name, rows = tables[number].name, tables[number].rows
         if not (0 <= node < nodes and 0 <= start < stop <= rows):
-            return f"rows {start:,} to {stop - 1:,} of table {name}, of {rows:,}, on node {node} of {nodes}"
+            return (
+                f"rows {start:,} to {stop - 1:,} of table {name}, which has {rows:,}, are on node {node} of "
+                f"{nodes}"
+            )
         if start != expected[number]:
             first, last = sorted((start, expected[number]))
             how = "on no node" if start > expected[number] else "on two nodes"
@@ -106,7 +109,7 @@ def row_states(optimizer: str) -> tuple[RowState, ...]:
     """
     if optimizer not in ROW_STATES:
         raise JobFileError(
-            f'there is no optimizer "{optimizer}"',
+            f'"{optimizer}" is not an optimizer',
             where="embedding.optimizer",
             remedy=f"use one of {', '.join(ROW_STATES)}",
         )
@@ -114,7 +117,7 @@ def row_states(optimizer: str) -> tuple[RowState, ...]:
 
 
 def state_floats(optimizer: str, dim: int) -> int:
-    """Return how many floats of state an optimizer stores for a row of `dim`.
+    """Return an optimizer's floats of state for a row of `dim`.
 
     Raises JobFileError for an unknown name.
     """
@@ -122,7 +125,7 @@ def state_floats(optimizer: str, dim: int) -> int:
 
 
 def row_bytes(optimizer: str, dim: int, storage: str) -> int:
-    """Return the bytes of a row of `dim` on its node, with its state.
+    """Return a row's bytes on its node, with its state.
 
     Raises JobFileError for an unknown optimizer, KeyError for an unknown storage.
     """

@@ -1,4 +1,4 @@
-"""The cost of looking up and updating a row: measured with numpy, or counted.
+"""The cost of looking up and updating a row, measured or counted.
 
 Imports no torch.
 """
@@ -28,7 +28,7 @@ ENTRY_NS: Final = 15.0
 
 
 class RowCostModel(Protocol):
-    """Return what moving a row costs, in nanoseconds."""
+    """Costs of moving a row, in nanoseconds."""
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
         """Return the cost of reading or writing a random row of `width_bytes`.
@@ -43,7 +43,7 @@ class CountedRowCosts:
     """Count costs by bytes alone: equal on every machine, every day."""
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
-        """Return the cost by the row's width; the table's size does not matter."""
+        """Return the cost by the row's width, whatever the table's size."""
         del table_bytes
         return 10.0 + 0.1 * width_bytes
 
@@ -60,7 +60,10 @@ class TimedRowCosts:
 
     @classmethod
     def measure(cls, seconds: float, clock: Callable[[], float] = time.perf_counter) -> TimedRowCosts:
-        """Time random rows of two tables for about `seconds`, with 32 MiB of memory."""
+        """Time random rows of two tables for about `seconds`.
+
+        Takes 32 MiB of memory.
+        """
         each = seconds / (len(TABLE_BYTES) * len(WIDTHS_BYTES))
         memory = np.zeros(TABLE_BYTES[1] // 4, np.float32)
         small, large = (
@@ -70,7 +73,10 @@ class TimedRowCosts:
         return cls(((small[0], small[1]), (large[0], large[1])))
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
-        """Return the cost by straight lines between, and beyond, the measured points."""
+        """Return the cost, interpolated linearly between measured points.
+
+        Beyond the points the width is extrapolated; the table's size is not.
+        """
         narrow, wide = WIDTHS_BYTES
         part = (width_bytes - narrow) / (wide - narrow)
         small, large = (max(1.0, low + (high - low) * part) for low, high in self.grid)
@@ -81,9 +87,9 @@ class TimedRowCosts:
 
 @dataclass(frozen=True)
 class TableCost:
-    """Hold what a table costs its nodes, in nanoseconds an example.
+    """A table's cost to its nodes, in nanoseconds an example.
 
-    Answering lookups, applying pushes, and sending both through a socket.
+    It is that of answering lookups, applying pushes, and sending both through a socket.
     """
 
     lookup_ns: float
@@ -112,7 +118,7 @@ class LookupTraffic:
 def table_cost(
     table: TableSettings, access: TableAccess, costs: RowCostModel, traffic: LookupTraffic | None = None
 ) -> TableCost:
-    """Return a table's cost from its access pattern and the costs of rows.
+    """Return a table's cost from its access and the rows' costs.
 
     Without `traffic` all values are sent as float32 and rows are repeated. A lookup reads each row of an
     example; a bag is summed, and sent as one vector. A push adds up the gradients of each row, and reads and
@@ -140,9 +146,9 @@ def table_cost(
 
 
 def _time(memory: NDArray[np.float32], width: int, seconds: float, clock: Callable[[], float]) -> float:
-    """Return nanoseconds to read or write a row of `width` floats in `memory`.
+    """Return the nanoseconds to read or write a row.
 
-    The least of several runs.
+    The row has `width` floats and lies in `memory`. The least of several runs.
     """
     table = memory[: len(memory) // width * width].reshape(-1, width)
     draw = np.random.default_rng(0)

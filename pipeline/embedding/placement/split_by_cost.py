@@ -1,4 +1,4 @@
-"""Split tables by cost: equal work for the nodes, within memory limits.
+"""Split of tables by cost: equal work for nodes, within memory limits.
 
 Whole tables are placed first, the largest first, on the node with the least load (LPT: Graham, Bounds on
 multiprocessing timing anomalies, SIAM J. Appl. Math. 17, 1969), as long as that leaves the node near the
@@ -20,9 +20,9 @@ from .ranges import Range, check_enough_rows, row_bytes
 
 @dataclass(frozen=True)
 class TableLoad:
-    """Hold where among a table's rows its cost lies.
+    """The cost of a table, by its rows.
 
-    Integers, so that a plan does not depend on rounding.
+    Costs are integers, so that a plan does not depend on rounding.
 
     Attributes:
         rows: ascending, the first 0 and the last the number of rows.
@@ -65,9 +65,9 @@ class TableLoad:
         return self._below(stop) - self._below(start)
 
     def reach(self, start: int, room: int) -> int:
-        """Return the last `stop` so that rows [start, stop) cost at most `room`.
+        """Return the largest `stop` whose rows [start, stop) fit `room`.
 
-        At least `start`.
+        It is at least `start`.
         """
         limit = self._below(start) + room
         if limit >= self.total:
@@ -98,7 +98,7 @@ LEVEL_SLACK = 0.05
 def bytes_limit(tables: Sequence[TableSettings], nodes: int) -> int:
     """Return how many bytes of rows and state one node may hold.
 
-    The mean and BYTES_SLACK of it, or the mean and one row.
+    That is the mean plus BYTES_SLACK of it, or the mean plus one row, whichever is more.
     """
     widths = [_width_bytes(table) for table in tables]
     mean = -(-sum(w * table.rows for w, table in zip(widths, tables, strict=True)) // nodes)
@@ -106,7 +106,7 @@ def bytes_limit(tables: Sequence[TableSettings], nodes: int) -> int:
 
 
 def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], nodes: int) -> list[Range]:
-    """Balance the loads of the nodes, none with more bytes than `bytes_limit`.
+    """Balance the nodes' loads, each within `bytes_limit`.
 
     Where the limit on bytes stops no node, the largest load is at most 1 + LEVEL_SLACK times the mean, or the
     mean and the heaviest row. There are at most `2 * (nodes - 1)` more ranges than tables. A pure function,
@@ -158,7 +158,10 @@ class _UnplacedTable:
 def _place_whole(
     tables: Sequence[TableSettings], loads: Sequence[TableLoad], node_loads: list[_NodeLoad], mean: int
 ) -> tuple[list[int], list[Range]]:
-    """Place whole tables; return the tables that fit nowhere, and the ranges of the others."""
+    """Place whole tables.
+
+    Returns the tables that fit nowhere, and the ranges of the others.
+    """
     limit = node_loads[0].room_bytes
     sizes = [table.rows * _width_bytes(table) for table in tables]
     highest = int(mean * (1 + LEVEL_SLACK))
@@ -182,7 +185,10 @@ def _place_whole(
 
 
 def _cut_over_nodes(queue: list[_UnplacedTable], node_loads: list[_NodeLoad]) -> list[Range]:
-    """Cut `tables`, end to end, at the lowest level that holds all of them."""
+    """Cut the queued tables at the lowest level that holds them all.
+
+    They are laid end to end.
+    """
     if not queue:
         return []
     work = sum(table_item.load.total for table_item in queue)
@@ -207,7 +213,7 @@ def _cut_over_nodes(queue: list[_UnplacedTable], node_loads: list[_NodeLoad]) ->
 
 
 def _fill(queue: list[_UnplacedTable], node_loads: list[_NodeLoad], level: int) -> list[Range] | None:
-    """Let each node take what it can below `level`; None if something is left."""
+    """Give each node rows up to `level`; None if rows are left."""
     ranges: list[Range] = []
     at, start = 0, 0
     for node in sorted(range(len(node_loads)), key=lambda n: (node_loads[n].load, n)):

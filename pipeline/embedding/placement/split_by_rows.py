@@ -1,4 +1,4 @@
-"""Split tables by their sizes, at one lookup a table.
+"""Split of tables by size, at one lookup a table.
 
 Uses nothing but the tables. Imports no torch.
 """
@@ -13,7 +13,7 @@ from .ranges import Range, check_enough_rows, row_bytes
 
 
 def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:
-    """Split tables larger than a node's fair share, and place the others whole.
+    """Split tables above a node's fair share; place the others whole.
 
     A table's size is its rows times the bytes of a row, its optimizer state included. Whole tables are placed
     first, the largest first, where the larger of the node's two loads stays least: its share of all bytes,
@@ -41,7 +41,7 @@ def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:
 
 
 def _row_costs(tables: Sequence[TableSettings]) -> list[int]:
-    """Return the cost of a row of each table, in the smallest common unit.
+    """Return each table's cost of a row, in the smallest common unit.
 
     The unit makes all costs whole numbers.
     """
@@ -51,7 +51,10 @@ def _row_costs(tables: Sequence[TableSettings]) -> list[int]:
 
 
 def _place_whole(sizes: tuple[int, ...], nodes: int) -> tuple[list[int | None], list[int]]:
-    """Return each whole table's node (None for split tables), and each node's size."""
+    """Return each whole table's node, and each node's size.
+
+    The node is None for tables to be split.
+    """
     total = sum(sizes)
     nodes_of_tables: list[int | None] = [None] * len(sizes)
     held, lookups = [0] * nodes, [0] * nodes
@@ -72,9 +75,9 @@ def _place_whole(sizes: tuple[int, ...], nodes: int) -> tuple[list[int | None], 
 
 
 def _shares(held: list[int], size: int) -> list[int]:
-    """Return how much of `size` each node gets, so that all end at one level.
+    """Return each node's part of `size`, to end at one level.
 
-    All that get any; levels differ by 1 at most.
+    The nodes that get any differ by 1 at most.
     """
     shares = [0] * len(held)
     order = sorted(range(len(held)), key=lambda node: (held[node], node))

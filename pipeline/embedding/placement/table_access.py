@@ -1,6 +1,7 @@
-"""How a sample of batches accesses the tables.
+"""Accesses to the tables, counted in a sample of batches.
 
-Rows an example, repeats within a batch, and the share of the most frequent rows. Imports no torch.
+They are described by rows an example, repeats within a batch, and the share of the most frequent rows.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EDGES = 256
 
 @dataclass(frozen=True)
 class TableAccess:
-    """Describe how one table was accessed.
+    """The accesses to one table.
 
     Attributes:
         rows_per_example: rows looked up, repeats counted; 1 for a table with one row an example.
@@ -75,8 +76,8 @@ class AccessCounter:
     def result(self) -> list[TableAccess]:
         """Return one entry a table.
 
-        A table of which no row was seen is accessed evenly: one row an example if there was no example, none
-        if all bags of the examples were empty.
+        A table of which no row was seen counts as accessed evenly: with one row an example if there was no
+        example, with none if all bags of the examples were empty.
         """
         return [
             _access(table.rows, rows_seen, distinct, self.examples)
@@ -107,9 +108,10 @@ def _access(rows: int, rows_seen: list[Int32Array], distinct: int, examples: int
 
 
 def _edges(rows: int, values: Int32Array, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return edges around every heavy row, and where the others fill a part.
+    """Return the edges of the histogram's parts.
 
-    A row is heavy that has more lookups than a part.
+    There is one on either side of a heavy row, which has more lookups than a part; the other rows are cut
+    where they fill a part.
     """
     wanted = max(1, int(counts.sum()) // EDGES)
     below = np.cumsum(counts)

@@ -1,6 +1,6 @@
-"""The batches that one shard applied, so that none is applied twice.
+"""The batches that one shard has applied.
 
-Imports no torch.
+With it none is applied twice. Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ _SpanKey = tuple[int, int, int]
 
 
 class AppliedBatches:
-    """Hold the batches one shard applied, as ranges for each (epoch, span, seed).
+    """The set of batches that one shard has applied.
 
-    Batches mostly come in order, so a span costs one range (its watermark) and each gap that is still open
-    costs one more: memory is O(spans + gaps), whatever the number of batches.
+    It holds ranges for each (epoch, span, seed). Batches mostly come in order, so a span costs one range (its
+    watermark) and each gap that is still open costs one more: memory is O(spans + gaps), whatever the number
+    of batches.
 
     Owned by one thread (the node's service thread).
 
@@ -100,8 +101,8 @@ class AppliedBatches:
         """
         if array.dtype != np.int64 or array.ndim != 2 or array.shape[1] != 5:
             raise CheckpointError(
-                f"the applied batches are {array.dtype} {list(array.shape)}, not int64 [N, 5]",
-                remedy="restore an older checkpoint",
+                f"the list of applied batches is {array.dtype} {list(array.shape)}, not int64 [N, 5]",
+                remedy="use an older checkpoint",
             )
         applied = cls()
         for epoch, span, seed, start, stop in array.tolist():
@@ -109,7 +110,7 @@ class AppliedBatches:
             if min(epoch, span, seed, start) < 0 or stop <= start or (bounds and start <= bounds[-1]):
                 raise CheckpointError(
                     f"the applied batches of epoch {epoch}, span {span} are not ascending ranges",
-                    remedy="restore an older checkpoint",
+                    remedy="use an older checkpoint",
                 )
             bounds += [start, stop]
             applied._applied += stop - start

@@ -1,4 +1,4 @@
-"""One bank: rows of equal width, optimizer, rate and storage, with their state."""
+"""One bank: rows of one width, optimizer, rate and storage."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from .row_storage import RowArray, make_row_storage
 
 
 class RowBank:
-    """Hold the rows of one bank of a node, zeros at first.
+    """Hold the rows of one bank of a node, with their state.
 
-    Each row is used by one thread at a time; several threads may use different rows.
-
-    A row is used by one thread at a time; different rows may be by several (rule "One writer a row").
+    All are zeros at first. Each row is used by one thread at a time; several threads may use different rows
+    (rule "One writer a row").
 
     Args:
         node: the node's number, for error messages.
@@ -65,7 +64,9 @@ class RowBank:
     def apply(
         self, rows: Int32Array, gradients: torch.Tensor, positions: IndexArray | None, scale: float, key: int
     ) -> None:
-        """Sum the gradients of each distinct row, in order, and step it once.
+        """Sum the gradients of each distinct row, and step it once.
+
+        They are summed in order.
 
         Args:
             rows: int32 [N], checked by `check_rows`.
@@ -81,21 +82,22 @@ class RowBank:
             self._storage.add(distinct, self._optimizer.step(distinct, sums, scale), key)
 
     def check_rows(self, rows: Int32Array) -> None:
-        """Raise ValueError for what is not int32 [N], and for rows not in the bank."""
+        """Raise ValueError unless `rows` is int32 [N] of this bank's rows."""
         if rows.ndim != 1 or rows.dtype != np.int32:
             raise ValueError(f"rows must be int32 [N], not {rows.dtype} {list(rows.shape)}")
         # As an unsigned number a negative one is too large.
         if len(rows) and int(rows.view(np.uint32).max()) >= self.rows:
             wrong = rows[(rows < 0) | (rows >= self.rows)]
             raise ValueError(
-                f"row {int(wrong[0])} ({len(wrong)} in all) is outside of node {self.node}'s {self.rows} rows"
+                f"row {int(wrong[0])} ({len(wrong)} in all) is outside of the {self.rows} rows of node "
+                f"{self.node}"
             )
 
 
 def _sum_by_row(
     rows: Int32Array, gradients: torch.Tensor, positions: IndexArray | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the distinct rows, int64 [M], ascending, and their gradients' sums.
+    """Return distinct rows, int64 [M], ascending, and their gradients' sums.
 
     The sums are float32 [M, dim].
     """

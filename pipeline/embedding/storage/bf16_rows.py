@@ -1,4 +1,4 @@
-"""Rows of bfloat16, rounded stochastically, read and written as float32.
+"""Rows in bfloat16, rounded stochastically, seen as float32.
 
 Stochastic rounding goes up or down at random, so that the mean is the value itself. A step smaller than half
 the distance to the next bfloat16 is always lost by rounding to nearest; here it is taken with the probability
@@ -21,10 +21,10 @@ WORDS_PER_ROW = 1024
 
 
 def rounding_bits(key: int, rows: NDArray[np.int64], dim: int) -> NDArray[np.int32]:
-    """Return 16 random bits for each float, int32 [M, dim] in [0, 65536).
+    """Return 16 random bits for each float.
 
-    A function of (key, row, float) alone, not of the other rows. Uses the hash of `data/hashing.py` over
-    counters.
+    int32 [M, dim], in [0, 65536). A function of (key, row, float) alone, not of the other rows. Uses the hash
+    of `data/hashing.py` over counters.
 
     Args:
         key: 64 bits, different for each step.
@@ -61,7 +61,7 @@ def round_at_random(values: torch.Tensor, bits: NDArray[np.int32]) -> torch.Tens
 
 
 class WidenedRows:
-    """Show bfloat16 bits, uint16 [rows, dim], as an array of float32 [rows, dim].
+    """Show bfloat16 bits, uint16 [rows, dim], as float32 [rows, dim].
 
     Reading is exact. Writing rounds to the nearest, ties to even. Owned by whoever owns the bits.
     """
@@ -105,7 +105,7 @@ class WidenedRows:
 
 
 def nearest_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the bits of the nearest bfloat16, ties to even; NaN stays NaN."""
+    """Return the nearest bfloat16's bits, ties to even; keep NaN."""
     whole = np.ascontiguousarray(values, np.float32).view(np.uint32)
     # As `c10::detail::round_to_nearest_even` of torch does it.
     rounded = (whole + (np.uint32(0x7FFF) + ((whole >> 16) & np.uint32(1)))) >> 16

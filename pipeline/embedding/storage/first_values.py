@@ -1,7 +1,7 @@
-"""The first value of every embedding row, from (seed, table, row) alone.
+"""The first value of every embedding row.
 
-Imports no torch. Any node can make any row: nothing is sent at the start, and the split over nodes changes no
-value.
+It is a function of (seed, table, row) alone, so any node can make any row: nothing is sent at the start, and
+the split over nodes changes no value. Imports no torch.
 
 The hash is SplitMix64's finalizer (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)
 over a counter: for the pair of floats `k // 2` of a row the counter is `row * 2048 + k // 2`, added to a
@@ -32,14 +32,14 @@ def row_values(
     *,
     out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """Return first values, uniform in [-scale, scale), of rows of one table.
+    """Return the first values of rows of one table.
 
     Args:
         seed: the seed of the run, at least 0.
         table: the number of the table.
         rows: int64 [N], numbered within the table, whatever the split.
         dim: floats in a row, at most 4096.
-        scale: half the width of the distribution.
+        scale: values are uniform in [-scale, scale).
         out: float32 [N, dim], C-contiguous, to be filled; a new array without it.
 
     Returns:
@@ -73,9 +73,9 @@ def row_values(
 
 
 def mixed_key(*words: int) -> int:
-    """Return 64 well-mixed bits of numbers of at least 0.
+    """Return a 64-bit key from numbers of at least 0.
 
-    So counters of two keys do not run side by side.
+    Its bits are well mixed, so that counters of two keys do not run side by side.
     """
     key = 0
     for word in words:

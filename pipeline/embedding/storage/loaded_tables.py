@@ -1,4 +1,4 @@
-"""The tables of a checkpoint in this process's memory, for use without a cluster."""
+"""The tables of a checkpoint in memory, for use without a cluster."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ READ_BYTES = 16 << 20
 
 
 class LoadedTables:
-    """Hold all rows, without optimizer state.
+    """Hold all rows of a checkpoint, without optimizer state.
 
-    Nothing changes them, so any thread may call this.
+    Nothing changes them, so any thread may use them.
 
     The embeddings of a batch are those that a cluster with the same rows computes: they go through the same
     router, over a plan of one node. They are equal bit for bit, except for bags of tables that the cluster
@@ -111,7 +111,7 @@ def _check_memory(tables: Sequence[TableSettings]) -> None:
     available = available_memory_bytes()
     if needed > available:
         raise ResourceError(
-            f"the tables need {data_size(needed)} of memory; {data_size(available)} are available",
+            f"the tables need {data_size(needed)} of memory, but {data_size(available)} are available",
             where="the embedding tables",
             remedy="use a machine with more memory, or evaluate in the job with data.eval_path",
         )

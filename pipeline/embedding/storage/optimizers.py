@@ -50,7 +50,7 @@ class RowOptimizer(Protocol):
 
 
 class RowSgd:
-    """`w -= lr * g`."""
+    """SGD: `w -= lr * g`."""
 
     def __init__(self, lr: float) -> None:
         self._lr = lr
@@ -70,10 +70,11 @@ class RowSgd:
 
 
 class RowWiseAdagrad:
-    """`s += mean(g^2)` over the row, then `w -= lr * g / (sqrt(s) + 1e-8)`: one number of state a row.
+    """Row-wise Adagrad: one number of state a row.
 
-    Source: RWSAdagrad of the DLRM reference code (facebookresearch/dlrm, optim/rwsadagrad.py); the same rule
-    as FBGEMM's EXACT_ROWWISE_ADAGRAD.
+    `s += mean(g^2)` over the row, then `w -= lr * g / (sqrt(s) + 1e-8)`. Source: RWSAdagrad of the DLRM
+    reference code (facebookresearch/dlrm, optim/rwsadagrad.py); the same rule as FBGEMM's
+    EXACT_ROWWISE_ADAGRAD.
     """
 
     def __init__(self, rows: int, lr: float) -> None:
@@ -97,10 +98,11 @@ class RowWiseAdagrad:
 
 
 class RowAdagrad:
-    """`s += g^2`, then `w -= lr * g / (sqrt(s) + 1e-8)`, float by float: `dim` numbers of state a row.
+    """Adagrad: `dim` numbers of state a row.
 
-    Source: Duchi, Hazan, Singer: Adaptive Subgradient Methods (JMLR 12, 2011), the diagonal form of
-    section 1.1; the rule of torch.optim.Adagrad without decay, with another epsilon.
+    `s += g^2`, then `w -= lr * g / (sqrt(s) + 1e-8)`, float by float. Source: Duchi, Hazan, Singer: Adaptive
+    Subgradient Methods (JMLR 12, 2011), the diagonal form of section 1.1; the rule of torch.optim.Adagrad
+    without decay, with another epsilon.
     """
 
     def __init__(self, rows: int, dim: int, lr: float) -> None:
@@ -121,7 +123,7 @@ class RowAdagrad:
 
 
 class LazyAdam:
-    """Adam on the rows that a push has gradients for.
+    """Adam, lazily: only on the rows that a push has gradients for.
 
     The other rows stay as they are, with their moments.
 

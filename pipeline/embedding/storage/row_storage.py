@@ -1,4 +1,4 @@
-"""A node's rows in memory: as float32, or as stochastically rounded bfloat16.
+"""A node's rows in memory, as float32 or bfloat16.
 
 `RowMemory` is the array below both, and below optimizer state; it is read and written by row numbers.
 """
@@ -87,7 +87,7 @@ table of bfloat16 `WidenedRows`."""
 
 
 class RowStorage(Protocol):
-    """Rows by their number.
+    """Rows of embeddings, read and changed by their numbers.
 
     Each row is used by one thread at a time; several threads may use different rows.
     """
@@ -98,7 +98,10 @@ class RowStorage(Protocol):
         ...
 
     def take(self, rows: Int32Array, out: Float32Array) -> None:
-        """Copy rows int32 [N], all in range, into `out`, float32 [N, dim], C-contiguous."""
+        """Copy rows int32 [N], all in range, into `out`.
+
+        `out` is float32 [N, dim], C-contiguous.
+        """
         ...
 
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:

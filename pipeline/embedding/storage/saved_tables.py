@@ -1,6 +1,6 @@
 """The embedding tables of a checkpoint, read by name.
 
-It does not matter how many nodes wrote them. Imports no torch.
+Any number of nodes may have written them. Imports no torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def tensor_name(table: str, array: str) -> str:
 
 
 def applied_name(node: int) -> str:
-    """Return the checkpoint's name of what a node had applied.
+    """Return the checkpoint's name of a node's applied batches.
 
     No table's tensor has such a name: it has no dot.
     """
@@ -42,8 +42,6 @@ def applied_name(node: int) -> str:
 
 class SavedTables:
     """Read the requested rows and state of tables from a checkpoint.
-
-    It keeps no file open; several threads may call it.
 
     It keeps no file open; several threads may call it.
 
@@ -92,9 +90,9 @@ class SavedTables:
         return self._shape(name)[1]
 
     def places(self, name: str) -> list[tuple[int, int, int]]:
-        """Return which rows of a table each node had, as (start, stop, node).
+        """Return which rows of a table each node had.
 
-        In the order of rows. Raises CheckpointError for an unknown table.
+        As (start, stop, node), in the order of rows. Raises CheckpointError for an unknown table.
         """
         self._shape(name)
         found: list[tuple[int, int, int]] = []
@@ -129,16 +127,17 @@ class SavedTables:
         return {array: self._read(tensor_name(name, array), start, stop) for array in arrays}
 
     def applied(self, node: int) -> AppliedBatches:
-        """Return what a node had applied when it wrote its rows.
+        """Return the batches that a node had applied when it saved.
 
         Raises CheckpointError.
         """
         return AppliedBatches.from_array(self._reader.read(applied_name(node)))
 
     def require(self, table: TableSettings, *, state: bool = True) -> None:
-        """Raise CheckpointError unless the saved table has the rows and dim of `table`.
+        """Raise CheckpointError unless the saved table fits `table`.
 
-        With `state` also unless it has the state that its optimizer stores.
+        It fits if it has as many rows and the same dim, and with `state` also the state that the optimizer of
+        `table` stores.
         """
         rows, dim = self._shape(table.name)
         if rows != table.rows:
@@ -151,9 +150,9 @@ class SavedTables:
         saved = {name: shape for name, shape in self._arrays[table.name].items() if name != WEIGHTS}
         if state and saved != wanted:
             raise self._error(
-                f"table {table.name} was saved with {', '.join(saved) or 'no optimizer state'}, "
-                f"{table.optimizer} stores {', '.join(wanted) or 'none'}",
-                "use the embedding.optimizer that it was saved with",
+                f"table {table.name} was saved with {', '.join(saved) or 'no optimizer state'}, but "
+                f"{table.optimizer} needs {', '.join(wanted) or 'none'}",
+                "use the embedding.optimizer that it was trained with",
             )
 
     def _read(self, tensor: str, start: int, stop: int) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ from .bank import RowBank
 
 
 def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: Float32Array) -> None:
-    """Sum the rows of each bag, in their order; an empty bag gives zeros.
+    """Sum the rows of each bag in order; an empty one gives zeros.
 
     Args:
         weights: float32 [rows, dim], contiguous.
@@ -45,7 +45,7 @@ def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: 
 
 @dataclass(frozen=True, slots=True)
 class BankPart:
-    """Hold one bank with its part of a request, all of it checked.
+    """A bank with its part of a request, which is checked.
 
     Attributes:
         rows: int32 [N]: the single rows, then those of bags.
@@ -58,7 +58,10 @@ class BankPart:
     lengths: Int32Array
 
     def positions(self) -> IndexArray | None:
-        """Return the gradient of each row, int64 [N]; None for one each, in order."""
+        """Return the index of each row's gradient, int64 [N].
+
+        None where each row has its own, in order.
+        """
         if not self.share.pieces:
             return None
         bags = np.repeat(np.arange(self.lengths.size, dtype=np.int64), self.lengths.reshape(-1))
@@ -104,7 +107,7 @@ class LookupWork:
 
 
 class PushWork:
-    """Sum the gradients of each distinct row, in order, and step each row once.
+    """Sum each distinct row's gradients in order, and step it once.
 
     Args:
         gradients: float32 [floats], of all parts; not changed.

@@ -1,4 +1,4 @@
-"""One node's share of all tables: a bank of rows for each kind of table."""
+"""One node's share of all tables, in banks of rows."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class ShardStore:
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         batch: BatchId = FIRST_BATCH,
     ) -> PushWork:
-        """Return work that sums each distinct row's gradients and steps it once.
+        """Return work that sums each distinct row's gradients and steps it.
 
         Gradients are summed in the order given.
 
@@ -160,13 +160,13 @@ class ShardStore:
             raise ValueError(f"lr_scale must be a number of at least 0, not {lr_scale}")
         # Squares, because optimizers store those: 1e20 is finite and its square is not. One pass.
         if not math.isfinite(values.dot(values)):
-            raise ValueError("gradients must be finite: there is a NaN, or an infinite or enormous number")
+            raise ValueError("gradients must be finite: one is NaN, infinite or enormous")
         words = (self._seed, self.node, batch.epoch, batch.span, batch.number, batch.seed)
         keys = [mixed_key(*words, number) for number in range(len(parts))]
         return PushWork(parts, values, lr_scale, keys)
 
     def _parts(self, rows: Int32Array, counts: Sequence[int], bag_lengths: Int32Array) -> list[BankPart]:
-        """Return each bank with its part of a request, all of it checked."""
+        """Return each bank with its checked part of a request."""
         shares = bank_shares(self.dims, len(rows), counts, self.bag_pieces, bag_lengths)
         parts, at, piece = [], 0, 0
         for bank, share in zip(self._banks, shares, strict=True):
@@ -177,19 +177,17 @@ class ShardStore:
         return parts
 
     def pieces(self) -> Iterator[tuple[Piece, dict[str, RowArray]]]:
-        """Yield each piece with its rows and their state by name, for checkpoints.
+        """Yield each piece with its rows and state, for checkpoints.
 
-        Arrays are [len(piece), ...].
-
-        These are the store's own memory, not copies: only the owning thread may use them, before it applies
-        anything more.
+        Arrays are by name, [len(piece), ...]. These are the store's own memory, not copies: only the owning
+        thread may use them, before it applies anything more.
         """
         for piece in self.plan.pieces_of(self.node):
             arrays = self._banks[piece.bank].arrays()
             yield piece, {n: a[piece.offset : piece.offset + len(piece)] for n, a in arrays.items()}
 
     def restore(self, saved: SavedTables) -> list[str]:
-        """Load rows and optimizer state from a checkpoint, table by table, by name.
+        """Load rows and optimizer state from a checkpoint, by tables' names.
 
         All tables are checked first.
 
@@ -232,10 +230,10 @@ def _check_memory(plan: TablePlan, node: int, fraction: float) -> None:
         wide = any(table.storage == "float32" for table, _ in pieces)
         narrower = 'set embedding.storage = "bfloat16", ' if wide else ""
         raise ResourceError(
-            f"the tables need {rows:,} rows x {widths} x {sizes} bytes = {weights_bytes:,} bytes and "
-            f"{needed - weights_bytes:,} bytes of optimizer state, {data_size(needed)}, but "
-            f"{fraction:g} (embedding.memory_fraction) of the {available:,} bytes available is "
-            f"{data_size(allowed)}",
+            f"the tables need {data_size(needed)} ({rows:,} rows x {widths} x {sizes} bytes = "
+            f"{weights_bytes:,} bytes, and {needed - weights_bytes:,} bytes of optimizer state), but only "
+            f"{data_size(allowed)} may be used: {fraction:g} (embedding.memory_fraction) of the "
+            f"{available:,} bytes available",
             where=f"embedding node {node}",
             remedy=f"raise embedding.nodes on more hosts, {narrower}or lower model.table_rows or "
             "model.embedding_dim",

@@ -173,7 +173,7 @@ def test_commit_refuses_files_that_are_not_there_or_not_whole(tmp_path: Path) ->
     manifest = _written(partial, 2.0)
     path = partial / manifest.files[1].name
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="its manifest says"):
+    with pytest.raises(CheckpointError, match="its manifest states"):
         commit(partial, manifest)
     path.unlink()
     with pytest.raises(CheckpointError, match="missing"):

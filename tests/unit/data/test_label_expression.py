@@ -63,8 +63,8 @@ def test_a_row_does_not_depend_on_the_others() -> None:
         ("stars > 3 -- so", "has '-' at character 11"),
         ("stars > $1", "has '$' at character 9"),
         ("1 = 1", "does not use the column"),
-        ("stars >", "is no expression"),
-        ("", "is no expression"),
+        ("stars >", "is not an SQL expression"),
+        ("", "is not an SQL expression"),
     ],
 )
 def test_refused(text: str, said: str) -> None:
@@ -95,5 +95,5 @@ def test_no_file_is_opened(tmp_path: Path) -> None:
 def test_what_gives_no_truth_value() -> None:
     with pytest.raises(ValueError, match=r"gives String, not true or false"):
         LabelExpression("upper(stars)", "stars").labels(pa.array(["a"]))
-    with pytest.raises(ValueError, match=r"cannot be worked out"):
+    with pytest.raises(ValueError, match=r"cannot be computed"):
         LabelExpression("upper(stars) = 'A'", "stars").labels(pa.array([1.0]))

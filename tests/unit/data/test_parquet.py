@@ -169,7 +169,7 @@ def test_damaged_and_changed_files(
     with pytest.raises(DataError, match=r"a\.parquet: cannot be read"):
         [_read(span, shape, 1000) for span in spans]
     _write(path, lines(10))
-    with pytest.raises(DataError, match="has 1 row groups, not 4; it changed"):
+    with pytest.raises(DataError, match="has 1 row groups; 4 were planned; it changed"):
         _read(spans[-1], shape)
     path.unlink()
     with pytest.raises(DataError, match=r"a\.parquet: cannot be read"):

@@ -156,6 +156,6 @@ def test_patterns_in_memory(memory: fsspec.AbstractFileSystem) -> None:
 
 def test_a_file_system_that_there_is_not() -> None:
     with pytest.raises(
-        DataError, match=r"nosuch://a: its file system cannot be used \(.*nosuch.*\); install the"
+        DataError, match=r"nosuch://a: the file system of this URL cannot be used \(.*nosuch.*\); install the"
     ):
         match_files(["nosuch://a"])

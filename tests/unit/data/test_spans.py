@@ -67,11 +67,11 @@ def _parquet(path: Path, **columns: pa.Array) -> None:
     [
         (
             {"label": [0], "I1": [1], "I2": [1], "C1": ["a"], "C2": ["a"]},
-            "no column C3; there are label, I1, I2",
+            "no column C3; its columns are label, I1, I2",
         ),
         ({"I1": [1], "I2": [1], "C1": ["a"], "C2": ["a"], "C3": ["a"]}, "no column label"),
-        ({"label": [0], "I1": ["x"], "I2": [1], "C1": ["a"], "C2": ["a"], "C3": ["a"]}, "I1 holds string"),
-        ({"label": [0], "I1": [1], "I2": [1], "C1": ["a"], "C2": [0.5], "C3": ["a"]}, "C2 holds double"),
+        ({"label": [0], "I1": ["x"], "I2": [1], "C1": ["a"], "C2": ["a"], "C3": ["a"]}, "I1 has type string"),
+        ({"label": [0], "I1": [1], "I2": [1], "C1": ["a"], "C2": [0.5], "C3": ["a"]}, "C2 has type double"),
         ({"label": [], "I1": [], "I2": [], "C1": [], "C2": [], "C3": []}, "has no rows"),
     ],
 )
@@ -124,7 +124,7 @@ def test_columns_of_text(
     tmp_path: Path, log: Path, shape: FeatureShape, lines: Callable[..., list[str]]
 ) -> None:
     """Wrong in all of the first lines is told at once; wrong in some is a matter of bad rows."""
-    with pytest.raises(DataError, match=r"has 6 columns in its first line .* 40 .*data\.dense_features"):
+    with pytest.raises(DataError, match=r"has 6 columns in its first line.* 40 .*data\.dense_features"):
         plan_spans([str(log)], "criteo_tsv", 1 << 16, FeatureShape(13, 26, (10,) * 26))
     path = tmp_path / "some.tsv"
     path.write_text("label\n" + "\n".join(lines(3)))

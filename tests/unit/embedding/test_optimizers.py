@@ -173,7 +173,7 @@ def test_the_stated_state_is_what_it_keeps() -> None:
 
 
 def test_an_unknown_name_is_an_error_that_names_the_key() -> None:
-    wanted = r'^embedding\.optimizer: there is no optimizer "adamax"; use one of sgd, .*, adam$'
+    wanted = r'^embedding\.optimizer: "adamax" is not an optimizer; use one of sgd, .*, adam$'
     with pytest.raises(JobFileError, match=wanted):
         make_row_optimizer("adamax", 1, DIM, LR)
     with pytest.raises(JobFileError, match=wanted):

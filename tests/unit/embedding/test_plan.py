@@ -95,13 +95,17 @@ def test_the_plan_is_pinned() -> None:
 def test_fewer_rows_than_nodes_is_an_error_that_names_the_key() -> None:
     assert len(TablePlan.make(make_tables([1, 2], 4), 3).pieces) == 3
     with pytest.raises(
-        JobFileError, match=r"^embedding\.nodes: 4 nodes are more than the 3 rows .*set it to at most 3$"
+        JobFileError,
+        match=r"^embedding\.nodes: 4 nodes are too many: all tables have 3 rows "
+        r".*set embedding.nodes to at most 3$",
     ):
         TablePlan.make(make_tables([1, 2], 4), 4)
 
 
 def test_more_rows_than_an_int32_can_number_is_an_error() -> None:
-    with pytest.raises(JobFileError, match=r"^embedding\.nodes: 3,000,000,000 rows in one bank of a node"):
+    with pytest.raises(
+        JobFileError, match=r"^embedding\.nodes: one bank of a node would get 3,000,000,000 rows"
+    ):
         TablePlan.make(make_tables([2**31 - 1, 3_000_000_000 - 2**31 + 1], 4), 1)
     assert TablePlan.make(make_tables([1_500_000_000] * 2, 4), 2).rows_of(0) == 1_500_000_000
 
@@ -182,6 +186,7 @@ def test_more_banks_than_a_request_can_name_are_an_error() -> None:
     tables = [make_table(f"C{number}", lr=1.0 + number) for number in range(1025)]
     assert len(TablePlan.make(tables[:1024], 2).banks) == 1024
     with pytest.raises(
-        JobFileError, match=r"^tables: 1,025 combinations of dim, optimizer, learning rate and storage"
+        JobFileError,
+        match=r"^tables: the tables have 1,025 combinations of dim, optimizer, learning rate and storage",
     ):
         TablePlan.make(tables, 2)

@@ -40,18 +40,21 @@ def move_a_cut(ranges: list[list[int]]) -> None:
         (None, r"cannot be read \(TypeError"),
         ({"nodes": 3, "digest": ""}, r"cannot be read \(KeyError: 'ranges'"),
         ({**PLAN.to_body(), "ranges": [[1, 2]]}, r"cannot be read \(TypeError"),
-        ({**PLAN.to_body(), "nodes": 2}, "is for 2 embedding nodes, and the job has 3"),
-        ({**PLAN.to_body(), "digest": "beef"}, "its digest is beef, and here it comes to"),
+        ({**PLAN.to_body(), "nodes": 2}, "is for 2 embedding nodes, but the job has 3"),
+        ({**PLAN.to_body(), "digest": "beef"}, "its digest is beef, but this node computes"),
         (with_ranges(lambda ranges: ranges.pop(0)), r"rows 0 to 199 of table C4 are on no node"),
         (with_ranges(lambda ranges: ranges.append(ranges[0])), "rows 0 to 199 of table C4 are on two nodes"),
-        (with_ranges(lambda ranges: ranges[0].__setitem__(3, 3)), "of table C4, of 200, on node 3 of 3"),
-        (with_ranges(lambda ranges: ranges[0].__setitem__(0, 9)), "it has a table 9, and there are 5"),
+        (
+            with_ranges(lambda ranges: ranges[0].__setitem__(3, 3)),
+            "of table C4, which has 200, are on node 3 of 3",
+        ),
+        (with_ranges(lambda ranges: ranges[0].__setitem__(0, 9)), "it has a table 9, but there are 5"),
         (with_ranges(move_a_cut), "its digest is"),
     ],
 )
 def test_a_plan_that_was_changed_is_refused(body: Any, what: str) -> None:
     with pytest.raises(
-        ClusterError, match=f"the plan of the tables .* cannot be used: .*{what}.*one version"
+        ClusterError, match=f"the coordinator's plan of the tables cannot be used: .*{what}.*one version"
     ):
         TablePlan.from_body(TABLES, 3, body)
 
@@ -66,8 +69,8 @@ def test_what_differs_is_said_of_the_first_table() -> None:
     held = [[piece.table, piece.start, piece.stop] for piece in PLAN.pieces_of(1)]
     assert PLAN.difference(1, held) == ""
     other = [[t, start, stop + (t == 0)] for t, start, stop in held]
-    said = "it has rows 220 to 590 of table C1, and by the plan rows 220 to 589"
+    said = "it has rows 220 to 590 of table C1, but the plan gives it rows 220 to 589"
     assert PLAN.difference(1, other) == said
-    missing = "it has no rows of table C1, and by the plan rows 220 to 589"
+    missing = "it has no rows of table C1, but the plan gives it rows 220 to 589"
     assert PLAN.difference(1, held[:1]) == missing
     assert "number 8" in PLAN.difference(1, [*held, [8, 0, 1]])

@@ -169,7 +169,7 @@ def test_bfloat16_takes_half_the_memory_and_is_named_as_a_remedy(monkeypatch: py
     assert make_store("bfloat16").rows == ROWS
     with pytest.raises(ResourceError, match=r'x 4 bytes = 1,600 .*set embedding\.storage = "bfloat16", or'):
         make_store("float32")
-    with pytest.raises(ResourceError, match=r"x 2 bytes = 800 bytes and 3,400 bytes of .*state") as caught:
+    with pytest.raises(ResourceError, match=r"x 2 bytes = 800 bytes, and 3,400 bytes of .*state") as caught:
         make_store("bfloat16", "adam")
     assert "embedding.storage" not in str(caught.value)
 

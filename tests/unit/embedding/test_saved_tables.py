@@ -134,7 +134,7 @@ def test_tables_that_are_not_saved_keep_their_first_values(tmp_path: Path) -> No
         ),
         (
             make_table("a", 30, 7, optimizer="adagrad"),
-            "table a was saved with no optimizer state, adagrad stores adagrad_squares; use the embedding",
+            "table a was saved with no optimizer state, but adagrad needs adagrad_squares; use the embedding",
         ),
     ],
 )

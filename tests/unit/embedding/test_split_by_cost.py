@@ -70,7 +70,7 @@ def test_every_row_has_one_node_that_has_room_and_is_not_overloaded(
 ) -> None:
     tables, loads = [table for table, _ in found], [load for _, load in found]
     if sum(table.rows for table in tables) < nodes:
-        with pytest.raises(JobFileError, match="nodes are more than"):
+        with pytest.raises(JobFileError, match="nodes are too many"):
             split_by_cost(tables, loads, nodes)
         return
     ranges = split_by_cost(tables, loads, nodes)
@@ -163,9 +163,9 @@ def test_reach_is_the_last_row_that_there_is_room_for() -> None:
         ([(0, 0, 6, 1), (0, 4, 10, 0)], "rows 4 to 5 of table C1 are on two nodes"),
         ([(0, 0, 4, 1)], "rows 4 to 9 of table C1 are on no node"),
         ([], "rows 0 to 9 of table C1 are on no node"),
-        ([(0, 0, 10, 2)], "rows 0 to 9 of table C1, of 10, on node 2 of 2"),
-        ([(0, 0, 11, 0)], "rows 0 to 10 of table C1, of 10, on node 0 of 2"),
-        ([(0, 0, 10, 0), (1, 0, 1, 0)], "it has a table 1, and there are 1"),
+        ([(0, 0, 10, 2)], "rows 0 to 9 of table C1, which has 10, are on node 2 of 2"),
+        ([(0, 0, 11, 0)], "rows 0 to 10 of table C1, which has 10, are on node 0 of 2"),
+        ([(0, 0, 10, 0), (1, 0, 1, 0)], "it has a table 1, but there are 1"),
         ([(0, 0, 4, 0), (0, 4, 10, 0)], "node 0 has two ranges of table C1"),
     ],
 )

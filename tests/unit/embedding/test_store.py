@@ -136,7 +136,7 @@ def test_a_row_out_of_range_changes_nothing(wrong: int) -> None:
     before = snapshot(store)
     rows = np.array([1, wrong, 2], np.int32)
     out = np.full((3, DIM), 7.0, np.float32)
-    with pytest.raises(ValueError, match=rf"row {wrong} \(1 in all\) is outside of node 0's 50"):
+    with pytest.raises(ValueError, match=rf"row {wrong} \(1 in all\) is outside of the 50 rows of node 0"):
         store.lookup(rows, out)
     assert (out == 7.0).all()
     with pytest.raises(ValueError, match=rf"row {wrong} "):

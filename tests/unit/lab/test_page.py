@@ -161,7 +161,7 @@ def test_what_failed_and_what_is_missing_is_loud(
     told = page(comparison)
     paper = render_markdown(comparison, summarize(comparison))
     for text in (
-        "INCOMPLETE: 1 of 6 runs were not made.",
+        "INCOMPLETE: 1 of 6 runs have not been made.",
         "easgd: the ledger DOES NOT ADD UP. Do not trust its runs.",
         "seed 5: exit code 3, no &lt;file&gt; ",
     ):
@@ -191,4 +191,4 @@ def test_an_emulated_network_is_told(compared: Compared, page: Callable[[Compari
     comparison = compared(SCORES)
     assert "No slow network was emulated." in page(comparison)
     comparison.network, comparison.means = "a delay of 5 ms one way, on all links", "relay"
-    assert "Emulated network, by relay: a delay of 5 ms one way, on all links." in page(comparison)
+    assert "A slow network was emulated by relay: a delay of 5 ms one way, on all links." in page(comparison)

@@ -64,8 +64,11 @@ def test_each_run_has_a_resolved_job_of_its_own(base: Job, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("algorithms", "said"),
     [
-        ("none,easdg", "--algorithms easdg: sync.algorithm: 'easdg' given; did you mean 'easgd'?"),
-        ("easgd:elastic_rate=2", "elastic_rate: 2 given; a number above 0 and at most 1 will do"),
+        (
+            "none,easdg",
+            "--algorithms easdg: sync.algorithm: 'easdg' is not an algorithm; did you mean 'easgd'?",
+        ),
+        ("easgd:elastic_rate=2", "elastic_rate: 2 given; give a number above 0 and at most 1"),
         ("easgd:elastic=0.5", "sync.options.elastic: unknown option"),
         ("none:a=1", "sync.options.a: unknown option; none has no options"),
     ],
@@ -83,5 +86,5 @@ def test_a_job_that_no_run_could_use(base: Job) -> None:
     with pytest.raises(DataError, match="/x"):
         check(base, "none,easgd", 1)
     late = base.model_copy(update={"run": base.run.model_copy(update={"seed": 2**31 - 2})})
-    with pytest.raises(JobFileError, match="exceed"):
+    with pytest.raises(JobFileError, match="go beyond 2147483647"):
         check(late, "none", 3)

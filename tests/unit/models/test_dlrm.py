@@ -159,5 +159,5 @@ def test_examples_do_not_see_each_other() -> None:
 def test_sizes_that_make_no_model() -> None:
     with pytest.raises(ValueError, match="tables of one dimension"):
         DLRM(3, [2, 3], bottom=[4], top=[4])
-    with pytest.raises(ValueError, match="one table alone"):
+    with pytest.raises(ValueError, match="one table without dense features"):
         DLRM(0, [2], bottom=[4], top=[4])

@@ -134,9 +134,14 @@ def test_own_model(make_job: MakeJob, write_module: WriteModule) -> None:
     [
         (
             "dlmr",
-            "model.name: 'dlmr' given; there are: dcn_v2, dlrm, wide_deep, and your own; write one of these",
+            "model.name: 'dlmr' is not a known model; give one of dcn_v2, dlrm, wide_deep, or your own as "
+            "package.module:Class",
         ),
-        ("", "model.name: '' given; there are: dcn_v2, dlrm, wide_deep, and your own; write one of these"),
+        (
+            "",
+            "model.name: '' is not a known model; give one of dcn_v2, dlrm, wide_deep, or your own as "
+            "package.module:Class",
+        ),
         (
             "nowhere.at_all:Model",
             "model.name: 'nowhere.at_all:Model' cannot be imported (ModuleNotFoundError: No module named "
@@ -154,8 +159,8 @@ def test_unknown_name(make_job: MakeJob, name: str, said: str) -> None:
     [
         (LINEAR, "Absent", "cannot be imported (AttributeError: module"),
         (LINEAR, "", "cannot be imported (AttributeError: module"),
-        (LINEAR, "Other", "is no torch.nn.Module class"),
-        (LINEAR, "function", "is no torch.nn.Module class"),
+        (LINEAR, "Other", "is not a subclass of torch.nn.Module"),
+        (LINEAR, "function", "is not a subclass of torch.nn.Module"),
         ("this is no python", "Model", "cannot be imported (SyntaxError: invalid syntax"),
         ("1 / 0", "Model", "cannot be imported (ZeroDivisionError: division by zero)"),
     ],
@@ -170,13 +175,13 @@ def test_own_module_without_the_model(
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ("Column", ".forward gave torch.float32 [2, 1] for a batch of 2; give float32 logits [B]"),
-        ("Nothing", ".forward gave NoneType for a batch of 2; give float32 logits [B]"),
-        ("Double", ".forward gave torch.float64 [2] for a batch of 2; give float32 logits [B]"),
+        ("Column", ".forward returned torch.float32 [2, 1] for a batch of 2; return float32 logits [B]"),
+        ("Nothing", ".forward returned NoneType for a batch of 2; return float32 logits [B]"),
+        ("Double", ".forward returned torch.float64 [2] for a batch of 2; return float32 logits [B]"),
         ("Raises", ".forward failed on a batch of 2 zeros: KeyError: 'no key'; forward(dense [B, D], "),
         ("Broken", " cannot be made: KeyError: 'no such\\nthing'"),
         ("Empty", " has no parameters"),
-        ("DoubleWeights", " has a parameter w.weight of torch.float64; make it float32"),
+        ("DoubleWeights", ": the parameter w.weight is torch.float64; make it float32"),
     ],
 )
 def test_own_model_that_is_unfit(

@@ -210,7 +210,7 @@ def test_they_learn_what_a_linear_model_cannot() -> None:
         (lambda: _dcn(cross_layers=0), "cross_layers: 0 given"),
         (lambda: _dcn(rank=WIDTH), f"rank: {WIDTH} given; the input is {WIDTH} wide"),
         (lambda: _dcn(structure="beside"), "structure: 'beside' given"),
-        (lambda: DLRM(DENSE, DIMS, bottom=[4], top=[4]), r"some of \[1, 2, 4\]; .*options.project = true"),
+        (lambda: DLRM(DENSE, DIMS, bottom=[4], top=[4]), r"these have \[1, 2, 4\]; .*options.project = true"),
     ],
 )
 def test_settings_that_make_no_model(make: Make, said: str) -> None:

@@ -48,31 +48,35 @@ def test_a_folder_is_read_and_verified_at_its_url(call: Call, bucket: str, tmp_p
     assert call("job.toml", "--out", "folder", "--quiet").exit_code == 0
     _copy(Path("folder"), bucket)
     done = call("job.toml", "--out", bucket, "--verify")
-    assert (done.exit_code, done.stdout) == (0, f"1 parts, 500 rows, every checksum is right: {bucket}\n")
+    assert (done.exit_code, done.stdout) == (0, f"1 parts, 500 rows, all checksums match: {bucket}\n")
     assert on_folder(csv_job(tmp_path / "all.csv"), bucket).data.prepared == bucket
     with fsspec.open(f"{bucket}/train-00000.parquet", "wb") as file:
         file.write(b"other")
-    assert "has 5 bytes, its manifest says" in call("job.toml", "--out", bucket, "--verify").stderr
+    assert "has 5 bytes; its manifest states" in call("job.toml", "--out", bucket, "--verify").stderr
 
 
 def test_a_url_is_not_written_to(call: Call, tmp_path: Path) -> None:
     done = call("job.toml", "--out", "s3://bucket/clicks")
     assert done.exit_code == ExitCode.USAGE
-    assert "--out s3://bucket/clicks: folders are written to this machine only" in done.stderr
+    assert "--out s3://bucket/clicks: a prepared folder cannot be written to a URL" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.csv", "job.toml"]
 
 
 def test_a_name_with_a_colon_is_a_name(call: Call) -> None:
     assert call("job.toml", "--out", "clicks:v1", "--quiet").exit_code == 0
     done = call("job.toml", "--out", "clicks:v1", "--verify")
-    assert done.stdout == "1 parts, 500 rows, every checksum is right: clicks:v1\n"
+    assert done.stdout == "1 parts, 500 rows, all checksums match: clicks:v1\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["absent.toml", "--verify"], ExitCode.USAGE, "absent.toml: no such job file"),
-        (["job.toml", "--verify", "--force"], ExitCode.USAGE, "--force removes the folder; give one"),
+        (
+            ["job.toml", "--verify", "--force"],
+            ExitCode.USAGE,
+            "--verify and --force exclude each other; give one",
+        ),
         (["job.toml", "--verify", "--set", "model.table_rows=9"], ExitCode.USAGE, "table user has 9 rows"),
     ],
 )

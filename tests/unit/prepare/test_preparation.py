@@ -118,9 +118,12 @@ def test_a_complete_folder_is_left_alone_and_another_order_refused(
     assert prepare(job_of_tree(source), prepared[0]).reused
     assert prepare(job_of_tree(source | {"trainer": {"batch": 7}}), prepared[0]).reused
     for change, word in (
-        ({"model": {"table_rows": 301, "embedding_dim": 4}}, "rows of the tables differ"),
-        ({"data": source["data"] | {"missing": ["?"]}}, "says of a row differ"),
-        ({"data": source["data"] | {"span_bytes": 1 << 17}}, "span_bytes differ"),
+        ({"model": {"table_rows": 301, "embedding_dim": 4}}, "differs: the rows of the tables"),
+        (
+            {"data": source["data"] | {"missing": ["?"]}},
+            r"differs: the settings of \[data\] that define a row",
+        ),
+        ({"data": source["data"] | {"span_bytes": 1 << 17}}, "what differs: data.span_bytes"),
     ):
         with pytest.raises(DataError, match=word):
             prepare(job_of_tree(source | change), prepared[0])
@@ -131,7 +134,7 @@ def test_force_begins_anew(source: Tree, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         prepare(job_of_tree(source), tmp_path / "out", tell=_killed_after(3))
     other = job_of_tree(source | {"model": {"table_rows": 301, "embedding_dim": 4}})
-    with pytest.raises(DataError, match="another order"):
+    with pytest.raises(DataError, match="was prepared with other settings"):
         prepare(other, tmp_path / "out")
     done = prepare(other, tmp_path / "out", force=True)
     assert done.parts_before == 0
@@ -161,7 +164,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> No
     with pytest.raises(DataError, match=r"all\.csv: changed while it was prepared; .*--force"):
         prepare(job, out, tell=touched)
     assert not (out / "manifest.json").exists()
-    with pytest.raises(DataError, match=r"differ; .*--force"):
+    with pytest.raises(DataError, match=r"what differs: .*--force"):
         prepare(job, out)
     assert prepare(job, out, force=True).manifest.rows == 4000
 
@@ -198,7 +201,7 @@ def test_a_source_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         prepare(job, tmp_path / "out", tell=_killed_after(2))
     (tmp_path / "all.csv").write_text(csv_lines(4001))
-    with pytest.raises(DataError, match=r"the source files, their sizes .* differ; .*--force"):
+    with pytest.raises(DataError, match=r"what differs: the source files, their sizes .*--force"):
         prepare(job, tmp_path / "out")
 
 
@@ -206,7 +209,7 @@ def test_a_part_that_was_lost_meanwhile_is_seen(source: Tree, tmp_path: Path) ->
     with pytest.raises(Killed):
         prepare(job_of_tree(source), tmp_path / "out", tell=_killed_after(3))
     (tmp_path / "out" / "train-00000.parquet").unlink()
-    with pytest.raises(DataError, match=r"train-00000\.parquet: is absent"):
+    with pytest.raises(DataError, match=r"train-00000\.parquet: is missing"):
         prepare(job_of_tree(source), tmp_path / "out")
     (tmp_path / "out" / PROGRESS_NAME).write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"cannot be read .*--force"):
@@ -217,7 +220,7 @@ def test_foreign_files_and_other_processes_are_respected(source: Tree, tmp_path:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     for force in (False, True):
-        with pytest.raises(DataError, match=r"holds notes\.txt, which shadowsync prepare did not write"):
+        with pytest.raises(DataError, match=r"contains notes\.txt, which shadowsync prepare did not write"):
             prepare(job_of_tree(source), tmp_path / "mine", force=force)
     assert _files(tmp_path / "mine") == {"notes.txt": b"mine"}
     (tmp_path / "busy").mkdir()
@@ -235,7 +238,9 @@ def test_foreign_files_and_other_processes_are_respected(source: Tree, tmp_path:
 
 def test_too_many_bad_rows_and_none_that_is_good(source: Tree, tmp_path: Path) -> None:
     few = job_of_tree(source | {"data": source["data"] | {"max_bad_rows": 5}})
-    with pytest.raises(DataError, match=r"6 malformed rows, the first of them at .*a.csv:501"):
+    with pytest.raises(
+        DataError, match=r"6 malformed rows, more than data.max_bad_rows = \d+; the first is .*a.csv:501"
+    ):
         prepare(few, tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
     # With the limit raised it goes on, and the rows that were counted are counted once.

@@ -65,14 +65,14 @@ def test_paths_are_those_of_the_job_file_or_of_the_shell(copy: Path, monkeypatch
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model": {"table_rows": 301}}, "table user has 301 rows, the folder's has 300 rows"),
-        ({"tables": {"tags": {"rows": 7}}}, "table tags has 7 rows, the folder's has 300 rows"),
-        ({"data": {"missing": ["?"]}}, r"data.missing is \['\?'\], the folder's is \[''\]"),
-        ({"data": {"format": "tsv"}}, "data.format is 'tsv', the folder's is 'csv'"),
-        ({"data": {"path": "/other/x-*.csv"}}, r"data.path is /other/x-\*.csv, the folder's is .*\*.csv"),
-        ({"data": {"eval_path": "/other/*.csv"}}, r"data.eval_path is /other/\*.csv, the folder's is none"),
-        ({"columns": {"price": {"scale": 3.0}}}, "data.columns.price.scale is 3.0, the folder's is 2.0"),
-        ({"columns": {"tags": {"max_ids": 9}}}, "data.columns.tags.max_ids is 9, the folder's is 3"),
+        ({"model": {"table_rows": 301}}, "table user has 301 rows, in the folder 300 rows"),
+        ({"tables": {"tags": {"rows": 7}}}, "table tags has 7 rows, in the folder 300 rows"),
+        ({"data": {"missing": ["?"]}}, r"data.missing is \['\?'\], in the folder \[''\]"),
+        ({"data": {"format": "tsv"}}, "data.format is 'tsv', in the folder 'csv'"),
+        ({"data": {"path": "/other/x-*.csv"}}, r"data.path is /other/x-\*.csv, in the folder .*\*.csv"),
+        ({"data": {"eval_path": "/other/*.csv"}}, r"data.eval_path is /other/\*.csv, in the folder none"),
+        ({"columns": {"price": {"scale": 3.0}}}, "data.columns.price.scale is 3.0, in the folder 2.0"),
+        ({"columns": {"tags": {"max_ids": 9}}}, "data.columns.tags.max_ids is 9, in the folder 3"),
         ({"columns": {"extra": {"kind": "dense"}}}, "column extra is only in the job"),
         ({"columns": {"w": None}}, "column w is only in the folder"),
     ],
@@ -147,15 +147,19 @@ def _more_rows(tree: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (_more_rows, DataError, "changed: its order is not that of its order_digest"),
-        (_other_hash, JobFileError, "hashed by version 1 with the seed 0x5348.*, in the folder .* seed 0x1"),
-        (_without_a_part, DataError, "changed: its content is not that of its digest"),
-        (_sealed_without_a_part, DataError, r"its train parts have \d+ rows, and it says 8988"),
-        (lambda tree: tree.pop("digest"), DataError, "changed: its content is not that of its digest"),
-        (lambda tree: tree.update(version=2), DataError, "is of version 2, this reads 1"),
-        (lambda tree: tree.update(format="x"), DataError, "is no manifest of shadowsync prepare"),
-        (lambda tree: tree["parts"][0].update(name="../x.parquet"), DataError, "damaged: parts.0.name"),
-        (lambda tree: tree.pop("parts"), DataError, "damaged: parts: Field required"),
+        (_more_rows, DataError, "was changed: its order does not match order_digest"),
+        (_other_hash, JobFileError, "hashed by version 1 with seed 0x5348.*, in the folder .* seed 0x1"),
+        (_without_a_part, DataError, "was changed: its content does not match digest"),
+        (_sealed_without_a_part, DataError, r"its train parts have \d+ rows, but it states 8988"),
+        (lambda tree: tree.pop("digest"), DataError, "was changed: its content does not match digest"),
+        (lambda tree: tree.update(version=2), DataError, "has version 2; this shadowsync reads version 1"),
+        (lambda tree: tree.update(format="x"), DataError, "is not a manifest of shadowsync prepare"),
+        (
+            lambda tree: tree["parts"][0].update(name="../x.parquet"),
+            DataError,
+            r"is damaged \(parts.0.name: ",
+        ),
+        (lambda tree: tree.pop("parts"), DataError, r"is damaged \(parts: Field required\)"),
     ],
 )
 def test_a_changed_manifest(
@@ -169,10 +173,10 @@ def test_a_changed_manifest(
 def test_no_manifest_or_half_of_one(source: Tree, copy: Path) -> None:
     manifest = copy / MANIFEST_NAME
     manifest.write_bytes(manifest.read_bytes()[:-100])
-    with pytest.raises(DataError, match=r"manifest\.json: damaged"):
+    with pytest.raises(DataError, match=r"manifest\.json: is damaged"):
         on_folder(source, copy)
     manifest.unlink()
-    with pytest.raises(DataError, match=r"has no manifest\.json: .* not finished; call shadowsync prepare"):
+    with pytest.raises(DataError, match=r"has no manifest\.json: .* not finished; run shadowsync prepare"):
         on_folder(source, copy)
 
 
@@ -188,7 +192,7 @@ def test_sizes_are_compared_at_the_start(source: Tree, copy: Path) -> None:
     job = on_folder(source, copy)
     assert plan_input(job).train
     part.write_bytes(content + b"x")
-    with pytest.raises(DataError, match=rf"train-00001\.parquet: has {len(content) + 1} bytes, its manifest"):
+    with pytest.raises(DataError, match=rf"train-00001\.parquet: has {len(content) + 1} bytes; its manifest"):
         plan_input(job)
     part.unlink()
     with pytest.raises(DataError, match=r"train-00001\.parquet: cannot be read \(No such file"):
@@ -215,9 +219,9 @@ def test_a_part_of_another_preparation_or_with_other_rows(source: Tree, copy: Pa
     users = table["user"].to_numpy().copy()
     users[7] = 300
     cases = {
-        "is of another preparation": table.replace_schema_metadata({b"shadowsync.order": b"other"}),
-        f"has {len(table) - 1} rows of 7 columns, its manifest says {len(table)}": table.slice(1),
-        "column user has a row that its table of 300 rows does not have": table.set_column(
+        "belongs to another preparation": table.replace_schema_metadata({b"shadowsync.order": b"other"}),
+        f"has {len(table) - 1} rows of 7 columns; its manifest states {len(table)}": table.slice(1),
+        "column user has a row number beyond its table of 300 rows": table.set_column(
             3, table.schema.field("user"), [users]
         ),
     }
@@ -254,7 +258,7 @@ def test_a_folder_that_is_prepared_anew_under_a_run_is_seen(tmp_path: Path, orde
     prepare(job_of_tree(tree), folder, force=True)
     assert [path.stat().st_size for path in sorted(folder.glob("*.parquet"))] == sizes
     for span in spans:
-        with pytest.raises(DataError, match=r"folder: is not the folder that the job was planned with"):
+        with pytest.raises(DataError, match=r"folder: differs from the folder that the job was planned with"):
             list(batches_of(job, [span]))
     again = input_differences(saved, describe_input(plan_input(job).train))
     assert again[0] == f"{folder / 'train-00000.parquet'} was prepared anew"
@@ -274,7 +278,7 @@ def test_parts_are_refused_as_raw_input_but_not_to_score(tmp_path: Path, columns
     prepare(job_of_tree(tree), tmp_path / "folder")
     parts = str(tmp_path / "folder" / "train-*.parquet")
     raw = job_of_tree(tree | {"data": tree["data"] | {"path": parts}})
-    with pytest.raises(DataError, match=r"is a part of a prepared folder.* give its folder as data.prepared"):
+    with pytest.raises(DataError, match=r"belongs to a prepared folder.* set data.prepared to its folder"):
         plan_input(raw)
     # `eval` of a run on the folder.
     job = on_folder(tree, tmp_path / "folder")

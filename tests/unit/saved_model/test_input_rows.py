@@ -144,9 +144,7 @@ def test_texts_where_training_read_integers_are_refused(
     user: list[object], tags: list[object], column: str
 ) -> None:
     schema = schema_of(INTEGERS, format="parquet", path="x.parquet")
-    with pytest.raises(
-        DataError, match=rf"here: column '{column}' holds texts, but the model was trained on"
-    ):
+    with pytest.raises(DataError, match=rf"here: column '{column}' has texts, but the model was trained on"):
         _rows(schema, pa.array(user), pa.array(tags))
     assert _rows(schema, pa.array([7]), pa.array([[1]])), "the control"
     # Of a column without a value in training nothing is known.
@@ -158,7 +156,7 @@ def test_texts_where_training_read_integers_are_refused(
     [
         ("user,tags", [], "has no column 'price'; there are user, tags"),
         ("user,tags,prize", [], "has no column 'price'; did you mean 'prize'?"),
-        ("user,tags,price,price", [], "has 2 times column 'price'"),
+        ("user,tags,price,price", [], "has column 'price' 2 times"),
         ("user,tags,price", ["note"], "has no column 'note'"),
     ],
 )

@@ -52,8 +52,10 @@ def test_a_broken_entry_point_is_named_and_takes_no_other_with_it(write: Write, 
         f"'broken' {by}: 'my_broken_algo:Mine' cannot be imported "
         "(ModuleNotFoundError: No module named 'no_such_need')"
     )
-    assert f"'lost' {by}: 'my_entry_algo:Lost' given; my_entry_algo has no Lost" in _refusal("lost")
-    assert _refusal("other") == f"'other' {by} calls itself 'mine'; make them equal"
+    assert f"'lost' {by}: 'my_entry_algo:Lost' cannot be loaded: my_entry_algo has no Lost" in _refusal(
+        "lost"
+    )
+    assert _refusal("other") == f"'other' {by} has name = 'mine'; make them equal"
     found = all_algorithms()
     assert [name for name, one in found.items() if isinstance(one, AlgorithmError)] == [
         "broken",
@@ -69,11 +71,11 @@ def test_a_name_that_is_taken_twice(write: Write, install: Install) -> None:
     install("one", mine="my_entry_algo:Mine", ma="my_entry_algo:Mine")
     install("two", mine="my_entry_algo:Mine")
     said = _refusal("mine")
-    assert said.startswith("'mine' is the name of two algorithms, by ")
+    assert said.startswith("'mine' is the name of several algorithms, of ")
     assert "one (my_entry_algo:Mine)" in said
     assert "two (my_entry_algo:Mine)" in said
     assert _refusal("ma") == (
-        "'ma' is the name of two algorithms, by shadowsync itself and one (my_entry_algo:Mine); remove one"
-        " package"
+        "'ma' is the name of several algorithms, of shadowsync itself and one (my_entry_algo:Mine); "
+        "remove a package"
     )
     assert find_algorithm("bmuf") is ALGORITHMS["bmuf"]

@@ -52,15 +52,15 @@ def test_two_files_of_one_name_are_two_modules(write: Write, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("no_such_module_x:Mine", "there is no module no_such_module_x; install the package"),
+        ("no_such_module_x:Mine", "there is no module no_such_module_x; install its package"),
         ("my_bad_algo.sub:Mine", "'my_bad_algo.sub:Mine' cannot be imported (ZeroDivisionError"),
         ("no_such_package_x.sub:Mine", "there is no module no_such_package_x;"),
         ("my_bad_algo:Mine", "'my_bad_algo:Mine' cannot be imported (ZeroDivisionError: division by zero)"),
         ("my_needy_algo:Mine", "cannot be imported (ModuleNotFoundError: No module named 'no_such_need')"),
-        ("my_good_algo:Mien", "my_good_algo has no Mien; algorithms there: Mine"),
-        ("my_good_algo:Settings", "is a class, not a subclass of shadowsync.sync_algos.base.Algorithm"),
-        ("my_good_algo:dataclass", "is a function, not a subclass"),
-        ("shadowsync.sync_algos.base:Algorithm", "is abstract; it lacks: round"),
+        ("my_good_algo:Mien", "my_good_algo has no Mien; its algorithms: Mine"),
+        ("my_good_algo:Settings", "is a class; make it a subclass of shadowsync.sync_algos.base.Algorithm"),
+        ("my_good_algo:dataclass", "is a function; make it a subclass"),
+        ("shadowsync.sync_algos.base:Algorithm", "is abstract; write its round"),
         ("my_good_algo:", "write package.module:Class or ./file.py:Class"),
         (":Mine", "write package.module:Class"),
         ("./absent.py:Mine", "there is no file /"),
@@ -92,17 +92,17 @@ def test_a_file_that_ends_the_process_may(write: Write) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('    name = "mine"\n', "", "lacks name, one line of text"),
-        ('summary = "for a test"', "summary = 5", "lacks summary, one line of text"),
-        ("@dataclass(frozen=True)", "@dataclass", "the Options 'Settings' are not frozen"),
-        ("@dataclass(frozen=True)", "", "the Options 'Settings' are not a dataclass"),
-        ("Options = Settings", "Options = 7", "the Options 7 are not a dataclass"),
+        ('    name = "mine"\n', "", "has no name; give it one line of text"),
+        ('summary = "for a test"', "summary = 5", "has no summary; give it one line of text"),
+        ("@dataclass(frozen=True)", "@dataclass", "the class of options 'Settings' is not frozen"),
+        ("@dataclass(frozen=True)", "", "the class of options 'Settings' is not a dataclass"),
+        ("Options = Settings", "Options = 7", "the class of options 7 is not a dataclass"),
         (
             "size: int = 2",
             "size: complex = 2",
             "size of type <class 'complex'>, which a job file cannot give",
         ),
-        ("size: int = 2", "size: Nowhere = 2", "have a type that cannot be read"),
+        ("size: int = 2", "size: Nowhere = 2", "has a type that cannot be read"),
     ],
 )
 def test_what_is_no_good_class(write: Write, old: str, new: str, said: str) -> None:
@@ -114,14 +114,14 @@ def test_what_is_no_good_class(write: Write, old: str, new: str, said: str) -> N
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("size", 2.0, "2.0 given; an integer will do"),
-        ("size", True, "True given; an integer will do"),
+        ("size", 2.0, "2.0 given; give an integer"),
+        ("size", True, "True given; give an integer"),
         ("size", 0, "0 given; at least 1 will do"),
-        ("kind", "c", "'c' given; 'a' or 'b' will do"),
-        ("part", "x", "'x' given; a number will do"),
-        ("many", [1, "2"], "[1, '2'] given; tuple[int, ...] will do"),
-        ("many", 3, "3 given; tuple[int, ...] will do"),
-        ("by_name", {"a": ["x"]}, "{'a': ['x']} given; dict[str, list[float]] will do"),
+        ("kind", "c", "'c' given; give 'a' or 'b'"),
+        ("part", "x", "'x' given; give a number"),
+        ("many", [1, "2"], "[1, '2'] given; give tuple[int, ...]"),
+        ("many", 3, "3 given; give tuple[int, ...]"),
+        ("by_name", {"a": ["x"]}, "{'a': ['x']} given; give dict[str, list[float]]"),
         ("sise", 3, "unknown option; did you mean 'size'?"),
     ],
 )

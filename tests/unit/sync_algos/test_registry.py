@@ -83,19 +83,19 @@ def test_names() -> None:
 
 
 def test_unknown_name(refusal: Callable[..., str]) -> None:
-    assert refusal("easdg") == "sync.algorithm: 'easdg' given; did you mean 'easgd'?"
+    assert refusal("easdg") == "sync.algorithm: 'easdg' is not an algorithm; did you mean 'easgd'?"
     assert refusal("easgd_symetric") == (
-        "sync.algorithm: 'easgd_symetric' given; did you mean 'easgd_symmetric'?"
+        "sync.algorithm: 'easgd_symetric' is not an algorithm; did you mean 'easgd_symmetric'?"
     )
     assert refusal("zzz") == (
-        "sync.algorithm: 'zzz' given; there are: bmuf, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
+        "sync.algorithm: 'zzz' is not an algorithm; give one of bmuf, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
     )
 
 
 def test_unknown_option(refusal: Callable[..., str]) -> None:
-    assert refusal("easgd", alpha=0.5) == "sync.options.alpha: unknown option; easgd has: elastic_rate"
+    assert refusal("easgd", alpha=0.5) == "sync.options.alpha: unknown option; easgd has elastic_rate"
     assert refusal("none", x=1) == "sync.options.x: unknown option; none has no options"
-    assert refusal("bmuf", alpha=1) == "sync.options.alpha: unknown option; bmuf has: " + ", ".join(
+    assert refusal("bmuf", alpha=1) == "sync.options.alpha: unknown option; bmuf has " + ", ".join(
         ["block_momentum", "elastic_rate", "eta", "form", "nesterov"]
     )
     said = "sync.options.elasticrate: unknown option; did you mean 'elastic_rate'?"
@@ -105,24 +105,24 @@ def test_unknown_option(refusal: Callable[..., str]) -> None:
 @pytest.mark.parametrize("rate", ["0.5", True, None, [0.5]])
 def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) -> None:
     for name in ("easgd", "easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync"):
-        said = f"sync.options.elastic_rate: {rate!r} given; a number will do"
+        said = f"sync.options.elastic_rate: {rate!r} given; give a number"
         assert refusal(name, elastic_rate=rate) == said
 
 
 @pytest.mark.parametrize(
     ("name", "key", "value", "said"),
     [
-        ("ma", "form", "kep", "'kep' given; 'interpolate' or 'keep' will do"),
-        ("ma", "weighted", 1, "1 given; true or false will do"),
-        ("bmuf", "eta", 0, "0 given; a number above 0 will do"),
-        ("bmuf", "eta", float("inf"), "inf given; a number above 0 will do"),
-        ("bmuf", "eta", float("nan"), "nan given; a number above 0 will do"),
-        ("bmuf", "block_momentum", 1.0, "1.0 given; a number from 0 to below 1 will do"),
-        ("bmuf", "block_momentum", -0.1, "-0.1 given; a number from 0 to below 1 will do"),
-        ("bmuf", "nesterov", True, "true given; it needs a block_momentum above 0"),
-        ("ds_sync", "group_size", 1, "1 given; an integer of at least 2 will do"),
-        ("ds_sync", "group_size", 2.0, "2.0 given; an integer will do"),
-        ("ds_sync", "reshuffle", "no", "'no' given; true or false will do"),
+        ("ma", "form", "kep", "'kep' given; give 'interpolate' or 'keep'"),
+        ("ma", "weighted", 1, "1 given; give true or false"),
+        ("bmuf", "eta", 0, "0 given; give a number above 0"),
+        ("bmuf", "eta", float("inf"), "inf given; give a number above 0"),
+        ("bmuf", "eta", float("nan"), "nan given; give a number above 0"),
+        ("bmuf", "block_momentum", 1.0, "1.0 given; give a number of at least 0 and below 1"),
+        ("bmuf", "block_momentum", -0.1, "-0.1 given; give a number of at least 0 and below 1"),
+        ("bmuf", "nesterov", True, "true given; give a block_momentum above 0 too"),
+        ("ds_sync", "group_size", 1, "1 given; give an integer of at least 2"),
+        ("ds_sync", "group_size", 2.0, "2.0 given; give an integer"),
+        ("ds_sync", "reshuffle", "no", "'no' given; give true or false"),
     ],
 )
 def test_options_that_cannot_be_used(
@@ -133,7 +133,7 @@ def test_options_that_cannot_be_used(
 
 @pytest.mark.parametrize("rate", [0, 0.0, -0.1, 1.0001, float("nan"), float("inf")])
 def test_elastic_rate_that_cannot_be_used(refusal: Callable[..., str], rate: Any) -> None:
-    said = f"sync.options.elastic_rate: {rate!r} given; a number above 0 and at most 1 will do"
+    said = f"sync.options.elastic_rate: {rate!r} given; give a number above 0 and at most 1"
     assert refusal("easgd", elastic_rate=rate) == said
     for name in ("easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync"):
         assert refusal(name, elastic_rate=rate) == said
@@ -177,8 +177,8 @@ def test_a_job_is_checked_before_anything_starts() -> None:
     for sync in good:
         check_sync(_job(**sync))
     bad: list[tuple[dict[str, Any], str]] = [
-        ({"algorithm": "easdg"}, "sync.algorithm: 'easdg' given; did you mean 'easgd'?"),
-        ({"options": {"elastic_rate": 2}}, "sync.options.elastic_rate: 2 given; a number above 0"),
+        ({"algorithm": "easdg"}, "sync.algorithm: 'easdg' is not an algorithm; did you mean 'easgd'?"),
+        ({"options": {"elastic_rate": 2}}, "sync.options.elastic_rate: 2 given; give a number above 0"),
         ({"nodes": 0}, "sync.nodes: 0 given; easgd keeps a center and needs at least 1 sync node"),
     ]
     for sync, said in bad:

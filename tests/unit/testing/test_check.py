@@ -77,38 +77,38 @@ def test_every_built_in_algorithm_conforms(name: str, options: dict[str, Any]) -
 WRONG: list[tuple[type[Algorithm], str, str]] = [
     (HalfApplied, "joining", "the replica as its workers left it"),
     (LosesNobody, "joining", "a round that raises nothing; found PeerLost"),
-    (CallsItComplete, "joining", "a replica to which all was applied"),
+    (CallsItComplete, "joining", "a replica to which everything was applied"),
     (Forgetful, "state", "the same replicas as without"),
-    (CountsLostRounds, "joining", "the state as it was"),
-    (CountsTwice, "progress", "one more completed round in the state; found 2 more"),
-    (ForgetsTheCount, "joining", "3 completed rounds, as trainer 0 has; found 1 of trainer 2"),
-    (GivesUp, "joining", "a complete round of those who are there"),
+    (CountsLostRounds, "joining", "an unchanged state"),
+    (CountsTwice, "progress", "completed_rounds of the state to grow by 1; found by 2"),
+    (ForgetsTheCount, "joining", "3 completed rounds, as trainer 0 has; found 1 on trainer 2"),
+    (GivesUp, "joining", "True from each member's round"),
     (NotFlat, "fixed point", "float32 [24], flat like the replica; found torch.float32 [1]"),
     (OtherNames, "fixed point", "a state of ['global', 'velocity']"),
-    (Aliasing, "zero rounds", "in memory of its own"),
-    (OwnGlobal, "progress", "one global model on all trainers"),
-    (Drifting, "fixed point", "bit by bit; found trainer 1's replica off by"),
+    (Aliasing, "zero rounds", "in its own memory"),
+    (OwnGlobal, "progress", "the same global model on all trainers"),
+    (Drifting, "fixed point", "no bit changed; found trainer 1's replica off by"),
     (Diverging, "bounded", "replicas at most"),
     (WritesTheMean, "fixed point", "the mean that the group returned changed"),
     (WritesTheValues, "fixed point", "the values given to mean changed"),
-    (Random, "repeatable", "the same bits"),
+    (Random, "repeatable", "the same replicas"),
     (Waits, "fixed point", "does not end"),
-    (NeverDone, "progress", "a complete round, since nobody is lost"),
+    (NeverDone, "progress", "True, since no peer is lost"),
     (DoesNothing, "progress", "none moved"),
     (SaysNothing, "fixed point", "True or False; found None"),
-    (NotAlone, "one peer", "True, as of three; found False"),
+    (NotAlone, "one peer", "True, as with three trainers; found False"),
     (WorseRound, "center lost", "False, since a slice is missing"),
-    (AppliesLost, "center lost", "the lost slice as the workers left it"),
+    (AppliesLost, "center lost", "the lost slice of the replica as the workers left it"),
     (AllOrNothing, "center lost", "the other slices applied whole"),
     (WritesTheRequest, "fixed point", "the values given to the center changed"),
-    (Normalizes, "center rule", "the same as whole"),
+    (Normalizes, "center rule", "the same values as in one slice"),
     (NotShared, "shared instance", "another replica"),
     (NoCenterRule, "declaration", "a center_rule"),
-    (UnheldGlobal, "declaration", "in a state that a joining trainer is given"),
+    (UnheldGlobal, "declaration", "a joining trainer gets the state"),
     (CenterWithoutNeed, "declaration", "needs_center"),
     (TakesAnything, "options", "elastic_rate = nan"),
     (SaysNoKey, "options", 'ValueError("elastic_rate: ...")'),
-    (NotFrozen, "declaration", "are not frozen"),
+    (NotFrozen, "declaration", "is not frozen"),
 ]
 
 
@@ -144,7 +144,7 @@ def test_each_way_of_going_is_checked(check: str) -> None:
     ("cls", "said"),
     [
         (AnswersItself, "a view of the center or of the request"),
-        (WritesTheRequest, "the values as they came"),
+        (WritesTheRequest, "the values unchanged"),
     ],
 )
 def test_the_centers_half_by_itself(cls: type[Algorithm], said: str) -> None:
@@ -157,5 +157,5 @@ def test_the_centers_half_by_itself(cls: type[Algorithm], said: str) -> None:
 def test_options_are_those_that_were_given() -> None:
     with pytest.raises(ConformanceError, match=r"sync\.options\.eta: 0 given"):
         check_algorithm(BMUF, {"eta": 0})
-    with pytest.raises(ConformanceError, match="not a subclass"):
+    with pytest.raises(ConformanceError, match="make it a subclass"):
         check_algorithm(dict)  # type: ignore[arg-type]

@@ -240,7 +240,9 @@ def test_a_node_with_another_plan_is_named(log: Path) -> None:
     with pytest.raises(ClusterError, match="trainer-1 splits the tables differently: its plan is"):
         require_same_plan(plan, [*trainers, *shards])
     shards[0].get_ready(NodeFacts(plan_digest=plan.digest, pieces=held[1]))
-    with pytest.raises(ClusterError, match=r"embedding-0 splits .*: it has .* of table .*, and by the plan"):
+    with pytest.raises(
+        ClusterError, match=r"embedding-0 splits .*: it has .* of table .*, but the plan gives it"
+    ):
         require_same_plan(plan, shards)
 
 

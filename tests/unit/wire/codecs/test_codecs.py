@@ -190,7 +190,7 @@ def test_a_payload_of_another_length_is_refused(name: str, change: int) -> None:
     codec.decode(payload, 130)
     longer = np.zeros(payload.nbytes + change, np.uint8)
     longer[: min(payload.nbytes, longer.nbytes)] = payload[: longer.nbytes]
-    with pytest.raises(CodecError, match=f"{longer.nbytes} bytes came for"):
+    with pytest.raises(CodecError, match=f"elements has {longer.nbytes} bytes$"):
         codec.decode(longer, 130)
 
 
@@ -247,9 +247,9 @@ def test_int8_refuses_a_level_that_it_never_writes() -> None:
 
 
 def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(ValueError, match=r"'bfloat' given; did you mean 'bfloat16'\?"):
+    with pytest.raises(ValueError, match=r"'bfloat' is not a codec; did you mean 'bfloat16'\?"):
         make_codec("bfloat")
-    with pytest.raises(ValueError, match="there are: float32, bfloat16, float16, int8, topk"):
+    with pytest.raises(ValueError, match="give one of float32, bfloat16, float16, int8, topk"):
         make_codec("zstd")
 
 

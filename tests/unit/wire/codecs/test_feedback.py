@@ -116,13 +116,13 @@ def test_a_difference_from_what_this_end_does_not_hold_is_refused() -> None:
     version, encoded = ends.here.encode(0, floats(100, 3))
     assert version == 2
     for wrong in (1, 3, -1):
-        with pytest.raises(CodecError, match=f"refers to exchange {wrong}, but exchange 2 is held"):
+        with pytest.raises(CodecError, match=f"refers to exchange {wrong}, but this end holds exchange 2"):
             ends.there.decode(0, wrong, encoded.payload, 100)
     ends.there.decode(0, version, encoded.payload, 100)
     # An end that started anew, and one that never held anything.
     ends.there.begin()
     for stale in (ends.there, Reference(codec, 100)):
-        with pytest.raises(CodecError, match="refers to exchange 2, but exchange 0 is held"):
+        with pytest.raises(CodecError, match="refers to exchange 2, but this end holds exchange 0"):
             stale.decode(0, version, encoded.payload, 100)
 
 

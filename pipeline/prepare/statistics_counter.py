@@ -1,0 +1,338 @@
+"""Counting of a job's training rows in bounded memory.
+
+The rows are counted with polars while they are prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ..config.job import Job
+from ..data.hashing import column_number, hash_bytes
+from ..types import Float32Array
+from .source import TappedRows
+from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics, shared_rows
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+
+QUANTILE_DIGITS: Final = 3
+QUANTILE_ERROR: Final = 0.005
+"""Relative: numbers are counted rounded to QUANTILE_DIGITS digits, so whole ones below 1,000 are exact."""
+# The number of distinct values counted exactly over all columns; in one at most MOST_COUNTED.
+ALL_COUNTED: Final = 1 << 21
+MOST_COUNTED: Final = 1 << 16
+WAITING_VALUES: Final = 1 << 22
+
+
+class StatisticsCounter:
+    """Count the rows of a job.
+
+    Memory: some 100 MB for any number of rows and values. One thread.
+
+    Args:
+        saved: what `saved` returned of an earlier one, to continue from.
+    """
+
+    def __init__(self, job: Job, saved: Arrays | None = None) -> None:
+        columns, saved = job.data.columns, saved or {}
+        self._units = {name: column for name, column in columns.items() if column.kind == "dense"}
+        dense = list(self._units) if columns else [f"I{at + 1}" for at in range(job.data.dense_features)]
+        self._tables = job.tables
+        self._bagged = [table.name for table in job.tables if table.pooling]
+        self.counted = max(256, min(MOST_COUNTED, ALL_COUNTED // len(self._tables)))
+        self._numbers = {name: _NumberCounter(_without_prefix(saved, f"number {name}")) for name in dense}
+        self._ids = {
+            table.name: _IdCounter(
+                column_number(table.name),
+                self.counted,
+                bagged=bool(table.pooling),
+                saved=_without_prefix(saved, f"id {table.name}"),
+            )
+            for table in self._tables
+        }
+        # Rows, labels of 1, the sum of weights, the first and the last time.
+        self._totals = np.array(saved.get("totals", [0, 0, 0, np.inf, -np.inf]))
+        self._weighted = any(column.kind == "weight" for column in columns.values())
+        self._waiting: list[TappedRows] = []
+        self._waiting_values = 0
+
+    def add(self, rows: TappedRows) -> None:
+        """Take rows; they are counted many at once, now or later."""
+        examples, times = rows.chunk.examples, rows.chunk.times
+        self._totals[:3] += [len(rows), (examples.labels > 0).sum(), examples.weights.sum(dtype=np.float64)]
+        self._totals[3] = times.min(initial=self._totals[3])
+        self._totals[4] = times.max(initial=self._totals[4])
+        self._waiting.append(rows)
+        self._waiting_values += sum(map(len, rows.hashes.values())) + examples.dense.size
+        if self._waiting_values >= WAITING_VALUES:
+            self._count()
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        """Return all counts by name; pending rows are counted first."""
+        self._count()
+        arrays = {"totals": self._totals}
+        for name, numbers in self._numbers.items():
+            arrays |= _with_prefix(f"number {name}", numbers.saved())
+        for name, ids in self._ids.items():
+            arrays |= _with_prefix(f"id {name}", ids.saved())
+        return arrays
+
+    def statistics(self) -> Statistics:
+        """Return the statistics of all rows so far."""
+        self._count()
+        rows, positives, weight, first, last = self._totals.tolist()
+        timed = np.isfinite(first)
+        return Statistics(
+            rows=int(rows),
+            positives=int(positives),
+            label_rate=positives / rows if rows else None,
+            weight_mean=weight / rows if rows and self._weighted else None,
+            time_first=first if timed else None,
+            time_last=last if timed else None,
+            numbers=tuple(column.statistics(name) for name, column in self._numbers.items()),
+            ids=tuple(self._ids[table.name].statistics(table.name, table.rows) for table in self._tables),
+            counted_values=self.counted,
+            quantile_error=QUANTILE_ERROR,
+            # The sample has at least half of the limit.
+            distinct_error=float((2 / self.counted) ** 0.5),
+        )
+
+    def _count(self) -> None:
+        waiting, self._waiting, self._waiting_values = self._waiting, [], 0
+        if not waiting:
+            return
+        examples = [rows.chunk.examples for rows in waiting]
+        labels = np.concatenate([one.labels for one in examples])
+        for at, (name, column) in enumerate(self._numbers.items()):
+            seen = np.concatenate([one.dense[:, at] for one in examples])
+            missing = np.concatenate([rows.missing[name] for rows in waiting])
+            column.add(self._as_source(name, seen), missing, labels)
+        lengths = {
+            name: np.concatenate([one.bags.lengths[at] for one in examples])
+            for at, name in enumerate(self._bagged)
+        }
+        for name, ids in self._ids.items():
+            ids.add(np.concatenate([rows.hashes[name] for rows in waiting]), lengths.get(name), labels)
+
+    def _as_source(self, name: str, seen: Float32Array) -> NDArray[np.float64]:
+        """Return numbers as in the source, from what a model sees."""
+        section = self._units.get(name)
+        values = seen.astype(np.float64)
+        if section is None or section.transform == "log":
+            with np.errstate(over="ignore"):
+                values = np.copysign(np.expm1(np.abs(values)), values)
+        if section is not None:
+            values = values * section.scale + section.shift
+        limit = float(np.finfo(np.float32).max)
+        found: NDArray[np.float64] = values.clip(-limit, limit)
+        return found
+
+
+class _ValueCounts:
+    """Count how often each value occurs.
+
+    Attributes:
+        frame: the columns `value` and `count`, the latter at most `short` below the truth, never above it.
+        short: 0 while every value was kept.
+    """
+
+    def __init__(self, dtype: type[pl.DataType], saved: Arrays) -> None:
+        schema: dict[str, type[pl.DataType]] = {"value": dtype, "count": pl.Int64}
+        self.frame = pl.DataFrame({key: saved.get(key, []) for key in schema}, schema=schema)
+        self.short = int(saved["short"][0]) if saved else 0
+
+    def add(self, values: pl.Series) -> None:
+        new = values.alias("value").value_counts().cast({"count": pl.Int64})
+        self.frame = pl.concat([self.frame, new]).group_by("value").agg(pl.col("count").sum())
+
+    def keep(self, limit: int) -> None:
+        """Drop rare values until at most `limit` are left.
+
+        Source: Misra and Gries, 1982.
+        """
+        if len(self.frame) > limit:
+            less = int(self.frame["count"].top_k(limit + 1).to_numpy().min())
+            self.frame = self.frame.with_columns(pl.col("count") - less).filter(pl.col("count") > 0)
+            self.short += less
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        arrays = {name: self.frame[name].to_numpy() for name in self.frame.columns}
+        return {**arrays, "short": np.array([self.short])}
+
+
+class _DistinctCounter:
+    """Estimate the number of distinct hashes.
+
+    The estimate is from the hashes below a bound, which falls as they become many. Adaptive sampling:
+    Flajolet, On adaptive sampling, Computing 43 (1990). Hashes are assumed to be spread evenly.
+    """
+
+    def __init__(self, limit: int, saved: Arrays) -> None:
+        self._limit = limit
+        self._sample = pl.Series(saved.get("sample", []), dtype=pl.UInt64)
+        self._halvings = int(saved["halvings"][0]) if saved else 0
+
+    def add(self, hashes: pl.Series) -> None:
+        self._sample = pl.concat([self._sample, self._below(hashes)]).unique()
+        while len(self._sample) > self._limit:
+            self._halvings += 1
+            self._sample = self._below(self._sample)
+
+    def _below(self, hashes: pl.Series) -> pl.Series:
+        return hashes.filter(hashes <= (2**64 - 1) >> self._halvings)
+
+    def estimate(self) -> int:
+        return len(self._sample) << self._halvings
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        return {"sample": self._sample.to_numpy(), "halvings": np.array([self._halvings])}
+
+
+class _ColumnCounter:
+    """Count rows of a column, by label and missing value.
+
+    `presence`, int64 [4]: rows, rows without a value, labels of 1, labels of 1 without a value.
+    """
+
+    def __init__(self, saved: Arrays) -> None:
+        self.presence = np.array(saved.get("presence", np.zeros(4)), np.int64)
+
+    def add_presence(self, missing: NDArray[np.bool_], labels: Float32Array) -> None:
+        positive = labels > 0
+        self.presence += [len(labels), missing.sum(), positive.sum(), (missing & positive).sum()]
+
+    def stated(self) -> dict[str, Any]:
+        """Return the fields of a `ColumnStatistics` but the name."""
+        rows, missing, positives, both = map(int, self.presence)
+        return {
+            "missing": missing / rows if rows else 0.0,
+            "label_rate_missing": both / missing if missing else None,
+            "label_rate_present": (positives - both) / (rows - missing) if rows > missing else None,
+        }
+
+
+class _NumberCounter(_ColumnCounter):
+    def __init__(self, saved: Arrays) -> None:
+        super().__init__(saved)
+        # The sum, the least, the largest.
+        self._moments = np.array(saved.get("moments", [0.0, np.inf, -np.inf]))
+        self._counts = _ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
+
+    def add(self, values: NDArray[np.float64], missing: NDArray[np.bool_], labels: Float32Array) -> None:
+        self.add_presence(missing, labels)
+        present = values[~missing]
+        total, least, largest = self._moments
+        self._moments[:] = (
+            total + present.sum(),
+            present.min(initial=least),
+            present.max(initial=largest),
+        )
+        # Not -0.0, which would be a value of its own.
+        self._counts.add(pl.Series(present).round_sig_figs(QUANTILE_DIGITS) + 0.0)
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        arrays = {"presence": self.presence, "moments": self._moments}
+        return arrays | _with_prefix("counts", self._counts.saved())
+
+    def statistics(self, name: str) -> NumberStatistics:
+        values = int(self.presence[0] - self.presence[1])
+        total, least, largest = self._moments.tolist()
+        return NumberStatistics(
+            name=name,
+            mean=total / values if values else None,
+            least=least if values else None,
+            largest=largest if values else None,
+            quantiles=self._quantiles(values, least, largest),
+            **self.stated(),
+        )
+
+    def _quantiles(self, values: int, least: float, largest: float) -> dict[str, float]:
+        """Return, by percent, the value at or below which the fraction lies.
+
+        Values are counted rounded, so they are clipped to the least and the largest.
+        """
+        ordered = self._counts.frame.sort("value").with_columns(pl.col("count").cum_sum())
+        return {
+            f"{at:.0%}": float(
+                ordered["value"]
+                .gather(ordered["count"].search_sorted(max(1, int(np.ceil(at * values)))))
+                .clip(least, largest)[0]
+            )
+            for at in (FRACTIONS if values else ())
+        }
+
+
+class _IdCounter(_ColumnCounter):
+    """Count hashes of a column's values.
+
+    `number` is the column number that they were hashed with.
+    """
+
+    def __init__(self, number: int, limit: int, *, bagged: bool, saved: Arrays) -> None:
+        super().__init__(saved)
+        self._limit, self._bagged = limit, bagged
+        self._missing_hash = np.uint64(hash_bytes(number, b""))
+        # All values, and the longest bag.
+        self._sizes = np.array(saved.get("sizes", np.zeros(2)), np.int64)
+        self._counts = _ValueCounts(pl.UInt64, _without_prefix(saved, "counts"))
+        self._distinct = _DistinctCounter(limit, _without_prefix(saved, "distinct"))
+
+    def add(
+        self, hashes: NDArray[np.uint64], lengths: NDArray[np.int32] | None, labels: Float32Array
+    ) -> None:
+        """Add rows; `lengths`, int32 [n], are of their bags, if any."""
+        if lengths is not None:
+            self.add_presence(lengths == 0, labels)
+            self._sizes[1] = max(self._sizes[1], int(lengths.max(initial=0)))
+        else:
+            missing = hashes == self._missing_hash
+            self.add_presence(missing, labels)
+            hashes = hashes[~missing]
+        series = pl.Series(hashes)
+        self._counts.add(series)
+        self._counts.keep(self._limit)
+        self._distinct.add(series)
+        self._sizes[0] += len(hashes)
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        arrays = {"presence": self.presence, "sizes": self._sizes}
+        return (
+            arrays
+            | _with_prefix("counts", self._counts.saved())
+            | _with_prefix("distinct", self._distinct.saved())
+        )
+
+    def statistics(self, name: str, table_rows: int) -> IdStatistics:
+        values, longest = self._sizes.tolist()
+        counts, rows = self._counts, int(self.presence[0])
+        distinct = self._distinct.estimate() if counts.short else len(counts.frame)
+        largest = counts.frame["count"].top_k(HEADS[-1]).sort(descending=True)
+        return IdStatistics(
+            name=name,
+            kind="multi_hot" if self._bagged else "categorical",
+            values=values,
+            distinct=distinct,
+            distinct_exact=not counts.short,
+            head={str(head): int(largest.head(head).sum()) / values if values else 0.0 for head in HEADS},
+            head_short=min(1.0, HEADS[-1] * counts.short / values) if values else 0.0,
+            table_rows=table_rows,
+            expected_shared=shared_rows(distinct, table_rows),
+            mean_length=(values / rows if rows else 0.0) if self._bagged else 1.0,
+            longest=longest if self._bagged else 1,
+            **self.stated(),
+        )
+
+
+def _with_prefix(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    return {f"{prefix}/{name}": values for name, values in arrays.items()}
+
+
+def _without_prefix(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays that `_with_prefix` named with this prefix."""
+    start = f"{prefix}/"
+    return {name[len(start) :]: values for name, values in arrays.items() if name.startswith(start)}
