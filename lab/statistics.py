@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 LEVEL: Final = 0.95
 
-Verdict = Literal["better", "worse", "inconclusive"]
+Conclusion = Literal["better", "worse", "inconclusive"]
 
 
 class Paired(BaseModel):
@@ -28,7 +28,7 @@ class Paired(BaseModel):
     high: float | None
     pairs: int
 
-    def verdict(self, neutral: float, *, lower_is_better: bool) -> Verdict:
+    def verdict(self, neutral: float, *, lower_is_better: bool) -> Conclusion:
         """What the interval says against `neutral`; "inconclusive" if it holds it, or if there is none."""
         if self.low is None or self.high is None or self.low <= neutral <= self.high:
             return "inconclusive"

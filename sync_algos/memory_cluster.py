@@ -10,8 +10,8 @@ import torch
 from .base import Algorithm, AlgorithmState, Peers
 from .grouping import Grouping
 from .memory import MemoryCenter, MemoryReplica
-from .memory_faults import Action, Fault, Phase
-from .memory_meeting import MemoryRound, Rendezvous
+from .memory_faults import Action, Fault, RoundPhase
+from .memory_meeting import MemoryRendezvous, MemoryRound
 from .memory_peers import MemoryPeers
 
 # Without a clock: a round in memory is over after a few turns of the loop, or never is.
@@ -43,8 +43,8 @@ class MemoryCluster:
         self.algorithms = [make() for _ in range(trainers)]
         self.center = MemoryCenter(make(), first, parts)
         self.peers: list[Peers] = [MemoryPeers(self, index) for index in range(trainers)]
-        self.on_phase: Callable[[int, Phase], None] = _nothing
-        self._meetings = Rendezvous(seed, range(trainers) if members is None else members, self._adopt)
+        self.on_phase: Callable[[int, RoundPhase], None] = _nothing
+        self._meetings = MemoryRendezvous(seed, range(trainers) if members is None else members, self._adopt)
         self._dead: set[int] = set()
         self._faults: list[Fault] = []
         for algorithm, replica in zip(self.algorithms, self.replicas, strict=True):
@@ -114,7 +114,7 @@ class MemoryCluster:
     def _lives(self, index: int) -> bool:
         return index not in self._dead
 
-    async def reach(self, index: int, phase: Phase) -> None:
+    async def reach(self, index: int, phase: RoundPhase) -> None:
         """Reach a phase: do what was planned there. Never returns to a dead trainer."""
         self.on_phase(index, phase)
         for fault in [one for one in self._faults if (one.at, one.phase) == (index, phase)]:
@@ -139,5 +139,5 @@ class MemoryCluster:
                 self.algorithms[member].load_state(AlgorithmState(newest, copies))
 
 
-def _nothing(index: int, phase: Phase) -> None:
+def _nothing(index: int, phase: RoundPhase) -> None:
     """Nobody trains meanwhile."""

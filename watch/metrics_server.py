@@ -1,4 +1,6 @@
-"""A node's metrics for Prometheus, from its last heartbeat, so that a scrape costs training nothing."""
+"""A node's metrics for Prometheus.
+
+They are those of its last heartbeat, so that a scrape costs training nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ LABELS = ("run", "role", "node")
 
 Counts = Mapping[str, Any]
 # Whether the node is well, and in one line why.
-Health = Callable[[], tuple[bool, str]]
+HealthCheck = Callable[[], tuple[bool, str]]
 
 
 class HeartbeatCollector(Collector):
@@ -67,7 +69,7 @@ class MetricsServer:
         ClusterError: it cannot listen there.
     """
 
-    def __init__(self, collector: HeartbeatCollector, health: Health, host: str, port: int) -> None:
+    def __init__(self, collector: HeartbeatCollector, health: HealthCheck, host: str, port: int) -> None:
         remedy = "choose another port with --metrics-port, or none with --metrics-port 0"
         self._socket = listen(host, port, what="the metrics", remedy=remedy)
         self.port: int = self._socket.getsockname()[1]

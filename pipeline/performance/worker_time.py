@@ -9,7 +9,7 @@ from typing import Final
 from .measured import Amount, Measured, NodeMeasured, ProfilePart, ThreadTime
 
 MOSTLY_TAKEN: Final = 0.6
-# Not worker-0-line, which only forwards messages of a worker process.
+# Not worker-0-monitor, which only forwards messages of a worker process.
 WORKER: Final = re.compile(r"worker-\d+")
 
 

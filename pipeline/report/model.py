@@ -18,7 +18,7 @@ OUTCOMES: Final = ("finished", "finished although a node died", "interrupted")
 EARLY: Final = ("stopped: ", "finished early: ")
 
 
-class Examples(ReportPart):
+class ExampleCounts(ReportPart):
     """Where the examples went, by the ledger; `reasons` counts bad and dropped ones."""
 
     read: Count
@@ -251,7 +251,7 @@ class Event(ReportPart):
     what: str
 
 
-class Node(ReportPart):
+class NodeRecord(ReportPart):
     """A process of the run; `exit` is such as ("0", "killed by signal 9"), None if it never ended;
     `refused_messages` are those that it refused for their form."""
 
@@ -326,7 +326,7 @@ class Report(ReportPart):
     seed: Count
     job_digest: str
     model_saved: str | None
-    examples: Examples
+    examples: ExampleCounts
     throughput: Throughput
     train: Train
     eval: Evaluation | None
@@ -343,7 +343,7 @@ class Report(ReportPart):
     replicas: Replicas
     ledger: Ledger
     events: list[Event] = []
-    nodes: list[Node] = []
+    nodes: list[NodeRecord] = []
     placement: Placement | None = None
     network: EmulatedNetwork | None = None
     hardware: Hardware

@@ -82,8 +82,8 @@ def test_a_node_that_dies_before_the_start_stops_the_job(state: JobState) -> Non
     [
         (["trainer-0"], None, False),
         (["trainer-0", "trainer-1"], "the last trainer died", False),
-        (["embedding-0"], "embedding-0 died and its 1,000 rows with it", True),
-        (["reader-0"], "reader-0 died; what it had not delivered is untrained", False),
+        (["embedding-0"], "embedding-0 died, and its 1,000 rows are lost", True),
+        (["reader-0"], "reader-0 died; the batches that it had not delivered are untrained", False),
     ],
 )
 def test_which_deaths_a_job_survives(

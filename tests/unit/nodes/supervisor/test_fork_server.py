@@ -177,7 +177,7 @@ def test_a_dead_server_ends_its_processes(script: Callable[[str], list[str]]) ->
 
     code, text = with_starter(ForkStarter, work)
     assert code == -signal.SIGKILL
-    assert "the fork server is gone" in text
+    assert "the fork server has ended" in text
 
 
 def test_the_light_server_has_no_torch_and_the_other_one_has(script: Callable[[str], list[str]]) -> None:
