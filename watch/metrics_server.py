@@ -19,10 +19,10 @@ from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX
 
 # A connection on which nothing was asked for so long is ended.
 IDLE_SECONDS = 10.0
-FAREWELL_SECONDS = 1.0
+SHUTDOWN_SECONDS = 1.0
 LABELS = ("run", "role", "node")
 
-Counts = Mapping[str, Any]
+CountsByName = Mapping[str, Any]
 # Whether the node is well, and in one line why.
 HealthCheck = Callable[[], tuple[bool, str]]
 
@@ -34,7 +34,7 @@ class HeartbeatCollector(Collector):
         counts: returns the newest counts; called on the server's loop.
     """
 
-    def __init__(self, run: str, role: str, node: str, counts: Callable[[], Counts]) -> None:
+    def __init__(self, run: str, role: str, node: str, counts: Callable[[], CountsByName]) -> None:
         self._role = role
         self._values = (run, role, node)
         self._counts = counts
@@ -84,7 +84,7 @@ class MetricsServer:
             access_log=None,
             handle_signals=False,
             keepalive_timeout=IDLE_SECONDS,
-            shutdown_timeout=FAREWELL_SECONDS,
+            shutdown_timeout=SHUTDOWN_SECONDS,
         )
 
     async def start(self) -> None:

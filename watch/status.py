@@ -14,7 +14,7 @@ from ..pipeline.errors import ProtocolError
 STATUS_VERSION = 1
 # What a client holds of a curve: its step, and how many points.
 Cursor = dict[str, tuple[float, int]]
-Point = Annotated[tuple[float, float], BeforeValidator(tuple)]
+StatusPoint = Annotated[tuple[float, float], BeforeValidator(tuple)]
 
 
 class StatusPart(BaseModel):
@@ -163,7 +163,7 @@ class CurvePart(StatusPart):
 
     step: float
     start: int
-    points: list[Point]
+    points: list[StatusPoint]
 
 
 class Status(StatusPart):

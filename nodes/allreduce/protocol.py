@@ -87,11 +87,11 @@ class AllReduceState:
         self._handlers: dict[type[Message], HandleMessage] = {
             PeerReady: self._rendezvous.on_ready,
             PeerWait: self._rendezvous.on_wait,
-            PeerStateAsk: self._rendezvous.on_state_ask,
+            PeerStateAsk: self._rendezvous.on_state_request,
             PeerState: self._rendezvous.on_state,
             PeerChunk: self._streaming.on_chunk,
             PeerResult: self._streaming.on_result,
-            PeerAsk: self._streaming.on_ask,
+            PeerAsk: self._streaming.on_request,
             PeerResolve: self._recovery.on_resolve,
             PeerVerdict: self._recovery.on_verdict,
             PeerEnded: self._recovery.on_ended,

@@ -100,7 +100,7 @@ class Rendezvous:
         if peer not in peer_round.ready or blockers:
             peer_round.record_progress(peer, now)
 
-    def on_state_ask(self, peer: int, message: PeerStateAsk, now: float) -> None:  # noqa: ARG002
+    def on_state_request(self, peer: int, message: PeerStateAsk, now: float) -> None:  # noqa: ARG002
         """Send the algorithm's state to a peer that lags behind.
 
         The first round cannot complete, and so change the state, while the peer still requests it.

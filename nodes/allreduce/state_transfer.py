@@ -10,8 +10,7 @@ import torch
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.peer_messages import PeerState, PeerStateAsk
 from ...sync_algos.base import Algorithm, AlgorithmState
-
-Key = tuple[object, ...]
+from .context import Key
 
 
 class StateSender:

@@ -116,7 +116,7 @@ class ChunkStreaming:
         if work.take_result(position, EncodedChunk(message.base, message.elements, message.payload)):
             self._record_progress(peer_round, peer, now)
 
-    def on_ask(self, peer: int, message: PeerAsk, now: float) -> None:  # noqa: ARG002
+    def on_request(self, peer: int, message: PeerAsk, now: float) -> None:  # noqa: ARG002
         """Answer a peer that requests missing chunks or results of a round."""
         context, round_id = self._context, round_of(message)
         if len(message.chunks) + len(message.results) > 2 * MOST_REQUESTED_POSITIONS:

@@ -87,7 +87,7 @@ class Evaluator:
         """
         readers = self._state.members.alive("reader")
         tokens = tuple(trainer.info.token for trainer in trainers)
-        asks = [
+        calls = [
             self._server.call(
                 reader,
                 Evaluate(self._pass, tokens, tuple(spans)),
@@ -96,7 +96,7 @@ class Evaluator:
             for reader, spans in ((r, self._spans[at :: len(readers)]) for at, r in enumerate(readers))
         ]
         died = self._server.wait_for(lambda: not all(t.alive for t in trainers))
-        answers = await race(asyncio.gather(*asks), died)
+        answers = await race(asyncio.gather(*calls), died)
         return answers is not None and all(answer is not None for answer in answers)
 
 

@@ -60,7 +60,7 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
         quality=Quality(ne=state.training_metrics.ne_progressive, ne_recent=state.training_metrics.ne_recent),
         sync=_sync(state, trainers, now),
         embedding=_embedding(state, now),
-        ledger=_books(state),
+        ledger=_ledger_figures(state),
         nodes=[_myself(state, now), *(_node(state, member, now) for member in state.members.everyone())],
         edges=_edges(state, now),
         validation_metric=state.job.validation.metric,
@@ -127,7 +127,7 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
     )
 
 
-def _books(state: JobState) -> LedgerFigures:
+def _ledger_figures(state: JobState) -> LedgerFigures:
     totals = state.ledger.totals
     read = _sum(state.members.everyone("reader"), "read_examples")
     return LedgerFigures(

@@ -137,9 +137,9 @@ def _memory_bytes() -> dict[str, int]:
     if sys.platform == "linux":
         # `ru_maxrss` survives exec: a small process that a large one started would show the large one's.
         with open("/proc/self/status", encoding="ascii") as file:
-            told = dict(line.split(":", 1) for line in file)
+            fields = dict(line.split(":", 1) for line in file)
         names = (("peak_memory_bytes", "VmHWM"), ("memory_bytes", "VmRSS"))
-        return {name: int(told[key].split()[0]) * 1024 for name, key in names}
+        return {name: int(fields[key].split()[0]) * 1024 for name, key in names}
     unit = 1 if sys.platform == "darwin" else 1024
     return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
 
@@ -170,7 +170,7 @@ class Node:
         self._tasks = TaskSet(self._fail)
 
     async def run(self) -> ExitCode:
-        """Join, work until told to finish, and return the exit code.
+        """Join, work until fields to finish, and return the exit code.
 
         `exit_text` says why if it isn't 0.
         """
@@ -373,9 +373,9 @@ class Node:
         if not self._joined:
             self._end(ExitCode.INTERRUPTED, "interrupted before the job started")
         else:
-            self._tasks.start(self._ask_interrupt())
+            self._tasks.start(self._request_interrupt())
 
-    async def _ask_interrupt(self) -> None:
+    async def _request_interrupt(self) -> None:
         with contextlib.suppress(ConnectionLost, RemoteError):
             await self._channel.call(Interrupt(), timeout_seconds=5.0)
 

@@ -110,10 +110,10 @@ class CenterConnection:
         resent_at: float | None = None
         try:
             while not await self._ended(pending, sender, resent=resent_at is not None):
-                quiet_seconds = loop.time() - pending.progressed_at
+                silent_seconds = loop.time() - pending.progressed_at
                 if resent_at is not None and pending.progressed_at > resent_at:
                     resent_at = None
-                elif quiet_seconds >= self.timeout_seconds:
+                elif silent_seconds >= self.timeout_seconds:
                     raise PeerLost(f"{self.member.name} did not answer within {self.timeout_seconds:g} s")
                 elif resent_at is None and self._policy.due(pending.progressed_at, loop.time()):
                     resent_at = loop.time()

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from ...errors import DataError
 from .columns import ID_COLUMNS
@@ -23,7 +23,6 @@ GENERATOR_VERSION: Final = 1
 
 DataFormat = Literal["criteo_tsv", "parquet"]
 LogCompression = Literal["none", "gz", "zst"]
-Count = Annotated[int, Field(ge=0)]
 
 
 class _FrozenModel(BaseModel):
@@ -34,8 +33,8 @@ class LogFile(_FrozenModel):
     """One data file: its name in the manifest's folder, its examples and its size."""
 
     name: str
-    examples: Count
-    bytes: Count
+    examples: NonNegativeInt
+    bytes: NonNegativeInt
 
 
 class PartManifest(_FrozenModel):
@@ -54,12 +53,12 @@ class PartManifest(_FrozenModel):
     """
 
     files: tuple[LogFile, ...]
-    examples: Count
-    positives: Count
+    examples: NonNegativeInt
+    positives: NonNegativeInt
     teacher_logloss: float | None
     teacher_ne: float | None
-    distinct_ids: Count
-    bytes: Count
+    distinct_ids: NonNegativeInt
+    bytes: NonNegativeInt
 
 
 class LogManifest(_FrozenModel):
@@ -72,7 +71,7 @@ class LogManifest(_FrozenModel):
 
     generator: Literal["shadowsync"] = "shadowsync"
     version: Annotated[int, Field(ge=1)]
-    seed: Count
+    seed: NonNegativeInt
     data_format: DataFormat
     compression: LogCompression
     train: PartManifest

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from ...errors import DataError
 from ..hashing import HASH_SEED, HASH_VERSION
@@ -31,7 +31,6 @@ PATH_KEYS: Final[dict[DataRole, str]] = {
 }
 """The key of [data] that names the files of each role."""
 
-Count = Annotated[int, Field(ge=0)]
 _NAME = re.compile(r"[a-z]+-\d{5,}\.parquet")
 _AGAIN = "prepare it again, with --force"
 
@@ -56,7 +55,7 @@ class SourceFile(_FrozenModel):
 
     path: str
     role: DataRole
-    bytes: Count | None
+    bytes: NonNegativeInt | None
     modified_ns: int | None = None
 
 
@@ -119,12 +118,12 @@ class PreparedPart(_FrozenModel):
     role: DataRole
     source: str
     kind: SpanKind
-    start: Count
-    stop: Count
-    first_row: Count
-    rows: Count
-    row_groups: Count
-    bytes: Count
+    start: NonNegativeInt
+    stop: NonNegativeInt
+    first_row: NonNegativeInt
+    rows: NonNegativeInt
+    row_groups: NonNegativeInt
+    bytes: NonNegativeInt
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -132,9 +131,9 @@ class RoleSummary(_FrozenModel):
     """The rows of a role, its bad rows, and samples of those in words."""
 
     role: DataRole
-    rows: Count
-    positives: Count
-    bad_rows: Count
+    rows: NonNegativeInt
+    positives: NonNegativeInt
+    bad_rows: NonNegativeInt
     bad_samples: tuple[str, ...] = ()
 
 
