@@ -10,7 +10,7 @@ import torch
 from .base import Algorithm, AlgorithmState, Peers
 from .grouping import Grouping
 from .memory import MemoryCenter, MemoryReplica
-from .memory_faults import Action, Fault, FaultPoint
+from .memory_faults import Action, Fault, Phase
 from .memory_meeting import MemoryRendezvous, MemoryRound
 from .memory_peers import MemoryPeers
 
@@ -43,7 +43,7 @@ class MemoryCluster:
         self.algorithms = [make() for _ in range(trainers)]
         self.center = MemoryCenter(make(), first, parts)
         self.peers: list[Peers] = [MemoryPeers(self, index) for index in range(trainers)]
-        self.on_phase: Callable[[int, FaultPoint], None] = _nothing
+        self.on_phase: Callable[[int, Phase], None] = _nothing
         self._meetings = MemoryRendezvous(seed, range(trainers) if members is None else members, self._adopt)
         self._dead: set[int] = set()
         self._faults: list[Fault] = []
@@ -114,7 +114,7 @@ class MemoryCluster:
     def _lives(self, index: int) -> bool:
         return index not in self._dead
 
-    async def reach(self, index: int, phase: FaultPoint) -> None:
+    async def reach(self, index: int, phase: Phase) -> None:
         """Reach a phase: do what was planned there. Never returns to a dead trainer."""
         self.on_phase(index, phase)
         for fault in [one for one in self._faults if (one.at, one.phase) == (index, phase)]:
@@ -139,5 +139,5 @@ class MemoryCluster:
                 self.algorithms[member].load_state(AlgorithmState(newest, copies))
 
 
-def _nothing(index: int, phase: FaultPoint) -> None:
+def _nothing(index: int, phase: Phase) -> None:
     """Nobody trains meanwhile."""

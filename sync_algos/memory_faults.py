@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class FaultPoint(Enum):
+class Phase(Enum):
     """Phase of a trainer's round; a center exchange has the last two for each slice."""
 
     MEETING = "as it comes to meet"
@@ -30,7 +30,7 @@ class Fault:
     who: int
     action: Action
     at: int
-    phase: FaultPoint
+    phase: Phase
 
     def __str__(self) -> str:
         where = f"trainer {self.at} is there" if self.at != self.who else "it is there"

@@ -10,7 +10,7 @@ import torch
 from .base import Slice
 from .grouping import Grouping, everyone
 from .memory import MemoryCenter
-from .memory_faults import FaultPoint
+from .memory_faults import Phase
 from .memory_meeting import MemoryRound
 
 
@@ -22,7 +22,7 @@ class Hub(Protocol):
         """The center itself."""
         ...
 
-    async def reach(self, index: int, phase: FaultPoint) -> None:
+    async def reach(self, index: int, phase: Phase) -> None:
         """Reach a phase. Never returns to a dead trainer."""
         ...
 
@@ -50,9 +50,9 @@ class MemoryPeers:
 
     async def meet(self, grouping: Grouping = everyone) -> MemoryGroup:
         """Await the group of the round. Raises PeerLost."""
-        await self._hub.reach(self._index, FaultPoint.MEETING)
+        await self._hub.reach(self._index, Phase.MEETING)
         found = await self._hub.meet(self._index, grouping)
-        await self._hub.reach(self._index, FaultPoint.MET)
+        await self._hub.reach(self._index, Phase.MET)
         return MemoryGroup(self._hub, found, self._index)
 
 
@@ -86,10 +86,10 @@ class MemoryGroup:
 
     async def _give(self, kind: str, values: torch.Tensor, weight: float) -> torch.Tensor:
         self._shared.give(self._index, kind, values, weight)
-        await self._hub.reach(self._index, FaultPoint.GIVING)
+        await self._hub.reach(self._index, Phase.GIVING)
         self._shared.decide()
         result = await self._shared.result(self._index)
-        await self._hub.reach(self._index, FaultPoint.TAKING)
+        await self._hub.reach(self._index, Phase.TAKING)
         return result
 
 
@@ -107,8 +107,8 @@ class MemberCenter:
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Exchange one slice; other trainers run meanwhile, as over a network."""
-        await self._hub.reach(self._index, FaultPoint.GIVING)
+        await self._hub.reach(self._index, Phase.GIVING)
         await asyncio.sleep(0)
         answer = await self._hub.center.exchange(part, values)
-        await self._hub.reach(self._index, FaultPoint.TAKING)
+        await self._hub.reach(self._index, Phase.TAKING)
         return answer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..sync_algos.base import AlgorithmState, Slice
-from ..sync_algos.memory_faults import Action, Fault, FaultPoint
+from ..sync_algos.memory_faults import Action, Fault, Phase
 from .trial import Subject, Trial, same_state
 
 TRAINERS = 3
@@ -40,7 +40,7 @@ def check_join(subject: Subject) -> None:
     _check_next(trial, "the first round of a trainer that joined")
     quiet = _after(subject, (0, 1))
     for at in (0, 1):
-        for phase in FaultPoint:
+        for phase in Phase:
             trial = Trial(subject, "joining", TRAINERS, members=(0, 1))
             trial.rounds(WARM_ROUNDS)
             fault = Fault(2, Action.JOIN, at, phase)
@@ -55,7 +55,7 @@ def _check_going(subject: Subject, check: str, action: Action) -> None:
     everyone = _after(subject, tuple(range(TRAINERS)))
     for who in range(TRAINERS):
         without = _after(subject, tuple(range(TRAINERS)), gone=who, action=action)
-        for phase in FaultPoint:
+        for phase in Phase:
             trial = Trial(subject, check, TRAINERS)
             trial.rounds(WARM_ROUNDS)
             fault = Fault(who, action, who, phase)

@@ -10,7 +10,7 @@ import torch
 
 from ..sync_algos.base import Algorithm, AlgorithmState, ModelOrigin
 from ..sync_algos.memory_cluster import MemoryCluster, RoundStuck
-from ..sync_algos.memory_faults import Fault, FaultPoint
+from ..sync_algos.memory_faults import Fault, Phase
 from ..sync_algos.options import make_options
 from .error import ConformanceError
 from .watch import Watch, WatchedPeers
@@ -129,8 +129,8 @@ class Trial:
                     found = f"{tensor.dtype} {list(tensor.shape)}"
                     self.fail(step, f"state {name!r} as float32 [{NUMEL}], flat like the replica", found)
 
-    def _meanwhile(self, index: int, phase: FaultPoint) -> None:
-        if self.trains and phase in (FaultPoint.MET, FaultPoint.GIVING):
+    def _meanwhile(self, index: int, phase: Phase) -> None:
+        if self.trains and phase in (Phase.MET, Phase.GIVING):
             self._step(index)
 
     def _step(self, index: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from diloco import DiLoCo, DiLoCoOptions  # type: ignore[import-not-found]
 from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Action, Fault, FaultPoint
+from shadowsync.sync_algos.memory_faults import Action, Fault, Phase
 from shadowsync.testing import check_algorithm
 
 TRAINERS, SIZE = 3, 5
@@ -43,8 +43,8 @@ def test_training_goes_on_meanwhile() -> None:
     """A step taken in the middle of a round is still there after it."""
     cluster = MemoryCluster(lambda: DiLoCo(DiLoCoOptions()), torch.zeros(SIZE), TRAINERS)
 
-    def train(index: int, phase: FaultPoint) -> None:
-        if phase is FaultPoint.GIVING:
+    def train(index: int, phase: Phase) -> None:
+        if phase is Phase.GIVING:
             cluster.replicas[index].values.add_(float(index))
 
     cluster.on_phase = train
@@ -55,6 +55,6 @@ def test_training_goes_on_meanwhile() -> None:
 def test_a_trainer_dies_while_the_mean_is_taken() -> None:
     cluster = MemoryCluster(lambda: DiLoCo(DiLoCoOptions()), torch.zeros(SIZE), TRAINERS)
     cluster.replicas[0].values.fill_(3.0)
-    assert cluster.round([Fault(2, Action.DIE, 2, FaultPoint.GIVING)]) == {0: False, 1: False}
+    assert cluster.round([Fault(2, Action.DIE, 2, Phase.GIVING)]) == {0: False, 1: False}
     assert cluster.replicas[0].values[0].item() == 3.0
     assert cluster.round() == {0: True, 1: True}

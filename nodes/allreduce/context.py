@@ -13,12 +13,12 @@ from ...pipeline.wire.retransmission import PEER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
 from .coding import EncodedChunk, PeerCoding
 from .round import Ended, Late, PeerRound, ReorderBuffer, RoundEvent, RoundId
+from .state_transfer import Key
 
 REMEMBERED_ROUNDS = 64
 MOST_SAVED_RESULTS = 2
 BEFORE_ALL = RoundId(-1, -1)
 
-Key = tuple[object, ...]
 Make = Callable[[], Message | None]
 
 

@@ -10,7 +10,8 @@ import torch
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.peer_messages import PeerState, PeerStateAsk
 from ...sync_algos.base import Algorithm, AlgorithmState
-from .context import Key
+
+Key = tuple[object, ...]
 
 
 class StateSender:

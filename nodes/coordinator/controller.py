@@ -28,7 +28,7 @@ from .outcome import (
 from .profiler import Profiler
 from .server import CoordinatorServer
 from .shutdown import JobFinalizer
-from .state import Phase
+from .state import JobPhase
 from .validation import score_checkpoint
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class JobController:
         await self._server.call_all(members.alive("trainer"), begin, REQUEST_SECONDS)
         others = [member for member in members.alive() if member.info.role != "trainer"]
         await self._server.call_all(others, Begin(), REQUEST_SECONDS)
-        self._state.enter(Phase.TRAINING)
+        self._state.enter(JobPhase.TRAINING)
         log.info("training starts")
         sampling = asyncio.ensure_future(DivergenceSampler(self._server).run(self._model.dense_elements))
         manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
@@ -201,13 +201,13 @@ class JobController:
             elif stop is not None and stop.diverged and manager is not None and manager.written:
                 self._outcome.notes.append("the checkpoint that was written during training is kept")
             else:
-                self._state.enter(Phase.CHECKPOINT)
+                self._state.enter(JobPhase.CHECKPOINT)
                 await finalizer.checkpoint()
             if stop is None and manager is not None:
-                self._state.enter(Phase.VALIDATING)
+                self._state.enter(JobPhase.VALIDATING)
                 await manager.finish()
             if stop is None and self._eval_spans and self._state.stop is None:
-                self._state.enter(Phase.EVALUATING)
+                self._state.enter(JobPhase.EVALUATING)
                 await Evaluator(self._server, self._outcome, self._model, self._eval_spans).run()
                 await self._score_best()
         except ShadowSyncError as error:
@@ -234,7 +234,7 @@ class JobController:
         manager = self._checkpoints
         if manager is None or manager.validation.best is None or manager.best_is_last:
             return
-        self._state.enter(Phase.EVALUATING_BEST)
+        self._state.enter(JobPhase.EVALUATING_BEST)
         try:
             score = await self._server.unless_stopped(score_checkpoint(manager.best_folder, self._eval_spans))
         except ShadowSyncError as error:
@@ -253,7 +253,7 @@ class JobController:
         Every delivery is then trained, returned, or in flight.
         """
         members, outcome, store = self._state.members, self._outcome, self._server.store
-        self._state.enter(Phase.STOPPING if hurry else Phase.CLOSING)
+        self._state.enter(JobPhase.STOPPING if hurry else JobPhase.CLOSING)
         short = HURRY_SECONDS if hurry else DRAIN_SECONDS
         readers = await self._server.call_all(members.alive("reader"), Drain({}), short)
         outcome.readers = {name: reply.counts for name, reply in readers.items()}

@@ -33,7 +33,7 @@ from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from .membership import Member
 from .outcome import Stop
 from .server import CoordinatorServer
-from .state import Phase
+from .state import JobPhase
 from .status import answer_status
 
 log = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class RequestHandler:
         return Done()
 
     async def _rejoin_group(self, member: Member, request: RejoinGroup) -> Done:  # noqa: ARG002
-        training = self._state.phase is Phase.TRAINING
+        training = self._state.phase is JobPhase.TRAINING
         view = self._state.group.admit(member.info.index) if training else None
         if view is not None:
             self._server.event(member.info.name, "rejoined the synchronization")

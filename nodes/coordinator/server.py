@@ -32,7 +32,7 @@ from .audit import lost_batches
 from .ledger_writer import LedgerWriter
 from .membership import Member
 from .outcome import Stop
-from .state import JobState, Phase
+from .state import JobPhase, JobState
 
 # Nodes and the supervisor send more often; of those who only watch, most never announce that they leave.
 FORGET_SECONDS = 60.0
@@ -356,7 +356,7 @@ class CoordinatorServer:
 
     def _require_no_lost_batches(self) -> None:
         state = self.state
-        if state.phase is not Phase.TRAINING:
+        if state.phase is not JobPhase.TRAINING:
             return
         if lost := lost_batches(state.ledger, state.members.alive("reader")):
             text = f"batches delivered, but neither trained nor in flight: {lost}; report.md has the ledger"

@@ -29,7 +29,7 @@ MAX_POINTS: Final = 512
 STRANGERS: Final = "others"
 
 
-class Phase(enum.Enum):
+class JobPhase(enum.Enum):
     """The phase of a job; the values are shown to people."""
 
     GATHERING = "waiting for nodes"
@@ -45,17 +45,17 @@ class Phase(enum.Enum):
 
 
 # A job may be over after each of them; it may be stopped from its start to the end of training.
-NEXT_PHASES: Final[Mapping[Phase, frozenset[Phase]]] = {
-    Phase.GATHERING: frozenset({Phase.STARTING, Phase.DONE}),
-    Phase.STARTING: frozenset({Phase.TRAINING, Phase.STOPPING, Phase.DONE}),
-    Phase.TRAINING: frozenset({Phase.CLOSING, Phase.STOPPING, Phase.DONE}),
-    Phase.CLOSING: frozenset({Phase.CHECKPOINT, Phase.DONE}),
-    Phase.STOPPING: frozenset({Phase.CHECKPOINT, Phase.DONE}),
-    Phase.CHECKPOINT: frozenset({Phase.VALIDATING, Phase.DONE}),
-    Phase.VALIDATING: frozenset({Phase.EVALUATING, Phase.DONE}),
-    Phase.EVALUATING: frozenset({Phase.EVALUATING_BEST, Phase.DONE}),
-    Phase.EVALUATING_BEST: frozenset({Phase.DONE}),
-    Phase.DONE: frozenset(),
+NEXT_PHASES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
+    JobPhase.GATHERING: frozenset({JobPhase.STARTING, JobPhase.DONE}),
+    JobPhase.STARTING: frozenset({JobPhase.TRAINING, JobPhase.STOPPING, JobPhase.DONE}),
+    JobPhase.TRAINING: frozenset({JobPhase.CLOSING, JobPhase.STOPPING, JobPhase.DONE}),
+    JobPhase.CLOSING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
+    JobPhase.STOPPING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
+    JobPhase.CHECKPOINT: frozenset({JobPhase.VALIDATING, JobPhase.DONE}),
+    JobPhase.VALIDATING: frozenset({JobPhase.EVALUATING, JobPhase.DONE}),
+    JobPhase.EVALUATING: frozenset({JobPhase.EVALUATING_BEST, JobPhase.DONE}),
+    JobPhase.EVALUATING_BEST: frozenset({JobPhase.DONE}),
+    JobPhase.DONE: frozenset(),
 }
 
 
@@ -162,7 +162,7 @@ class JobState:
         self.places: dict[str, tuple[str, int]] = {}
         self.page = ""
         self.outcome = "ended"
-        self.phase = Phase.GATHERING
+        self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
         self.lost_dense_updates = 0
         # Messages of each node that were refused for their form; of others under their role.
@@ -178,9 +178,9 @@ class JobState:
     @property
     def over(self) -> bool:
         """Whether nodes were told to end; one that ends is then not dead."""
-        return self.phase is Phase.DONE
+        return self.phase is JobPhase.DONE
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: JobPhase) -> None:
         """Enter the next phase; raises PhaseError for one that cannot follow."""
         if phase not in NEXT_PHASES[self.phase]:
             raise PhaseError(f"{phase.name} cannot follow {self.phase.name}")
@@ -188,7 +188,7 @@ class JobState:
 
     def finish(self, outcome: str) -> None:
         """End the job; `outcome` is reported to those who watch."""
-        self.enter(Phase.DONE)
+        self.enter(JobPhase.DONE)
         self.outcome = outcome
 
     def request_stop(self, stop: Stop) -> bool:
@@ -219,7 +219,7 @@ class JobState:
 
     def start_members(self) -> None:
         """Begin STARTING: no node joins from here on, and the job has a report."""
-        self.enter(Phase.STARTING)
+        self.enter(JobPhase.STARTING)
         self.members.start()
 
     def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:

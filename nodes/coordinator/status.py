@@ -26,7 +26,7 @@ from ...watch.status import (
 )
 from ..runtime.node import process_metrics
 from .membership import Member
-from .state import JobState, Phase
+from .state import JobPhase, JobState
 
 SELF = "coordinator-0"
 
@@ -94,7 +94,9 @@ def _progress(state: JobState) -> Progress:
         total=expected.examples if expected else None,
         exact=expected.exact if expected else False,
         epochs=state.job.data.epochs,
-        seconds_left=left / speed if left is not None and speed and state.phase is Phase.TRAINING else None,
+        seconds_left=left / speed
+        if left is not None and speed and state.phase is JobPhase.TRAINING
+        else None,
     )
 
 

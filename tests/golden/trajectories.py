@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from shadowsync.sync_algos.base import ModelOrigin
 from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import FaultPoint
+from shadowsync.sync_algos.memory_faults import Phase
 from shadowsync.sync_algos.registry import ALGORITHMS, make_algorithm
 
 FOLDER = Path(__file__).parent
@@ -70,9 +70,9 @@ def _run(name: str, options: dict[str, Any], mode: str) -> list[dict[str, Any]]:
     return rounds
 
 
-def _descend(cluster: MemoryCluster, index: int, steps: int, phase: FaultPoint = FaultPoint.GIVING) -> None:
+def _descend(cluster: MemoryCluster, index: int, steps: int, phase: Phase = Phase.GIVING) -> None:
     replica = cluster.replicas[index]
-    for _ in range(steps if phase is FaultPoint.GIVING else 0):
+    for _ in range(steps if phase is Phase.GIVING else 0):
         replica.values.sub_(RATE * CURVATURE * (replica.values - TARGETS[index]))
         replica.trained_examples += 1
 

@@ -16,7 +16,7 @@ from shadowsync.sync_algos.gossip import Gossip
 from shadowsync.sync_algos.grouping import fixed, shuffled
 from shadowsync.sync_algos.ma import MA, MAOptions
 from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import FaultPoint
+from shadowsync.sync_algos.memory_faults import Phase
 from shadowsync.sync_algos.pull import PullOptions
 
 Array = NDArray[np.float64]
@@ -62,10 +62,10 @@ class Run:
         else:
             self.exact[index] = w + rate * (target - self.snapshots[index])
 
-    def _meanwhile(self, index: int, phase: FaultPoint) -> None:
-        if phase in (FaultPoint.MET, FaultPoint.GIVING) and self.stepping:
+    def _meanwhile(self, index: int, phase: Phase) -> None:
+        if phase in (Phase.MET, Phase.GIVING) and self.stepping:
             self._step(index)
-        if phase is FaultPoint.MET:
+        if phase is Phase.MET:
             # What was trained while it waited for the others is in the snapshot.
             self.snapshots[index] = self.exact[index].copy()
 
@@ -246,8 +246,8 @@ def test_the_two_forms_differ_by_the_progress_made_meanwhile(rate: float) -> Non
         options = MAOptions(elastic_rate=rate, form=form)
         cluster = MemoryCluster(partial(MA, options), torch.ones(4), 2)
 
-        def train(index: int, phase: FaultPoint, cluster: MemoryCluster = cluster) -> None:
-            if phase is FaultPoint.GIVING:
+        def train(index: int, phase: Phase, cluster: MemoryCluster = cluster) -> None:
+            if phase is Phase.GIVING:
                 cluster.replicas[index].values.add_(step)
 
         cluster.on_phase = train

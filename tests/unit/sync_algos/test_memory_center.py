@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Action, Fault, FaultPoint
+from shadowsync.sync_algos.memory_faults import Action, Fault, Phase
 from shadowsync.sync_algos.memory_meeting import weighted_mean
 
 WHO = [0, 1, 2]
@@ -32,8 +32,8 @@ def test_the_mean_is_exact_to_float32_rounding(parts: list[tuple[float, int]]) -
 
 
 @pytest.mark.parametrize("who", WHO)
-@pytest.mark.parametrize("phase", [FaultPoint.GIVING, FaultPoint.TAKING])
-def test_one_dies_in_an_exchange_with_the_center(who: int, phase: FaultPoint) -> None:
+@pytest.mark.parametrize("phase", [Phase.GIVING, Phase.TAKING])
+def test_one_dies_in_an_exchange_with_the_center(who: int, phase: Phase) -> None:
     """Before the center has its slice nothing is applied, afterwards only the center has moved."""
     options = ElasticOptions(elastic_rate=1.0)
     cluster = MemoryCluster(lambda: EASGD(options), torch.zeros(2), 3)
@@ -41,7 +41,7 @@ def test_one_dies_in_an_exchange_with_the_center(who: int, phase: FaultPoint) ->
         replica.values.fill_(2.0**index)
     results = cluster.round([Fault(who, Action.DIE, who, phase)], who=[who])
     assert results == {}
-    assert cluster.center.values.tolist() == [2.0**who if phase is FaultPoint.TAKING else 0.0] * 2
+    assert cluster.center.values.tolist() == [2.0**who if phase is Phase.TAKING else 0.0] * 2
     assert cluster.replicas[who].values.tolist() == [2.0**who] * 2
 
 

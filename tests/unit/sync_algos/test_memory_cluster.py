@@ -10,7 +10,7 @@ import torch
 from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Group, PeerLost, Peers, Replica, Slice
 from shadowsync.sync_algos.grouping import Grouping, everyone, fixed, shuffled
 from shadowsync.sync_algos.memory_cluster import MemoryCluster, RoundStuck
-from shadowsync.sync_algos.memory_faults import Action, Fault, FaultPoint
+from shadowsync.sync_algos.memory_faults import Action, Fault, Phase
 
 WHO = [0, 1, 2]
 
@@ -125,15 +125,15 @@ def test_rounds_are_numbered_and_groups_drawn_by_seed() -> None:
 
 @pytest.mark.parametrize(
     ("who", "phase"),
-    [(who, phase) for who in WHO for phase in FaultPoint if (who, phase) != (0, FaultPoint.MEETING)],
+    [(who, phase) for who in WHO for phase in Phase if (who, phase) != (0, Phase.MEETING)],
 )
 @pytest.mark.parametrize("action", [Action.DIE, Action.LEAVE])
-def test_one_goes(action: Action, who: int, phase: FaultPoint) -> None:
+def test_one_goes(action: Action, who: int, phase: Phase) -> None:
     """Before the result is decided nobody is given one, afterwards everybody; the next round has two."""
     cluster = _cluster()
     others = [index for index in WHO if index != who]
     results = cluster.round([Fault(who, action, who, phase)])
-    decided = phase is FaultPoint.TAKING
+    decided = phase is Phase.TAKING
     assert {index: results[index] for index in others} == dict.fromkeys(others, decided)
     assert results.get(who) == (None if action is Action.DIE else decided)
     given = [7 / 3 if decided else 2.0**index for index in WHO]
@@ -147,17 +147,15 @@ def test_one_goes(action: Action, who: int, phase: FaultPoint) -> None:
 def test_the_first_that_goes_is_not_met() -> None:
     """The others come after it has gone, and meet without it in the same round."""
     cluster = _cluster()
-    assert cluster.round([Fault(0, Action.DIE, 0, FaultPoint.MEETING)]) == {1: True, 2: True}
+    assert cluster.round([Fault(0, Action.DIE, 0, Phase.MEETING)]) == {1: True, 2: True}
     assert _values(cluster) == [1.0, 3.0, 3.0]
 
 
-@pytest.mark.parametrize("phase", [FaultPoint.MET, FaultPoint.GIVING, FaultPoint.TAKING])
-def test_one_joins(phase: FaultPoint) -> None:
+@pytest.mark.parametrize("phase", [Phase.MET, Phase.GIVING, Phase.TAKING])
+def test_one_joins(phase: Phase) -> None:
     cluster = _cluster(3, members=(0, 1))
     cluster.round()
-    assert cluster.round([Fault(2, Action.JOIN, 0, phase)]) == dict.fromkeys(
-        (0, 1), phase is FaultPoint.TAKING
-    )
+    assert cluster.round([Fault(2, Action.JOIN, 0, phase)]) == dict.fromkeys((0, 1), phase is Phase.TAKING)
     assert cluster.members == (0, 1, 2)
     assert cluster.round() == dict.fromkeys(WHO, True)
 

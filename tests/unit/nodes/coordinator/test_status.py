@@ -16,7 +16,7 @@ from shadowsync.nodes.coordinator.monitoring import _names as page_names
 from shadowsync.nodes.coordinator.placement import TablePlacement
 from shadowsync.nodes.coordinator.progress import InputSize
 from shadowsync.nodes.coordinator.server import CoordinatorServer
-from shadowsync.nodes.coordinator.state import InputFacts, JobState, Phase
+from shadowsync.nodes.coordinator.state import InputFacts, JobPhase, JobState
 from shadowsync.nodes.coordinator.status import answer_status, build_status
 from shadowsync.nodes.runtime.settings import NodeSettings, metrics_address, metrics_ports
 from shadowsync.nodes.supervisor.starter import SpawnStarter
@@ -115,7 +115,7 @@ def test_what_the_run_before_left_out_is_not_still_to_come(
 ) -> None:
     def work(c: JobState) -> None:
         c.start_members()
-        c.enter(Phase.TRAINING)
+        c.enter(JobPhase.TRAINING)
         monkeypatch.setattr(c.training_metrics, "examples_per_second", lambda: 2000.0)
         status = build_status(c, None, 0)
         assert status.progress.seconds_left == pytest.approx((1000 - 100 - left_out) / 2000.0)
