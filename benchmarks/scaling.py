@@ -33,7 +33,7 @@ from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.shadow.fixed_rate import CenterRounds
 from shadowsync.nodes.shadow.links import LinkConfig, ZmqPeers
 from shadowsync.nodes.shadow.rounds import RoundCounter
-from shadowsync.nodes.shadow.thread import Shadow
+from shadowsync.nodes.shadow.thread import ShadowThread
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -82,7 +82,7 @@ class EmulatedTrainer:
         algorithm = make_algorithm("easgd", {})
         self._settings = LinkConfig(context, algorithm, syncs, [], index, f"trainer-{index}")
         self._own = CenterRounds(0, self._shared, self._settings, self.rounds) if mode == "fixed" else None
-        self.shadow = Shadow(self._shared, algorithm, self._open, self.rounds, None, _fail)
+        self.shadow = ShadowThread(self._shared, algorithm, self._open, self.rounds, None, _fail)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 

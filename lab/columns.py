@@ -22,7 +22,7 @@ class Column:
     text: Callable[[Row], str]
 
 
-def difference(value: Paired | None) -> str:
+def signed_difference(value: Paired | None) -> str:
     """Format a signed difference with its interval."""
     if value is None:
         return MISSING
@@ -64,10 +64,10 @@ COLUMNS: Final = (
     Column("algorithm", lambda row: row.label),
     Column("runs", standing),
     Column("NE", lambda row: number(row.ne)),
-    Column(f"NE minus {REFERENCE}", lambda row: difference(row.ne_difference)),
+    Column(f"NE minus {REFERENCE}", lambda row: signed_difference(row.ne_difference)),
     Column("by NE", lambda row: row.ne_verdict or MISSING),
     Column("AUC", lambda row: number(row.auc)),
-    Column(f"AUC minus {REFERENCE}", lambda row: difference(row.auc_difference)),
+    Column(f"AUC minus {REFERENCE}", lambda row: signed_difference(row.auc_difference)),
     Column("by AUC", lambda row: row.auc_verdict or MISSING),
     Column("examples/s", lambda row: amount(row.examples_per_second)),
     Column("over none", lambda row: ratio(row.speed_ratio)),

@@ -15,13 +15,13 @@ JSON_NAME: Final = "compare.json"
 FORMAT_VERSION: Final = 1
 
 
-class Part(BaseModel):
+class ComparisonPart(BaseModel):
     """Base of all parts: no unknown keys, no NaN."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Figures(Part):
+class Figures(ComparisonPart):
     """Figures of one run's report; None for what was not measured."""
 
     model: str | None
@@ -72,7 +72,7 @@ class Figures(Part):
         )
 
 
-class Run(Part):
+class Run(ComparisonPart):
     """One run of the comparison; runs are listed in starting order.
 
     A run that trained to its end (exit codes 0, 5 and 7) has `figures`; `message` is its last line of output.
@@ -89,7 +89,7 @@ class Run(Part):
     figures: Figures | None = None
 
 
-class CellRecord(Part):
+class CellRecord(ComparisonPart):
     """A cell as requested, and as it is in the job."""
 
     label: str
@@ -100,7 +100,7 @@ class CellRecord(Part):
     trainers: int
 
 
-class Comparison(Part):
+class Comparison(ComparisonPart):
     """The whole comparison.
 
     `network` describes the emulated network, `means` how it was emulated.

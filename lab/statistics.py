@@ -13,7 +13,7 @@ from ..pipeline.types import FrozenModel
 
 LEVEL: Final = 0.95
 
-Verdict = Literal["better", "worse", "inconclusive"]
+Conclusion = Literal["better", "worse", "inconclusive"]
 
 
 class Paired(FrozenModel):
@@ -27,7 +27,7 @@ class Paired(FrozenModel):
     high: float | None
     pairs: int
 
-    def verdict(self, neutral: float, *, lower_is_better: bool) -> Verdict:
+    def verdict(self, neutral: float, *, lower_is_better: bool) -> Conclusion:
         """Compare the interval with `neutral`.
 
         "inconclusive" if it contains `neutral`, or if there is no interval.

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from .cells import REFERENCE
-from .record import CellRecord, Comparison, Figures, Part
-from .statistics import Paired, Verdict, paired_difference, paired_ratio
+from .record import CellRecord, Comparison, ComparisonPart, Figures
+from .statistics import Conclusion, Paired, paired_difference, paired_ratio
 
 Get = Callable[[Figures], float | None]
 
 
-class Row(Part):
+class Row(ComparisonPart):
     """One cell: means over its seeds; `gap_max` is the maximum.
 
     `ne_difference` and `auc_difference` are to one trainer, `speed_ratio` is to `none` with as many
@@ -28,10 +28,10 @@ class Row(Part):
     model: str | None
     ne: float | None
     ne_difference: Paired | None
-    ne_verdict: Verdict | None
+    ne_verdict: Conclusion | None
     auc: float | None
     auc_difference: Paired | None
-    auc_verdict: Verdict | None
+    auc_verdict: Conclusion | None
     examples_per_second: float | None
     speed_ratio: Paired | None
     cpu_seconds_per_million: float | None

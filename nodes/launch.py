@@ -19,7 +19,10 @@ ROLES = ("reader", "trainer", "embedding", "sync")
 
 
 def check_sync(job: Job) -> None:
-    """Raise JobFileError for an algorithm, options, codecs, or number of sync nodes that cannot work."""
+    """Check algorithm, options, codecs and number of sync nodes.
+
+    Raises JobFileError for what cannot work.
+    """
     from ..sync_algos.registry import AlgorithmError, make_algorithm
 
     try:
@@ -40,7 +43,10 @@ def check_sync(job: Job) -> None:
 
 
 def make_role(name: str, job: Job) -> Role:
-    """Make the role's object; imports only what it needs. To be called in a running loop."""
+    """Make the role's object; imports only what it needs.
+
+    To be called in a running loop.
+    """
     if name == "reader":
         from .reader.role import ReaderRole
 
@@ -67,7 +73,10 @@ def make_role(name: str, job: Job) -> Role:
 def run_node(
     name: str, settings: NodeSettings, make: Callable[[str, Job], Role] = make_role
 ) -> tuple[ExitCode, str]:
-    """Run one node other than the coordinator; return its exit code, and why if it isn't 0."""
+    """Run one node other than the coordinator.
+
+    Return its exit code, and why if it isn't 0.
+    """
     from .runtime.node import Node
 
     async def main() -> tuple[ExitCode, str]:

@@ -14,7 +14,7 @@ from .base import Algorithm, AlgorithmState, Peers
 from .grouping import Grouping
 from .memory import MemoryCenter, MemoryReplica
 from .memory_faults import Action, Fault, Phase
-from .memory_meeting import MemoryRound, Rendezvous
+from .memory_meeting import MemoryRendezvous, MemoryRound
 from .memory_peers import MemoryPeers
 
 # Without a clock: a round in memory is over after a few turns of the loop, or never is.
@@ -48,7 +48,7 @@ class MemoryCluster:
         self.center = MemoryCenter(make(), first, parts)
         self.peers: list[Peers] = [MemoryPeers(self, index) for index in range(trainers)]
         self.on_phase: Callable[[int, Phase], None] = _nothing
-        self._meetings = Rendezvous(seed, range(trainers) if members is None else members, self._adopt)
+        self._meetings = MemoryRendezvous(seed, range(trainers) if members is None else members, self._adopt)
         self._dead: set[int] = set()
         self._faults: list[Fault] = []
         for algorithm, replica in zip(self.algorithms, self.replicas, strict=True):

@@ -86,7 +86,7 @@ class MemoryRound:
         return self._results[member]
 
 
-class Rendezvous:
+class MemoryRendezvous:
     """Rounds of the present members; regrouping ends those in progress."""
 
     def __init__(self, seed: int, members: Sequence[int], adopt: Adopt) -> None:

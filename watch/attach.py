@@ -1,4 +1,4 @@
-"""Attaching to a running job: asks its coordinator for its status."""
+"""Client of a running job: requests its status from the coordinator."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ..pipeline.wire.control_messages import GetStatus
 from ..pipeline.wire.control_orders import JobEnded
 from ..pipeline.wire.control_verbs import CONTROL_VERBS
 from ..pipeline.wire.frames import decode, encode
-from ..pipeline.wire.rpc_channel import Handler, PeerLost, RemoteError, RpcChannel
+from ..pipeline.wire.rpc_channel import ConnectionLost, HandleRequest, RemoteError, RpcChannel
 from ..pipeline.wire.schema import Message
-from ..pipeline.wire.sockets import prepare, send_now
+from ..pipeline.wire.sockets import configure_socket, send_now
 from ..pipeline.wire.tasks import race
 from .live import Display, Lines, LiveTable
 from .mirror import Mirror
@@ -34,8 +34,8 @@ from .status import Status, read_status
 from .table import table_of
 
 PERIOD_SECONDS = 1.0
-FIRST_SECONDS = 5.0
-PATIENCE_SECONDS = 4.0
+FIRST_REPLY_SECONDS = 5.0
+REPLY_SECONDS = 4.0
 
 
 def address_of(run_folder: Path | None, join: str | None) -> str:
@@ -45,7 +45,9 @@ def address_of(run_folder: Path | None, join: str | None) -> str:
     address.
     """
     if (run_folder is None) == (join is None):
-        raise JobFileError("a run folder or --join is needed", remedy="give one of them, such as runs/latest")
+        raise JobFileError(
+            "a run folder or --join is needed, not both", remedy="give one, such as runs/latest"
+        )
     if run_folder is None:
         assert join is not None
         return join
@@ -63,14 +65,14 @@ async def _refuse(request: Request[Any]) -> Reply:
 
 
 @asynccontextmanager
-async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator[RpcChannel]:
+async def open_channel(address: str, handle: HandleRequest = _refuse) -> AsyncIterator[RpcChannel]:
     """Open a connection to the coordinator at `address`; `handle` answers its requests.
 
     Nothing needs to listen there yet. Raises ClusterError for an address that cannot be used.
     """
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.DEALER)
-    prepare(socket)
+    configure_socket(socket)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt_string(zmq.IDENTITY, f"watcher-{uuid4().hex}")
     try:
@@ -87,10 +89,10 @@ async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator
     def send(message: Message) -> None:
         send_now(socket, encode(message))
 
-    talk = RpcChannel("the coordinator", send, handle)
-    receiving = asyncio.create_task(_receive(socket, talk))
+    channel = RpcChannel("the coordinator", send, handle)
+    receiving = asyncio.create_task(_receive(socket, channel))
     try:
-        yield talk
+        yield channel
     finally:
         receiving.cancel()
         await asyncio.gather(receiving, return_exceptions=True)
@@ -98,23 +100,23 @@ async def conversation(address: str, handle: Handler = _refuse) -> AsyncIterator
         context.term()
 
 
-async def _receive(socket: zmq.asyncio.Socket, talk: RpcChannel) -> None:
+async def _receive(socket: zmq.asyncio.Socket, channel: RpcChannel) -> None:
     while True:
         try:
-            talk.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
+            channel.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
         except ProtocolError as error:
-            talk.close(str(error))
+            channel.close(str(error))
             return
 
 
-class _Watched:
+class _WatchedJob:
     """The watched job: its statuses, and whether it reported its end."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._answered_at = time.monotonic()
         self.mirror = Mirror()
-        self.told_end = asyncio.Event()
+        self.ended = asyncio.Event()
         self.outcome = ""
 
     async def handle(self, request: Request[Any]) -> Reply:
@@ -122,21 +124,21 @@ class _Watched:
         if not isinstance(request, JobEnded):
             return await _refuse(request)
         self.outcome = request.outcome
-        self.told_end.set()
+        self.ended.set()
         return Done()
 
-    async def first(self, talk: RpcChannel, *, tell_end: bool) -> Status:
+    async def first_status(self, channel: RpcChannel, *, notify_end: bool) -> Status:
         """Request the first status. Raises ClusterError if nothing answers."""
         try:
-            return await self._ask(talk, FIRST_SECONDS, tell_end=tell_end)
-        except PeerLost as error:
+            return await self._request_status(channel, FIRST_REPLY_SECONDS, notify_end=notify_end)
+        except ConnectionLost as error:
             raise ClusterError(
-                f"no coordinator answered within {FIRST_SECONDS:g} s",
+                f"no coordinator answered within {FIRST_REPLY_SECONDS:g} s",
                 where=self._address,
                 remedy="give the address or the folder of a job that is running",
             ) from error
 
-    async def next(self, talk: RpcChannel) -> Status | None:
+    async def next_status(self, channel: RpcChannel) -> Status | None:
         """Request the next status; None if the job has reported its end.
 
         Prints a line when there is no answer. Raises ClusterError after as long a silence as a job
@@ -144,17 +146,19 @@ class _Watched:
         """
         while True:
             try:
-                status = await race(self._ask(talk, PATIENCE_SECONDS, tell_end=True), self.told_end.wait())
+                status = await race(
+                    self._request_status(channel, REPLY_SECONDS, notify_end=True), self.ended.wait()
+                )
             except Exception as error:
-                if self.told_end.is_set():
+                if self.ended.is_set():
                     return None
-                if not isinstance(error, PeerLost):
+                if not isinstance(error, ConnectionLost):
                     raise
-                self._tell_silence()
+                self._report_silence()
             else:
-                return None if self.told_end.is_set() else status
+                return None if self.ended.is_set() else status
 
-    def _tell_silence(self) -> None:
+    def _report_silence(self) -> None:
         latest = self.mirror.latest
         assert latest is not None
         silent = time.monotonic() - self._answered_at
@@ -163,14 +167,14 @@ class _Watched:
             click.echo(text, err=True)
             return
         raise ClusterError(
-            text, where=self._address, remedy="see whether its coordinator runs and can be reached"
+            text, where=self._address, remedy="check that its coordinator runs and can be reached"
         )
 
-    async def _ask(self, talk: RpcChannel, seconds: float, *, tell_end: bool) -> Status:
+    async def _request_status(self, channel: RpcChannel, seconds: float, *, notify_end: bool) -> Status:
         curves, incidents = self.mirror.cursors()
-        request = GetStatus(dict(curves), incidents, tell_end)
+        request = GetStatus(dict(curves), incidents, notify_end)
         try:
-            reply = await talk.call(request, timeout_seconds=seconds)
+            reply = await channel.call(request, timeout_seconds=seconds)
         except RemoteError as error:
             raise ClusterError(error.what, where=self._address, remedy=error.remedy) from error
         self._answered_at = time.monotonic()
@@ -186,11 +190,11 @@ async def attach(address: str, *, once: bool, as_json: bool) -> None:
 
     Raises ClusterError if nothing answers at first, or for longer than a job waits for its nodes.
     """
-    watched = _Watched(address)
+    watched = _WatchedJob(address)
     shown: Display | None = None
-    async with conversation(address, watched.handle) as talk:
+    async with open_channel(address, watched.handle) as channel:
         try:
-            status: Status | None = await watched.first(talk, tell_end=not once)
+            status: Status | None = await watched.first_status(channel, notify_end=not once)
             while status is not None:
                 if as_json:
                     click.echo(status.model_dump_json())
@@ -202,8 +206,8 @@ async def attach(address: str, *, once: bool, as_json: bool) -> None:
                 if once:
                     return
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(watched.told_end.wait(), PERIOD_SECONDS)
-                status = await watched.next(talk)
+                    await asyncio.wait_for(watched.ended.wait(), PERIOD_SECONDS)
+                status = await watched.next_status(channel)
         finally:
             if shown is not None:
                 shown.close()

@@ -1,4 +1,6 @@
-"""Server-sent events for a bounded number of clients, none of which can delay another. No I/O."""
+"""Server-sent events for a bounded number of clients, without I/O.
+
+No client can delay another."""
 
 from __future__ import annotations
 

@@ -13,7 +13,10 @@ UNSETTLED_POINTS = 6
 
 
 def part_of(step: float, points: Points, cursor: tuple[float, int] | None) -> CurvePart | None:
-    """Find the points that a client with this cursor lacks; None if there are none."""
+    """Find the points that a client with this cursor lacks.
+
+    None if there are none.
+    """
     known = cursor[1] if cursor is not None and cursor[0] == step else 0
     start = max(0, min(known, len(points)) - UNSETTLED_POINTS)
     if not points:
@@ -27,7 +30,7 @@ def parts_of(curves: Mapping[str, tuple[float, Points]], cursor: Cursor) -> dict
     return {name: part for name, part in parts.items() if part is not None}
 
 
-class Curves:
+class ClientCurves:
     """The whole curves in a client. One thread."""
 
     def __init__(self) -> None:

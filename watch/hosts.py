@@ -6,8 +6,11 @@ import ipaddress
 from collections.abc import Collection
 
 
-def host_of(header: str) -> str:
-    """Extract the host of a Host header, without its port; "" if there is none."""
+def host_in_header(header: str) -> str:
+    """Extract the host of a Host header, without its port.
+
+    "" if there is none.
+    """
     header = header.strip().lower()
     if header.startswith("["):
         host, bracket, rest = header[1:].partition("]")
@@ -16,12 +19,12 @@ def host_of(header: str) -> str:
     return host if not colon or port.isdecimal() else ""
 
 
-def is_own(header: str, names: Collection[str]) -> bool:
+def names_this_server(header: str, names: Collection[str]) -> bool:
     """Whether a request with this Host header is meant for this server.
 
     Any IP address is accepted, since DNS cannot point it elsewhere. Of names, only "localhost" and `names`.
     """
-    host = host_of(header)
+    host = host_in_header(header)
     if host == "localhost" or host in {name.lower() for name in names}:
         return True
     try:

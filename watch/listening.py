@@ -11,7 +11,10 @@ BACKLOG = 64
 
 
 def listen(host: str, port: int, *, what: str, remedy: str) -> socket.socket:
-    """Listen at an address; port 0 is any free one. Raises ClusterError, with `what` as its subject."""
+    """Listen at an address; port 0 is any free one.
+
+    Raises ClusterError, with `what` as its subject.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)

@@ -1,4 +1,4 @@
-"""Display of a running job: a live table on a terminal, lines elsewhere, or nothing."""
+"""Display of a running job: a live table, lines of text, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A node's metrics for Prometheus, from its last heartbeat, so that a scrape costs training nothing."""
+"""A node's metrics for Prometheus.
+
+They are those of its last heartbeat, so that a scrape costs training nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX
 
 # A connection on which nothing was asked for so long is ended.
 IDLE_SECONDS = 10.0
-FAREWELL_SECONDS = 1.0
+SHUTDOWN_SECONDS = 1.0
 LABELS = ("run", "role", "node")
 
-Counts = Mapping[str, Any]
+CountsByName = Mapping[str, Any]
 # Whether the node is well, and in one line why.
-Health = Callable[[], tuple[bool, str]]
+HealthCheck = Callable[[], tuple[bool, str]]
 
 
 class HeartbeatCollector(Collector):
@@ -32,7 +34,7 @@ class HeartbeatCollector(Collector):
         counts: returns the newest counts; called on the server's loop.
     """
 
-    def __init__(self, run: str, role: str, node: str, counts: Callable[[], Counts]) -> None:
+    def __init__(self, run: str, role: str, node: str, counts: Callable[[], CountsByName]) -> None:
         self._role = role
         self._values = (run, role, node)
         self._counts = counts
@@ -67,7 +69,7 @@ class MetricsServer:
         ClusterError: it cannot listen there.
     """
 
-    def __init__(self, collector: HeartbeatCollector, health: Health, host: str, port: int) -> None:
+    def __init__(self, collector: HeartbeatCollector, health: HealthCheck, host: str, port: int) -> None:
         remedy = "choose another port with --metrics-port, or none with --metrics-port 0"
         self._socket = listen(host, port, what="the metrics", remedy=remedy)
         self.port: int = self._socket.getsockname()[1]
@@ -82,7 +84,7 @@ class MetricsServer:
             access_log=None,
             handle_signals=False,
             keepalive_timeout=IDLE_SECONDS,
-            shutdown_timeout=FAREWELL_SECONDS,
+            shutdown_timeout=SHUTDOWN_SECONDS,
         )
 
     async def start(self) -> None:

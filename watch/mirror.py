@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .curves import Curves
+from .curves import ClientCurves
 from .status import Cursor, Incident, Status
 
 MOST_INCIDENTS = 500
@@ -12,7 +12,7 @@ class Mirror:
     """The state of a client, merged from incremental statuses. One thread."""
 
     def __init__(self) -> None:
-        self.curves = Curves()
+        self.curves = ClientCurves()
         self._incidents: dict[int, Incident] = {}
         self.latest: Status | None = None
 

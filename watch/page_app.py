@@ -1,4 +1,7 @@
-"""HTTP routes of the web page. All are read-only, and none reads files from disk."""
+"""HTTP routes of the web page.
+
+All are read-only, and none reads files from disk.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from .broadcast import Broadcast, Full
-from .hosts import is_own
+from .hosts import names_this_server
 from .mirror import Mirror
 from .page_files import page_files
 
@@ -27,7 +30,9 @@ HEADERS = {
 
 
 class PageApp:
-    """The routes: the page's files, `/events` and `/status.json`. All of it belongs to one asyncio loop.
+    """The routes: the page's files, `/events` and `/status.json`.
+
+    All of it belongs to one asyncio loop.
 
     Args:
         names: host names that this server answers to, besides addresses and "localhost".
@@ -45,7 +50,7 @@ class PageApp:
     def _guard(self) -> Middleware:
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if not is_own(request.headers.get("Host", ""), self._names):
+            if not names_this_server(request.headers.get("Host", ""), self._names):
                 return web.Response(status=421, text="this server has another name\n")
             return await handler(request)
 

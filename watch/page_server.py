@@ -19,7 +19,7 @@ from .mirror import Mirror
 from .page_app import PageApp
 from .status import Status
 
-FAREWELL_SECONDS = 1.0
+SHUTDOWN_SECONDS = 1.0
 JOIN_SECONDS = 5.0
 START_SECONDS = 10.0
 
@@ -69,7 +69,7 @@ class PageServer:
         self._call(lambda: self._take(status))
 
     def close(self) -> None:
-        """Stop the server; published statuses are sent first, for at most FAREWELL_SECONDS."""
+        """Stop the server; published statuses are sent first, for at most SHUTDOWN_SECONDS."""
         if self._stop is not None:
             self._call(self._stop.set)
         if self._thread.is_alive():
@@ -110,7 +110,7 @@ class PageServer:
             handle_signals=False,
             handler_cancellation=True,
             keepalive_timeout=10.0,
-            shutdown_timeout=FAREWELL_SECONDS,
+            shutdown_timeout=SHUTDOWN_SECONDS,
         )
         await runner.setup()
         try:

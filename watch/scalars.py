@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 
 def scalars_of(status: Status) -> dict[str, float]:
-    """Extract scalars by tag, without those that were not measured; the step is examples trained."""
+    """Extract scalars by tag, without those that were not measured.
+
+    The step is examples trained.
+    """
     found: dict[str, float | None] = {
         "ne/all": status.quality.ne,
         "ne/recent": status.quality.ne_recent,

@@ -14,7 +14,7 @@ from ..pipeline.errors import ProtocolError
 STATUS_VERSION = 1
 # What a client holds of a curve: its step, and how many points.
 Cursor = dict[str, tuple[float, int]]
-Point = Annotated[tuple[float, float], BeforeValidator(tuple)]
+StatusPoint = Annotated[tuple[float, float], BeforeValidator(tuple)]
 
 
 class StatusPart(BaseModel):
@@ -142,7 +142,7 @@ class Edge(StatusPart):
     down: float
 
 
-class Validation(StatusPart):
+class ValidationStatus(StatusPart):
     """A checkpoint that was scored during training, after `examples`."""
 
     examples: int
@@ -163,7 +163,7 @@ class CurvePart(StatusPart):
 
     step: float
     start: int
-    points: list[Point]
+    points: list[StatusPoint]
 
 
 class Status(StatusPart):
@@ -191,7 +191,7 @@ class Status(StatusPart):
     nodes: list[NodeStatus] = []
     edges: list[Edge] = []
     validation_metric: str = "ne"
-    validation: list[Validation] = []
+    validation: list[ValidationStatus] = []
     incidents: list[Incident] = []
     curves: dict[str, CurvePart] = {}
     expected: dict[str, int] = Field(default_factory=dict)
@@ -202,7 +202,7 @@ def read_status(body: dict[str, Any]) -> Status:
     version = body.get("version")
     if version != STATUS_VERSION:
         raise ProtocolError(
-            f"the coordinator's status has version {version!r}, this program reads {STATUS_VERSION}",
+            f"the coordinator's status has version {version!r}; this program reads {STATUS_VERSION}",
             remedy="use the version of shadowsync that the job runs with",
         )
     try:

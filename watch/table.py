@@ -93,7 +93,10 @@ _COLUMNS = ("CPU", "memory", "examples/s", "waits", "gap")
 
 
 def _nodes(rows: Sequence[Sequence[str]], first: str) -> Text:
-    """One text: a table of rich's own costs several times as much to draw, every second."""
+    """Return the nodes as one text.
+
+    A table of rich's own costs several times as much to draw, every second.
+    """
     head = [first, *_COLUMNS, ""]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     text = Text(no_wrap=True, overflow="ellipsis", end="")

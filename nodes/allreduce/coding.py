@@ -23,8 +23,11 @@ from ...pipeline.types import Float32Array
 from ...sync_algos.base import Slice
 
 
-class Packed(NamedTuple):
-    """An encoded chunk; `base` is the version of the reference that it differs from, 0 for none."""
+class EncodedChunk(NamedTuple):
+    """An encoded chunk.
+
+    `base` is the version of the reference that it differs from, 0 for none.
+    """
 
     base: int
     elements: int
@@ -67,7 +70,7 @@ class Coding:
         for reference in self._all():
             reference.complete(self._rounds)
 
-    def encode_up(self, start: int, values: Float32Array) -> tuple[Packed, Float32Array]:
+    def encode_up(self, start: int, values: Float32Array) -> tuple[EncodedChunk, Float32Array]:
         """Encode this member's values from `start` on; return also what the reducer decodes.
 
         To be called once per chunk.
@@ -75,22 +78,22 @@ class Coding:
         base, encoded = self._own_values.encode(start, values)
         stop = start + len(values)
         known = self._own_values.values[start:stop] if self._own_values.is_enabled else values
-        return Packed(base, len(values), encoded.payload), known
+        return EncodedChunk(base, len(values), encoded.payload), known
 
-    def decode_up(self, peer: int, start: int, packed: Packed) -> Float32Array:
+    def decode_up(self, peer: int, start: int, packed: EncodedChunk) -> Float32Array:
         """Decode another member's values from `start` on, in the slice that this one reduces."""
         return _decoded(self._others[peer], start - self._part.start, packed)
 
-    def encode_down(self, start: int, means: Float32Array) -> tuple[Packed, Float32Array]:
+    def encode_down(self, start: int, means: Float32Array) -> tuple[EncodedChunk, Float32Array]:
         """Encode the means from `start` on; return also what every member decodes.
 
         To be called once per chunk.
         """
         base, encoded = self._results.encode(start, means)
         known = self._results.values[start : start + len(means)] if self._results.is_enabled else means
-        return Packed(base, len(means), encoded.payload), known
+        return EncodedChunk(base, len(means), encoded.payload), known
 
-    def decode_down(self, start: int, packed: Packed) -> Float32Array:
+    def decode_down(self, start: int, packed: EncodedChunk) -> Float32Array:
         """Decode the means from `start` on."""
         return _decoded(self._results, start, packed)
 
@@ -130,7 +133,7 @@ def float32_coding(group: tuple[int, ...], index: int) -> Coding:
     return Coding(LinkCodecs(), group, index, 0, Slice(0, 0))
 
 
-def _decoded(reference: Reference, start: int, packed: Packed) -> Float32Array:
+def _decoded(reference: Reference, start: int, packed: EncodedChunk) -> Float32Array:
     values = reference.decode(start, packed.base, packed.payload, packed.elements)
     if not reference.is_enabled:
         return values

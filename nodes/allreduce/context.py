@@ -11,32 +11,38 @@ import numpy as np
 from ...pipeline.wire.peer_messages import PeerReady, PeerWait
 from ...pipeline.wire.retransmission import PEER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
-from .coding import Packed, PeerCoding
-from .round import Ended, Event, Late, PeerRound, ReorderBuffer, RoundId
+from .coding import EncodedChunk, PeerCoding
+from .round import Ended, Late, PeerRound, ReorderBuffer, RoundEvent, RoundId
+from .state_transfer import Key
 
 REMEMBERED_ROUNDS = 64
 MOST_SAVED_RESULTS = 2
 BEFORE_ALL = RoundId(-1, -1)
 
-Key = tuple[object, ...]
 Make = Callable[[], Message | None]
 
 
 class SendQueue:
-    """Queues per peer: small messages first, then chunks, which are made when there is room."""
+    """Queues per peer: small messages first, then chunks, made when sent."""
 
     def __init__(self) -> None:
         self._notices: dict[int, deque[Message]] = {}
         self._chunks: dict[int, dict[Key, Make]] = {}
 
     def notice(self, peer: int, message: Message) -> None:
-        """Queue a small message; an equal one that is queued already is not queued twice."""
+        """Queue a small message.
+
+        An equal one that is queued already is not queued twice.
+        """
         waiting = self._notices.setdefault(peer, deque(maxlen=256))
         if not any(type(other) is type(message) and _same(other, message) for other in waiting):
             waiting.append(message)
 
     def chunk(self, peer: int, key: Key, make: Make) -> None:
-        """Queue a chunk once per `key`; `make` gives it when its turn comes, or None to skip it."""
+        """Queue a chunk once per `key`.
+
+        `make` gives it when its turn comes, or None to skip it.
+        """
         self._chunks.setdefault(peer, {}).setdefault(key, make)
 
     def has_chunks(self, peer: int) -> bool:
@@ -78,30 +84,30 @@ def _equal(one: object, other: object) -> bool:
 
 
 @dataclass
-class _Result:
+class _SavedResult:
     round_id: RoundId
-    packed: dict[int, Packed]
+    packed: dict[int, EncodedChunk]
     waiting: set[int]
 
 
 class RoundHistory:
-    """How past rounds ended, and the last results while a peer may still lack them."""
+    """Outcomes of past rounds, and the last results while a peer may lack them."""
 
     def __init__(self) -> None:
         # Of rounds without a result: whether this trainer had reduced its slice (see `PeerVerdict`).
         self._completed: OrderedDict[RoundId, bool] = OrderedDict()
         self._reduced: OrderedDict[RoundId, bool] = OrderedDict()
-        self._results: list[_Result] = []
+        self._results: list[_SavedResult] = []
 
     @property
     def memory_bytes(self) -> int:
         """Memory of the saved results, in bytes."""
         return sum(packed.payload.nbytes for saved in self._results for packed in saved.packed.values())
 
-    def completed(self, round_id: RoundId, packed: dict[int, Packed], others: Iterable[int]) -> None:
+    def completed(self, round_id: RoundId, packed: dict[int, EncodedChunk], others: Iterable[int]) -> None:
         """Record a completed round; `others` may still lack its results."""
         _remember(self._completed, round_id, True)
-        self._results.append(_Result(round_id, packed, set(others)))
+        self._results.append(_SavedResult(round_id, packed, set(others)))
         del self._results[:-MOST_SAVED_RESULTS]
         self._drop()
 
@@ -118,11 +124,17 @@ class RoundHistory:
         return round_id in self._reduced
 
     def had_reduced(self, round_id: RoundId) -> bool:
-        """Return whether this trainer had reduced its slice; True, which decides nothing, if not known."""
+        """Return whether this trainer had reduced its slice.
+
+        True, which decides nothing, if not known.
+        """
         return self._reduced.get(round_id, True)
 
-    def results(self, round_id: RoundId) -> dict[int, Packed]:
-        """Return the results of a round by position; empty if they are no longer saved."""
+    def results(self, round_id: RoundId) -> dict[int, EncodedChunk]:
+        """Return the results of a round by position.
+
+        Empty if they are no longer saved.
+        """
         return next((saved.packed for saved in self._results if saved.round_id == round_id), {})
 
     def release_before(self, peer: int, round_id: RoundId) -> None:
@@ -162,7 +174,7 @@ class ProtocolContext:
     reorder_buffer: ReorderBuffer
     send_queue: SendQueue = field(default_factory=SendQueue)
     history: RoundHistory = field(default_factory=RoundHistory)
-    events: deque[Event] = field(default_factory=deque)
+    events: deque[RoundEvent] = field(default_factory=deque)
     generation: int = -1
     members: tuple[int, ...] = ()
     next_number: int = 0
@@ -197,13 +209,13 @@ class ProtocolContext:
         return self._seen.get(peer, BEFORE_ALL)
 
     def record_ready(self, peer: int, round_id: RoundId) -> None:
-        """Record that a peer is ready for a round, and so done with earlier ones."""
+        """Record that a peer is ready for a round, so it has ended earlier ones."""
         if round_id > self.latest_ready(peer):
             self._seen[peer] = round_id
             self.history.release_before(peer, round_id)
 
     def find_round(self, round_id: RoundId, peer: int) -> PeerRound | None:
-        """Return the current round if it has this id and the peer is in its group."""
+        """Return the current round; None with another id or without the peer."""
         peer_round = self.current_round
         return (
             peer_round

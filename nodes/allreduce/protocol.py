@@ -42,7 +42,7 @@ from .rendezvous import Rendezvous
 from .round import Ended, Excluded, Met, ReorderBuffer, RoundId, RoundPhase
 from .streaming import ChunkStreaming
 
-Handler = Callable[[int, Any, float], None]
+HandleMessage = Callable[[int, Any, float], None]
 MOST_AHEAD = 1_000_000
 
 
@@ -84,14 +84,14 @@ class AllReduceState:
         self._recovery = RoundRecovery(self.context, self._streaming)
         self._grouping: Grouping | None = None
         self._wanted_until = 0.0
-        self._handlers: dict[type[Message], Handler] = {
+        self._handlers: dict[type[Message], HandleMessage] = {
             PeerReady: self._rendezvous.on_ready,
             PeerWait: self._rendezvous.on_wait,
-            PeerStateAsk: self._rendezvous.on_state_ask,
+            PeerStateAsk: self._rendezvous.on_state_request,
             PeerState: self._rendezvous.on_state,
             PeerChunk: self._streaming.on_chunk,
             PeerResult: self._streaming.on_result,
-            PeerAsk: self._streaming.on_ask,
+            PeerAsk: self._streaming.on_request,
             PeerResolve: self._recovery.on_resolve,
             PeerVerdict: self._recovery.on_verdict,
             PeerEnded: self._recovery.on_ended,
@@ -149,7 +149,10 @@ class AllReduceState:
             self._try_to_begin(now)
 
     def want(self, grouping: Grouping, now: float) -> None:
-        """Request the next round: `Met` or `Ended` follows. Not to be called while a round streams."""
+        """Request the next round: `Met` or `Ended` follows.
+
+        Not to be called while a round streams.
+        """
         context = self.context
         if context.current_round is not None:
             # A cancelled call began this round, and the others already wait for this trainer.

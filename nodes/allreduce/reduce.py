@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
 from ...sync_algos.base import Slice
-from .coding import Coding, Packed
+from .coding import Coding, EncodedChunk
 
 # Fits into the fastest caches; with smaller blocks the calls cost more than the cache saves.
 BLOCK = 16_384
@@ -93,7 +93,10 @@ def cut_into_chunks(slices: Iterable[tuple[int, Slice]], elements: int) -> tuple
 
 
 def even_slices(numel: int, members: Sequence[int]) -> list[tuple[int, Slice]]:
-    """Return one contiguous slice per member; sizes differ by at most one, some may be empty."""
+    """Return one contiguous slice per member.
+
+    Sizes differ by at most one, some may be empty.
+    """
     count = len(members)
     bounds = [numel * part // count for part in range(count + 1)]
     return [(member, Slice(bounds[at], bounds[at + 1])) for at, member in enumerate(members)]
@@ -142,9 +145,9 @@ class ReduceRound:
         others = [member for member in members if member != index]
         self._staged: dict[int, dict[int, Float32Array]] = {}
         self._missing_chunks = {peer: set() if exchange else set(self.owned_positions) for peer in others}
-        self._encoded: dict[int, Packed] = {}
+        self._encoded: dict[int, EncodedChunk] = {}
         self._decoded_values: dict[int, Float32Array] = {}
-        self.packed: dict[int, Packed] = {}
+        self.packed: dict[int, EncodedChunk] = {}
         self._missing_results = set(range(len(self.chunks)))
         # The result of an exchange does not contain the member's own values.
         self.result: Float32Array = buffers.take(size)
@@ -186,7 +189,7 @@ class ReduceRound:
         """The weight of this member's values."""
         return self._weights[self._index]
 
-    def outgoing_chunk(self, position: int) -> Packed:
+    def outgoing_chunk(self, position: int) -> EncodedChunk:
         """Return this member's values at a position for its owner; encoded once."""
         if position not in self._encoded:
             chunk = self.chunks[position]
@@ -204,8 +207,10 @@ class ReduceRound:
         """Return positions without a result, ascending; of one peer's slice, or of all."""
         return sorted(at for at in self._missing_results if peer is None or self.chunks[at].owner == peer)
 
-    def take_chunk(self, peer: int, position: int, weight: float, packed: Packed) -> bool:
-        """Accept a peer's values at a position of this member's slice; return whether it is reduced now.
+    def take_chunk(self, peer: int, position: int, weight: float, packed: EncodedChunk) -> bool:
+        """Accept a peer's values at a position of this member's slice.
+
+        Return whether it is reduced now.
 
         Raises:
             ValueError: the chunk cannot belong to this round; nothing has changed.
@@ -233,8 +238,10 @@ class ReduceRound:
         self._reduce(position, self._staged.pop(position))
         return True
 
-    def take_result(self, position: int, packed: Packed) -> bool:
-        """Accept the result at a position that another member reduces; return whether it is new.
+    def take_result(self, position: int, packed: EncodedChunk) -> bool:
+        """Accept the result at a position that another member reduces.
+
+        Return whether it is new.
 
         Raises:
             ValueError: the result cannot belong to this round; nothing has changed.
@@ -247,7 +254,7 @@ class ReduceRound:
         self._place(position, packed, self.coding.decode_down(self.chunks[position].start, packed))
         return True
 
-    def _check_size(self, position: int, packed: Packed) -> None:
+    def _check_size(self, position: int, packed: EncodedChunk) -> None:
         chunk = self.chunks[position]
         if packed.elements != chunk.stop - chunk.start:
             raise ValueError(
@@ -272,7 +279,7 @@ class ReduceRound:
         self.packed[position], _ = self.coding.encode_up(chunk.start, values)
         self._missing_results.discard(position)
 
-    def _place(self, position: int, packed: Packed, values: Float32Array) -> None:
+    def _place(self, position: int, packed: EncodedChunk, values: Float32Array) -> None:
         chunk = self.chunks[position]
         part = self.result[chunk.start - self._origin : chunk.stop - self._origin]
         if values.ctypes.data != part.ctypes.data:

@@ -55,7 +55,10 @@ class Rendezvous:
             self._check(peer_round, now)
 
     def on_ready(self, peer: int, message: PeerReady, now: float) -> None:
-        """Record that a peer is ready for a round; the message may be a repeat."""
+        """Record that a peer is ready for a round.
+
+        The message may be a repeat.
+        """
         context, round_id = self._context, round_of(message)
         peer_round = context.find_round(round_id, peer)
         if peer_round is None and round_id < context.latest_ready(peer):
@@ -97,7 +100,7 @@ class Rendezvous:
         if peer not in peer_round.ready or blockers:
             peer_round.record_progress(peer, now)
 
-    def on_state_ask(self, peer: int, message: PeerStateAsk, now: float) -> None:  # noqa: ARG002
+    def on_state_request(self, peer: int, message: PeerStateAsk, now: float) -> None:  # noqa: ARG002
         """Send the algorithm's state to a peer that lags behind.
 
         The first round cannot complete, and so change the state, while the peer still requests it.

@@ -145,7 +145,10 @@ class PeerRound:
         return now - self._progress[peer]
 
     def may_request(self, peer: int, now: float, policy: RetransmitPolicy) -> bool:
-        """Return whether a request to a silent peer is due; if so, its time is recorded."""
+        """Return whether a request to a silent peer is due.
+
+        If so, its time is recorded.
+        """
         if not policy.due(max(self._progress[peer], self._requested_at[peer]), now):
             return False
         self._requested_at[peer] = now
@@ -203,4 +206,4 @@ class Excluded:
     """This trainer wants to meet, but is not in the group."""
 
 
-Event = Met | Result | Ended | Late | Excluded
+RoundEvent = Met | Result | Ended | Late | Excluded

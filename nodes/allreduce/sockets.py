@@ -12,7 +12,7 @@ from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.peer_messages import PeerChunk, PeerResult
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import Listener, prepare
+from ...pipeline.wire.sockets import Listener, configure_socket
 from ..runtime.members import Traffic
 from ..runtime.process import tune_malloc
 
@@ -48,7 +48,7 @@ class PeerSender:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], member: MemberInfo, token: str) -> None:
         self.member = member
         self.socket = context.socket(zmq.DEALER)
-        prepare(self.socket)
+        configure_socket(self.socket)
         self.socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
         self.socket.setsockopt_string(zmq.IDENTITY, token + IDENTITY_SUFFIX)
         self.socket.connect(member.endpoint)

@@ -27,7 +27,7 @@ class StateSender:
         return self._algorithm.state().completed_rounds if self._algorithm.state_names else 0
 
     def chunks(self, request: PeerStateAsk) -> Iterator[tuple[Key, Callable[[], PeerState | None]]]:
-        """Yield a key per requested chunk, and a function that makes the chunk when it is sent."""
+        """Yield, per requested chunk, its key and a function that makes it."""
         if self.version != request.version:
             return
         position = 0
@@ -90,7 +90,10 @@ class StateReceiver:
         return PeerStateAsk(self._generation, self._version, min(self._missing, default=0))
 
     def take(self, message: PeerState) -> bool:
-        """Accept a chunk; return whether it is new. Raises ValueError if it is not of this state."""
+        """Accept a chunk; return whether it is new.
+
+        Raises ValueError if it is not of this state.
+        """
         if not 0 <= message.position < len(self._parts) or message.version != self._version:
             raise ValueError(f"no chunk {message.position} of version {message.version} is expected")
         name, start, stop = self._parts[message.position]

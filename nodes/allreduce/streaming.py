@@ -1,6 +1,6 @@
-"""Streaming of a round: values go to the members that reduce them, results to all.
+"""Streaming of a round: values to the members that reduce, results to all.
 
-What is missing is requested again.
+Missing chunks are requested again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
 from ...pipeline.wire.peer_messages import PeerAsk, PeerChunk, PeerEnded, PeerReady, PeerResult, PeerVerdict
-from .coding import Packed, float32_coding
+from .coding import EncodedChunk, float32_coding
 from .context import ProtocolContext
 from .reduce import MOST_REQUESTED_POSITIONS, ReduceRound, even_slices, position_array
 from .round import PeerRound, Result, RoundId, RoundPhase, round_of
@@ -89,7 +89,7 @@ class ChunkStreaming:
             context.reorder_buffer.add(peer, message)
 
     def on_result(self, peer: int, message: PeerResult, now: float) -> None:
-        """Accept a result from the peer that reduces it, or from one that completed the round."""
+        """Accept a result from its reducer, or from a peer that completed the round."""
         context, round_id = self._context, round_of(message)
         peer_round = context.find_round(round_id, peer)
         if peer_round is None or peer_round.work is None:
@@ -113,10 +113,10 @@ class ChunkStreaming:
         known = 0 <= position < len(work.chunks)
         if known and work.chunks[position].owner != peer and peer not in peer_round.completers():
             raise ValueError(f"a result at position {position}, which another trainer reduces")
-        if work.take_result(position, Packed(message.base, message.elements, message.payload)):
+        if work.take_result(position, EncodedChunk(message.base, message.elements, message.payload)):
             self._record_progress(peer_round, peer, now)
 
-    def on_ask(self, peer: int, message: PeerAsk, now: float) -> None:  # noqa: ARG002
+    def on_request(self, peer: int, message: PeerAsk, now: float) -> None:  # noqa: ARG002
         """Answer a peer that requests missing chunks or results of a round."""
         context, round_id = self._context, round_of(message)
         if len(message.chunks) + len(message.results) > 2 * MOST_REQUESTED_POSITIONS:
@@ -170,7 +170,7 @@ class ChunkStreaming:
         work = peer_round.work
         assert work is not None
         peer_round.ready.add(peer)
-        packed = Packed(message.base, message.elements, message.payload)
+        packed = EncodedChunk(message.base, message.elements, message.payload)
         missing = len(work.missing_chunks(peer))
         if work.take_chunk(peer, message.position, message.weight, packed):
             self._send_result(peer_round.round_id, message.position, peer_round.others)

@@ -23,7 +23,7 @@ from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.grouping import Grouping, everyone
 from ..runtime.members import summed
 from .protocol import AllReduceState
-from .round import Ended, Event, Excluded, Late, Met, Result, RoundId
+from .round import Ended, Excluded, Late, Met, Result, RoundEvent, RoundId
 from .sockets import IDENTITY_SUFFIX, PeerListener, PeerSender
 
 SENT_AT_ONCE = 4
@@ -145,8 +145,8 @@ class AllReduceTransport:
     @property
     def refused_messages(self) -> int:
         """Messages refused here or by the others."""
-        lines = sum(sender.refused_messages for sender in self._senders.values())
-        return self._refused + self._listener.refused_messages + lines
+        by_senders = sum(sender.refused_messages for sender in self._senders.values())
+        return self._refused + self._listener.refused_messages + by_senders
 
     @property
     def memory_bytes(self) -> int:
@@ -154,7 +154,10 @@ class AllReduceTransport:
         return self._state.memory_bytes
 
     def metrics(self) -> dict[str, int]:
-        """Return counts of what this trainer sent, to be summed over trainers; any thread may call."""
+        """Return counts of what this trainer sent, to be summed over trainers.
+
+        Any thread may call.
+        """
         ways = summed(sender.traffic.metrics("peers") for sender in self._senders.values())
         context = self._state.context
         counts = {
@@ -321,7 +324,7 @@ class AllReduceTransport:
             self._on_wanted()
         self._was_wanted = wanted
 
-    def _dispatch(self, event: Event) -> None:
+    def _dispatch(self, event: RoundEvent) -> None:
         if isinstance(event, Late):
             self._on_late(event.generation, event.index)
         elif isinstance(event, Excluded):

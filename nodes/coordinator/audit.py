@@ -1,4 +1,4 @@
-"""The audit of a run's ledger: identities whose terms are counted in different processes.
+"""Audit of a run's ledger: identities between counts of different processes.
 
 A lost or doubled message makes them not add up. `lost_batches` finds batches that can no longer arrive, so
 that a job fails instead of waiting for ever.
@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...pipeline.report.model import Examples, Identity, Ledger
+from ...pipeline.report.model import ExampleCounts, Identity, Ledger
 from ...pipeline.types import BatchId
 from ...pipeline.wire.field_checks import Counts
 from .ledger import LedgerState
 from .ledger_store import StoredTotals
 from .membership import Member
-from .outcome import Answers, Outcome
+from .outcome import CountsByNode, Outcome
 from .state import JobState
 
 
-def total(answers: Answers, key: str) -> int:
+def total(answers: CountsByNode, key: str) -> int:
     """Return the sum of one count over nodes."""
     return sum(int(answer.get(key, 0)) for answer in answers.values())
 
 
-def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Examples:
+def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> ExampleCounts:
     """Return where the examples went.
 
     `read` is the readers' count, `in_flight` the trainers', the rest the coordinator's.
@@ -35,7 +35,7 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
         reasons[f"of a batch left out because {why}"] = number
     if given_up:
         reasons["returned by a dead trainer, and the job stopped before they were trained again"] = given_up
-    return Examples(
+    return ExampleCounts(
         read=total(outcome.readers, "read_examples")
         + sum(int(member.metrics.get("read_examples", 0)) for member in _dead(state, "reader")),
         distinct=totals.distinct_examples,
@@ -54,7 +54,7 @@ def _given_up(state: JobState, stored: StoredTotals) -> int:
     return max(0, state.ledger.totals.returned_examples - stored.returned_and_settled_examples)
 
 
-def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples: Examples) -> Ledger:
+def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples: ExampleCounts) -> Ledger:
     """Return the identities of docs/architecture.md, under "Words", and whether they hold."""
     totals = state.ledger.totals
     dead = [member.info.name for member in _dead(state, "trainer")]
@@ -110,13 +110,13 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
 
 
 def _left_out_identities(
-    state: JobState, living: Answers, dead: list[str], sums: dict[str, int]
+    state: JobState, living: CountsByNode, dead: list[str], sums: dict[str, int]
 ) -> list[Identity]:
     totals = state.ledger.totals
-    told = total(living, "left_out_examples")
-    told += sum(state.ledger.left_out_examples_of.get(name, 0) for name in dead)
+    counted = total(living, "left_out_examples")
+    counted += sum(state.ledger.left_out_examples_of.get(name, 0) for name in dead)
     return [
-        Identity.of("left out by the trainers = left out in the ledger", told, totals.left_out_examples),
+        Identity.of("left out by the trainers = left out in the ledger", counted, totals.left_out_examples),
         Identity.of(
             "left out in the ledger's file = left out in the coordinator's memory",
             sums["left_out_examples"],
@@ -144,7 +144,7 @@ def _dead(state: JobState, role: str) -> list[Member]:
 
 
 def lost_batches(ledger: LedgerState, readers: Iterable[Member]) -> int:
-    """Count batches that were delivered, are not trained, and are held by no node any more.
+    """Count delivered batches that are not trained and that no node has any more.
 
     0 while that cannot be known.
 

@@ -1,41 +1,44 @@
-"""Batches that trainers left out because a loss or gradients are not finite, and how many are tolerated."""
+"""Count of the batches that trainers left out, and its limit.
+
+A batch is left out because its loss or a gradient is not finite.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from ...pipeline.errors import ExitCode
-from ...pipeline.report import model as report
+from ...pipeline.report.model import BadBatch, BadBatches
 from .ledger import LeftOut
 from .outcome import Stop
 
-KEPT = 5
+LISTED = 5
 
 
-class BadBatches:
-    """Counts of the bad batches of all trainers. Owned by the coordinator's loop.
+class BadBatchCounter:
+    """Count of the bad batches of all trainers. Owned by the coordinator's loop.
 
     Attributes:
-        first: the first KEPT of them.
+        first: the first LISTED of them.
         count, examples: of all of them.
 
     Args:
-        limit: how many are borne, `trainer.max_bad_batches`.
+        limit: how many are tolerated, `trainer.max_bad_batches`.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.count = 0
-        self.first: list[report.BadBatch] = []
+        self.first: list[BadBatch] = []
         self.examples = 0
 
     def add(self, batch: LeftOut, path_of: Callable[[int], str]) -> None:
-        """Add one batch; `path_of` returns the file of a span by its number."""
+        """Add a batch; `path_of` returns the file of a span."""
         self.count += 1
         self.examples += batch.examples
-        if len(self.first) < KEPT:
+        if len(self.first) < LISTED:
             self.first.append(
-                report.BadBatch(
+                BadBatch(
                     id=(batch.id.epoch, batch.id.span, batch.id.number, batch.id.seed),
                     path=path_of(batch.id.span),
                     examples=batch.examples,
@@ -44,13 +47,11 @@ class BadBatches:
                 )
             )
 
-    def told(self) -> report.BadBatches | None:
+    def report(self) -> BadBatches | None:
         """Return the entry of the report; None without bad batches."""
         if not self.count:
             return None
-        return report.BadBatches(
-            count=self.count, examples=self.examples, limit=self._limit, first=self.first
-        )
+        return BadBatches(count=self.count, examples=self.examples, limit=self._limit, first=self.first)
 
     def event(self) -> str:
         """Return the text of the event for the first bad batch."""
@@ -67,17 +68,17 @@ class BadBatches:
         )
 
     def nothing_else(self) -> Stop | None:
-        """Return why a finished job that trained nothing is no success, if it had bad batches."""
+        """Return why a job that trained nothing failed, if it had bad batches."""
         if not self.count:
             return None
         return self._stop(
-            f"nothing was trained: of every batch, {self.count:,} over all trainers, the loss or a gradient"
-            " is not finite"
+            f"nothing was trained: each of the {self.count:,} batches of all trainers has a loss or a"
+            " gradient that is not finite"
         )
 
     def _stop(self, what: str) -> Stop:
         text = (
-            f"{what}; the first: {self.first[0]}; lower trainer.lr or embedding.lr, or mend what the model"
-            " makes of these rows"
+            f"{what}; the first: {self.first[0]}; lower trainer.lr or embedding.lr, or correct what the model"
+            " computes from these rows"
         )
         return Stop("failed", text, ExitCode.USAGE, diverged=True)

@@ -1,4 +1,4 @@
-"""A checkpoint taken while training goes on, its manifest, and whether the volume has room for it."""
+"""A checkpoint written during training, its manifest, and the room it needs."""
 
 from __future__ import annotations
 
@@ -31,27 +31,32 @@ from .state import JobState
 
 
 @dataclass(frozen=True)
-class Books:
-    """The ledger of one moment: trained batches, and this run's sums of them (see `LedgerTotals`)."""
+class LedgerSnapshot:
+    """The ledger at one moment: trained batches, and this run's `LedgerTotals`."""
 
     ledger: SavedLedger
     totals: Mapping[str, int]
 
     @classmethod
-    def of(cls, state: JobState) -> Books:
+    def of(cls, state: JobState) -> LedgerSnapshot:
         """Copy both as they are now; on the coordinator's loop, which changes them."""
         return cls(state.ledger.saved(), dict(vars(state.ledger.totals)))
 
 
-def manifest_of(state: JobState, files: list[FileEntry], model: str, books: Books) -> CheckpointManifest:
-    """Build the manifest of these files; `model` names the model of the dense part in words."""
+def manifest_of(
+    state: JobState, files: list[FileEntry], model: str, snapshot: LedgerSnapshot
+) -> CheckpointManifest:
+    """Build the manifest of these files.
+
+    `model` names the model of the dense part in words.
+    """
     return CheckpointManifest(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         run=state.folder.name,
         job=state.job.model_dump(mode="json"),
         job_digest=state.job.digest,
         model=model,
-        examples_trained=books.ledger.examples,
+        examples_trained=snapshot.ledger.examples,
         files=files,
         plan={
             "nodes": state.job.embedding.nodes,
@@ -67,7 +72,7 @@ def manifest_of(state: JobState, files: list[FileEntry], model: str, books: Book
             },
         },
         ledger={
-            **books.totals,
+            **snapshot.totals,
             "restored_examples": state.ledger.restored_examples,
             "input": describe_input(state.ledger.spans),
         },
@@ -75,9 +80,12 @@ def manifest_of(state: JobState, files: list[FileEntry], model: str, books: Book
 
 
 def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
-    """What a run that goes on must find again: `digest` of the plan of spans, and by path the `spans`, where
-    the last one `stop`s, and the `bytes` of the file, None for one that is not on this machine's disk; of a
-    part of a prepared folder also `prepared`, the digest of the folder's manifest."""
+    """Describe the input that a resumed run must find unchanged.
+
+    The keys are `digest`, of the plan of spans, and `files`. By path these have the number of `spans`, where
+    the last one `stop`s, and the `bytes` of the file, None for one that is not on this machine's disk; a part
+    of a prepared folder also has `prepared`, the digest of the folder's manifest.
+    """
     files: dict[str, dict[str, Any]] = {}
     digest = hashlib.sha256()
     for span in spans:
@@ -101,16 +109,16 @@ def input_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if saved["digest"] == now["digest"] and saved["files"] == now["files"]:
         return []
     old, new = saved["files"], now["files"]
-    found = [f"{path} is not part of it any more" for path in old if path not in new]
-    found += [f"{path} is new" for path in new if path not in old]
+    found = [f"{path} is missing" for path in old if path not in new]
+    found += [f"{path} was not there" for path in new if path not in old]
     for path in (path for path in old if path in new):
         if old[path].get("prepared") != new[path].get("prepared"):
-            found.append(f"{path} was prepared anew")
+            found.append(f"{path} was prepared again")
         elif old[path]["bytes"] != new[path]["bytes"]:
-            found.append(f"{path} has {new[path]['bytes']} bytes and had {old[path]['bytes']}")
+            found.append(f"{path} has {new[path]['bytes']} bytes instead of {old[path]['bytes']}")
         elif old[path] != new[path]:
-            found.append(f"{path} is cut into {new[path]['spans']} spans and was into {old[path]['spans']}")
-    return found or ["the spans are cut otherwise"]
+            found.append(f"{path} is cut into {new[path]['spans']} spans instead of {old[path]['spans']}")
+    return found or ["the spans are cut differently"]
 
 
 def _size(path: str) -> int | None:
@@ -140,8 +148,8 @@ def require_room(folder: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed_bytes + RESERVE_BYTES:
         raise ResourceError(
-            f"{free:,} bytes are free, and a checkpoint takes about {needed_bytes:,}, with {RESERVE_BYTES:,}"
-            " to be left",
+            f"{free:,} bytes are free; a checkpoint takes about {needed_bytes:,}, and {RESERVE_BYTES:,} must"
+            " stay free",
             where=str(folder),
             remedy="free space there, or set run.directory to another place",
         )
@@ -156,7 +164,7 @@ log = logging.getLogger(__name__)
 
 
 class RunningCheckpoint:
-    """Takes checkpoints of a job that trains. Runs on the coordinator's loop.
+    """Take checkpoints of a job during training. Runs on the coordinator's loop.
 
     Nobody waits for a disk. Pushes and lookups of an embedding shard wait while its rows are copied in
     memory, which took 35 to 70 ms for 100 MB; a shard without the memory for a copy refuses.
@@ -176,7 +184,7 @@ class RunningCheckpoint:
         self._state = server.state
         self._model = model
         self._last_bytes = 0
-        self._told_pauses: set[str] = set()
+        self._reported_pauses: set[str] = set()
         self.written = 0
 
     async def take(self) -> CheckpointManifest:
@@ -198,7 +206,7 @@ class RunningCheckpoint:
             await run_in_thread_uncancellable(sweep, self._state.folder)
             raise
         log.info(
-            "checkpoint at %d examples, within %.2f s", manifest.examples_trained, time.monotonic() - began
+            "wrote a checkpoint at %d examples in %.2f s", manifest.examples_trained, time.monotonic() - began
         )
         return manifest
 
@@ -208,11 +216,11 @@ class RunningCheckpoint:
         self.written += 1
 
     async def _write(self, partial: Path) -> CheckpointManifest:
-        books = Books.of(self._state)
+        snapshot = LedgerSnapshot.of(self._state)
         # What a checkpoint has is in the ledger's file, too.
         await self._server.store.flush()
         part = WriteCheckpoint(str(partial), self._model.origin, running=True)
-        files = await asyncio.to_thread(books.ledger.write, partial)
+        files = await asyncio.to_thread(snapshot.ledger.write, partial)
         shards = self._state.members.alive("embedding")
         files += await self._parts([(shard, part) for shard in shards])
         trainers, syncs = self._state.members.alive("trainer"), self._state.members.alive("sync")
@@ -224,23 +232,31 @@ class RunningCheckpoint:
         if self._model.origin in (ModelOrigin.CENTER, ModelOrigin.MEAN):
             whole = ComposeModel(part.directory, part.model, tuple(files))
             files += await self._parts([(saver, whole)])
-        return manifest_of(self._state, files, self._model.saved(saver.info.name), books)
+        return manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 
     def _saver(self, trainers: list[Member]) -> Member:
-        """The first; of those that synchronize with each other one of the group, since the model and the
-        algorithm's state of one that was put out are of the round in which that was."""
+        """Return the trainer that writes the dense part.
+
+        It is the first; with peers, the first of the group. The model and the algorithm's state of an
+        excluded trainer are those of its last round.
+        """
         if self._model.needs_peers:
             group = self._state.group.view.members
             return next((trainer for trainer in trainers if trainer.info.index in group), trainers[0])
         return trainers[0]
 
-    async def _parts(self, asked: Sequence[tuple[Member, Request[WriteCheckpointReply]]]) -> list[FileEntry]:
-        """The files that these nodes wrote; raises ClusterError when one could not, after all have answered,
-        since what is to be removed should not be written meanwhile."""
-        work = (self._server.call_or_raise(member, request, PART_SECONDS) for member, request in asked)
+    async def _parts(
+        self, requests: Sequence[tuple[Member, Request[WriteCheckpointReply]]]
+    ) -> list[FileEntry]:
+        """Return the files that these nodes wrote.
+
+        Raises ClusterError if a node could not write, but only when all have replied: nothing may still be
+        written to a folder that is to be removed.
+        """
+        work = (self._server.call_or_raise(member, request, PART_SECONDS) for member, request in requests)
         answers = await asyncio.gather(*work, return_exceptions=True)
         files: list[FileEntry] = []
-        for (member, _), answer in zip(asked, answers, strict=True):
+        for (member, _), answer in zip(requests, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
             files += answer.files
@@ -249,6 +265,8 @@ class RunningCheckpoint:
 
     def _note_pause(self, name: str, seconds: float) -> None:
         """Note the pause once per node: it is as long for every checkpoint."""
-        if seconds > PAUSE_SECONDS and name not in self._told_pauses:
-            self._told_pauses.add(name)
-            self._server.event(name, f"pushes and lookups waited {seconds:.1f} s for a copy for a checkpoint")
+        if seconds > PAUSE_SECONDS and name not in self._reported_pauses:
+            self._reported_pauses.add(name)
+            self._server.event(
+                name, f"pushes and lookups waited {seconds:.1f} s while a checkpoint copied the rows"
+            )

@@ -1,4 +1,4 @@
-"""Checkpoints while a job trains: when each is due, and the best of them by validation."""
+"""Schedule of checkpoints and validations during training, and the best checkpoint."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from .validation import CheckpointScore, Scored, ValidationState, score_checkpoi
 
 
 class IntervalTrigger:
-    """Due at every multiple of `every_examples`, and `every_seconds` after the last time; 0: not by that.
+    """A trigger at multiples of `every_examples`, and `every_seconds` after the last.
 
-    No clock of its own: whoever asks says how many examples and seconds there are.
+    0 switches that condition off.
+
+    It has no clock: the caller gives the examples and seconds so far.
     """
 
     def __init__(self, every_examples: int, every_seconds: float) -> None:
@@ -53,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointManager:
-    """Takes and validates checkpoints when they are due. Runs on the coordinator's loop.
+    """Take and validate checkpoints when they are due. Runs on the coordinator's loop.
 
     A validation is of a checkpoint that was just written, pinned by hard links so that it stays; one runs at
     a time, in a process of its own. What fails is an event, and training goes on with what was kept before.
@@ -115,7 +117,7 @@ class CheckpointManager:
             self.best_is_last = self.validation.best is not before
 
     async def cancel(self) -> None:
-        """End the validation under way with its process, and remove the checkpoint pinned for it."""
+        """End the current validation and its process; remove its pinned checkpoint."""
         if self._scoring is not None:
             self._scoring.cancel()
             await asyncio.gather(self._scoring, return_exceptions=True)
@@ -126,7 +128,7 @@ class CheckpointManager:
         return bool(self._spans) and self._state.job.validation.enabled
 
     async def _adopt(self) -> None:
-        """Take over the best checkpoint of the resumed run: a new one has to beat it."""
+        """Take over the best checkpoint of the resumed run, which a new one has to beat."""
         start = self._state.job.start
         if not (start.resume and self._validates):
             return
@@ -138,7 +140,7 @@ class CheckpointManager:
             )
         except ShadowSyncError as error:
             self._server.event(
-                "coordinator", f"the best checkpoint of the run before was left there: {error}"
+                "coordinator", f"the best checkpoint of the resumed run was not taken over: {error}"
             )
             return
         if note is not None:
@@ -168,14 +170,14 @@ class CheckpointManager:
             return await self._taker.take()
         except ShadowSyncError as error:
             self.failed += 1
-            self._server.event("coordinator", f"no checkpoint could be written while training: {error}")
+            self._server.event("coordinator", f"a checkpoint could not be written during training: {error}")
             return None
 
     async def _pin(self, checkpoint: Path) -> Path | None:
         try:
             return await run_in_thread_uncancellable(pin, checkpoint)
         except ShadowSyncError as error:
-            self._server.event("coordinator", f"nothing was validated: {error}")
+            self._server.event("coordinator", f"a checkpoint could not be validated: {error}")
             self.validation.failed += 1
             return None
 
@@ -187,7 +189,7 @@ class CheckpointManager:
             score = await score_checkpoint(candidate, self._spans)
             value = metric_of(score.sums, self.validation.settings.metric) if score.sums.examples else None
             if value is None:
-                self._fail("the validation part has no two kinds of labels to score")
+                self._fail("all labels of the validation part are the same, so no metric is defined")
             else:
                 await self._judge(candidate, score, value)
         except ShadowSyncError as error:
@@ -206,13 +208,13 @@ class CheckpointManager:
         self._state.validated((point.examples, point.value) for point in self.validation.points)
         name, so_far = self.validation.settings.metric, self.validation.best
         assert so_far is not None
-        words = f"the best so far, kept in {BEST}/" if best else f"the best is {so_far.value:.4f}"
+        words = f"the best so far, saved in {BEST}/" if best else f"the best is {so_far.value:.4f}"
         log.info("validated at %d examples: %s %.4f; %s", scored.examples, name, value, words)
         if self.validation.exhausted and not self.ended_early:
             in_a_row = self.validation.without_improvement
-            many = "1 validation was" if in_a_row == 1 else f"{in_a_row} validations in a row were"
+            many = "1 validation" if in_a_row == 1 else f"{in_a_row} validations in a row"
             self.ended_early = (
-                f"{many} no improvement of {name} {so_far.value:.4f} at {so_far.examples:,} examples"
+                f"{many} did not improve on {name} {so_far.value:.4f} at {so_far.examples:,} examples"
             )
             await self._server.notify()
 
@@ -222,5 +224,8 @@ class CheckpointManager:
 
 
 def metric_of(sums: QualitySums, metric: str) -> float | None:
-    """Return one metric of `[validation] metric`; None where all labels are the same and it has none."""
+    """Return one metric of `[validation] metric`.
+
+    None where all labels are the same and it has none.
+    """
     return {"ne": sums.ne, "auc": sums.auc, "logloss": sums.logloss}[metric]

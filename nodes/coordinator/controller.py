@@ -1,4 +1,4 @@
-"""The controller of a job: leads it from its first node to its report, phase by phase."""
+"""The controller of a job: runs its phases, from the first node to the report."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.wire.control_orders import Begin, ConnectPeers, Drain, Finish
 from .checkpoint_manager import CheckpointManager
 from .divergence import DivergenceSampler
-from .evaluation import Evaluation, sum_progressive
+from .evaluation import Evaluator, sum_progressive
 from .ledger_store import LedgerStore
 from .membership import require_same_plan, require_same_start
-from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, FinalModel, Kept, Outcome, Score, Stop
+from .outcome import (
+    DRAIN_SECONDS,
+    HURRY_SECONDS,
+    REQUEST_SECONDS,
+    FinalModel,
+    Outcome,
+    SavedCheckpoints,
+    Score,
+    Stop,
+)
 from .profiler import Profiler
 from .server import CoordinatorServer
 from .shutdown import JobFinalizer
-from .state import Phase
+from .state import JobPhase
 from .validation import score_checkpoint
 
 log = logging.getLogger(__name__)
@@ -29,7 +38,7 @@ HURRIED_TRAINER_SECONDS = 5.5
 
 
 class JobController:
-    """Leads a job through its phases; nothing else does. Runs on the coordinator's loop."""
+    """Run a job through its phases; nothing else enters a phase. Runs on the coordinator's loop."""
 
     def __init__(
         self, server: CoordinatorServer, eval_spans: list[Span], validation_spans: list[Span]
@@ -39,23 +48,26 @@ class JobController:
         self._job = server.state.job
         self._eval_spans = eval_spans
         self._validation_spans = validation_spans
-        self._keeper: CheckpointManager | None = None
+        self._checkpoints: CheckpointManager | None = None
         self._profiler: Profiler | None = None
         self._outcome = Outcome()
 
     async def run(self) -> Outcome:
-        """Run the whole job and return its outcome. Errors of nodes become a `Stop`, never an exception."""
+        """Run the whole job and return its outcome.
+
+        Errors of nodes become a `Stop`, never an exception.
+        """
         try:
-            await self._gather()
+            await self._wait_for_nodes()
             if self._state.stop is None:
-                await self._meet()
+                await self._connect_peers()
             if self._state.stop is None:
                 await self._train()
         except ShadowSyncError as error:
             self._server.request_stop(Stop("failed", str(error), error.exit_code))
         self._outcome.stop = self._state.stop
         if self._state.members.started:
-            await self._wind_up()
+            await self._end()
         return self._outcome
 
     async def finish(self, exit_code: ExitCode, why: str) -> set[str]:
@@ -63,17 +75,17 @@ class JobController:
         self._state.finish(why or "finished")
         return set(await self._server.call_all(self._state.members.alive(), Finish(exit_code, why), 5.0))
 
-    async def _gather(self) -> None:
+    async def _wait_for_nodes(self) -> None:
         limit = self._job.run.start_timeout_seconds
         members = self._state.members
         if not await self._server.wait_for(lambda: not members.missing(), limit) and self._state.stop is None:
             missing = ", ".join(f"{count} {role}" for role, count in members.missing().items())
             raise ClusterError(
-                f"within {limit:g} s these nodes did not get ready: {missing}",
+                f"these nodes were not ready within {limit:g} s: {missing}",
                 remedy="start them with --join, or raise run.start_timeout_seconds",
             )
 
-    async def _meet(self) -> None:
+    async def _connect_peers(self) -> None:
         members = self._state.members
         facts = [member.facts for member in members.alive("trainer")]
         for found, what in (
@@ -92,23 +104,23 @@ class JobController:
         require_same_start([self._state.origin.digest, *starts], self._job.start.checkpoint)
         if any(fact.needs_center for fact in facts) and not members.alive("sync"):
             raise ClusterError(
-                f"{self._job.sync.algorithm} needs a center and the job has no sync node",
+                f"{self._job.sync.algorithm} needs a center, but the job has no sync node",
                 where="sync.nodes",
                 remedy="set sync.nodes to 1 or more",
             )
         infos = [member.info for member in members.alive()]
-        self._note_fresh()
+        self._record_fresh_parts()
         self._model = FinalModel.of(facts[0], self._job.sync.algorithm)
         self._state.start_members()
         group = self._state.group.form(m.info.index for m in members.alive("trainer"))
-        meeting = ConnectPeers(tuple(infos), group)
-        answers = await self._server.call_all(members.alive(), meeting, ASK_SECONDS)
-        if len(answers) < len(infos) and self._state.stop is None:
-            absent = [info.name for info in infos if info.name not in answers]
-            raise ClusterError(f"{', '.join(absent)} did not meet the others")
+        connect = ConnectPeers(tuple(infos), group)
+        replies = await self._server.call_all(members.alive(), connect, REQUEST_SECONDS)
+        if len(replies) < len(infos) and self._state.stop is None:
+            absent = [info.name for info in infos if info.name not in replies]
+            raise ClusterError(f"{', '.join(absent)} did not connect to the others")
 
-    def _note_fresh(self) -> None:
-        """Record as an event what the checkpoint that the job starts from did not have."""
+    def _record_fresh_parts(self) -> None:
+        """Record as an event what the starting checkpoint did not have."""
         if not self._job.start.checkpoint:
             return
         facts = [member.facts for member in self._state.members.alive()]
@@ -118,31 +130,33 @@ class JobController:
             names = list(dict.fromkeys(found))
             if names:
                 some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-                text = f"{what} that {self._job.start.checkpoint} has not, with first values: {some}"
+                text = (
+                    f"{what} that are not in {self._job.start.checkpoint} keep their initial values: {some}"
+                )
                 self._server.event("coordinator", text)
 
     async def _train(self) -> None:
         members = self._state.members
-        self._own_cpu_at_start = time.process_time()
+        self._coordinator_cpu_at_start = time.process_time()
         self._cpu_at_start = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
         progressive = tuple((start, stop) for start, stop in to_runs(self._state.input.progressive))
         begin = Begin(self._state.ledger.examples_so_far, progressive)
-        await self._server.call_all(members.alive("trainer"), begin, ASK_SECONDS)
+        await self._server.call_all(members.alive("trainer"), begin, REQUEST_SECONDS)
         others = [member for member in members.alive() if member.info.role != "trainer"]
-        await self._server.call_all(others, Begin(), ASK_SECONDS)
-        self._state.enter(Phase.TRAINING)
+        await self._server.call_all(others, Begin(), REQUEST_SECONDS)
+        self._state.enter(JobPhase.TRAINING)
         log.info("training starts")
         sampling = asyncio.ensure_future(DivergenceSampler(self._server).run(self._model.dense_elements))
-        keeper = self._keeper = CheckpointManager(self._server, self._model, self._validation_spans)
-        keeping = self._server.spawn(keeper.run())
+        manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
+        checkpointing = self._server.spawn(manager.run())
         profiling = self._server.spawn(self._profile())
         try:
             await self._server.wait_for(lambda: self._state.ledger.complete or bool(self._ended_early))
         finally:
-            for task in (sampling, keeping):
+            for task in (sampling, checkpointing):
                 task.cancel()
             # It knows by itself that training is over, and takes down what it measured.
-            await asyncio.gather(sampling, keeping, profiling, return_exceptions=True)
+            await asyncio.gather(sampling, checkpointing, profiling, return_exceptions=True)
             self._outcome.divergence_curve = self._state.divergence.points
         if not self._state.ledger.complete and self._state.stop is None:
             self._outcome.ended_early = self._ended_early
@@ -158,69 +172,71 @@ class JobController:
             await self._profiler.run()
             self._outcome.profile = self._profiler.profile()
             if self._outcome.profile is None and self._profiler.ended:
-                self._outcome.notes.append("no trainer answered in time, so that nothing was measured")
+                self._outcome.notes.append("no trainer answered in time, so nothing was measured")
 
     @property
     def _ended_early(self) -> str:
         """Return why training should end before its input; empty if it should not."""
         profiled = self._profiler.ended if self._profiler is not None else ""
-        return profiled or (self._keeper.ended_early if self._keeper is not None else "")
+        return profiled or (self._checkpoints.ended_early if self._checkpoints is not None else "")
 
-    async def _wind_up(self) -> None:
-        stop = self._outcome.stop
+    async def _end(self) -> None:
+        stop, manager = self._outcome.stop, self._checkpoints
         if stop is not None:
-            await self._close_keeper()
+            await self._close_checkpoints()
         await self._drain(hurry=stop is not None)
         try:
             if not self._state.ledger.examples_so_far:
                 self._outcome.notes.append("no checkpoint was written, since nothing was trained")
                 return
-            closing = JobFinalizer(self._server, self._outcome, self._model, hurry=stop is not None)
+            finalizer = JobFinalizer(self._server, self._outcome, self._model, hurry=stop is not None)
             if stop is None:
-                await closing.measure_divergence()
-            await closing.finalize_trainers(closing_round=stop is None)
+                await finalizer.measure_divergence()
+            await finalizer.finalize_trainers(closing_round=stop is None)
             if self._profiler is not None:
                 self._outcome.notes.append("no checkpoint was written, since this is a profile")
                 return
             if stop is not None and stop.lost_shard:
                 self._outcome.notes.append("no checkpoint could be written, since rows are lost")
-            elif stop is not None and stop.diverged and self._keeper is not None and self._keeper.written:
-                self._outcome.notes.append("the checkpoint stays that was written while training")
+            elif stop is not None and stop.diverged and manager is not None and manager.written:
+                self._outcome.notes.append("the checkpoint that was written during training is kept")
             else:
-                self._state.enter(Phase.CHECKPOINT)
-                await closing.checkpoint()
-            if stop is None and self._keeper is not None:
-                self._state.enter(Phase.VALIDATING)
-                await self._keeper.finish()
+                self._state.enter(JobPhase.CHECKPOINT)
+                await finalizer.checkpoint()
+            if stop is None and manager is not None:
+                self._state.enter(JobPhase.VALIDATING)
+                await manager.finish()
             if stop is None and self._eval_spans and self._state.stop is None:
-                self._state.enter(Phase.EVALUATING)
-                await Evaluation(self._server, self._outcome, self._model, self._eval_spans).run()
+                self._state.enter(JobPhase.EVALUATING)
+                await Evaluator(self._server, self._outcome, self._model, self._eval_spans).run()
                 await self._score_best()
         except ShadowSyncError as error:
             if stop is None:
                 self._outcome.stop = Stop("failed", str(error), error.exit_code)
             self._outcome.notes.append(str(error))
         finally:
-            await self._close_keeper()
+            await self._close_checkpoints()
             if self._outcome.stop is None:
                 self._outcome.stop = self._state.stop
 
-    async def _close_keeper(self) -> None:
-        keeper = self._keeper
-        if keeper is None:
+    async def _close_checkpoints(self) -> None:
+        manager = self._checkpoints
+        if manager is None:
             return
-        await keeper.cancel()
-        validation = keeper.validation if keeper.validation.points or keeper.validation.failed else None
-        self._outcome.kept = Kept(keeper.written, keeper.failed, validation, keeper.best_is_last)
+        await manager.cancel()
+        validation = manager.validation if manager.validation.points or manager.validation.failed else None
+        self._outcome.saved_checkpoints = SavedCheckpoints(
+            manager.written, manager.failed, validation, manager.best_is_last
+        )
 
     async def _score_best(self) -> None:
-        """Score the best checkpoint on the held-out files, if it is not the last one."""
-        keeper = self._keeper
-        if keeper is None or keeper.validation.best is None or keeper.best_is_last:
+        """Score the best checkpoint on the held-out files, unless it is the last."""
+        manager = self._checkpoints
+        if manager is None or manager.validation.best is None or manager.best_is_last:
             return
-        self._state.enter(Phase.EVALUATING_BEST)
+        self._state.enter(JobPhase.EVALUATING_BEST)
         try:
-            score = await self._server.unless_stopped(score_checkpoint(keeper.best_folder, self._eval_spans))
+            score = await self._server.unless_stopped(score_checkpoint(manager.best_folder, self._eval_spans))
         except ShadowSyncError as error:
             # The job itself is well, and its last model is scored.
             self._outcome.notes.append(
@@ -232,17 +248,20 @@ class JobController:
             self._outcome.best_score = Score(model, [score.sums])
 
     async def _drain(self, *, hurry: bool) -> None:
-        """End deliveries, then training, so that every delivery is trained, returned, or in flight."""
+        """End deliveries, then training.
+
+        Every delivery is then trained, returned, or in flight.
+        """
         members, outcome, store = self._state.members, self._outcome, self._server.store
-        self._state.enter(Phase.STOPPING if hurry else Phase.CLOSING)
-        short = HURRY_SECONDS if hurry else HOLD_SECONDS
+        self._state.enter(JobPhase.STOPPING if hurry else JobPhase.CLOSING)
+        short = HURRY_SECONDS if hurry else DRAIN_SECONDS
         readers = await self._server.call_all(members.alive("reader"), Drain({}), short)
         outcome.readers = {name: reply.counts for name, reply in readers.items()}
         sequences = {name: reply.sequences for name, reply in readers.items()}
-        # A trainer that stands still is waited for until it answers, or is declared dead, and its batches are
+        # A trainer that stands still is waited for until it replies, or is declared dead, and its batches are
         # somebody else's; so there is nothing that only it counts. An interrupt cannot wait so long.
         run, sync = self._job.run, self._job.sync
-        patience = run.node_timeout_seconds + sync.timeout_seconds + HOLD_SECONDS
+        patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
         patience = HURRIED_TRAINER_SECONDS if hurry else patience
         drain = Drain(sequences, hurry=hurry)
         trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
@@ -258,11 +277,14 @@ class JobController:
         self._count_cpu()
 
     def _count_cpu(self) -> None:
-        """Return CPU seconds of training by node; for dead ones, up to their last heartbeat."""
+        """Record CPU seconds of training by node.
+
+        For dead ones, up to their last heartbeat.
+        """
         if not hasattr(self, "_cpu_at_start"):
             return
         for member in self._state.members.everyone():
             name = member.info.name
             used = float(member.metrics.get("cpu_seconds", 0.0)) - self._cpu_at_start.get(name, 0.0)
             self._outcome.cpu_seconds[name] = max(0.0, used)
-        self._outcome.cpu_seconds["coordinator"] = time.process_time() - self._own_cpu_at_start
+        self._outcome.cpu_seconds["coordinator"] = time.process_time() - self._coordinator_cpu_at_start

@@ -20,7 +20,10 @@ CHUNK_ELEMENTS = 1 << 18
 
 
 class Divergence:
-    """Sums for `‖w_i - mean‖ / ‖mean‖`, averaged over the replicas, in float64; fed chunk by chunk."""
+    """Sums for `‖w_i - mean‖ / ‖mean‖`, averaged over replicas, chunk by chunk.
+
+    They are float64.
+    """
 
     def __init__(self, replicas: int) -> None:
         self._distances = np.zeros(replicas, dtype=np.float64)
@@ -41,11 +44,13 @@ class Divergence:
 
 
 SAMPLED_ELEMENTS = 1 << 14
-ASK_SECONDS = 10.0
+REQUEST_SECONDS = 10.0
 
 
 class DivergenceSampler:
-    """Adds points to the divergence curve, from at most SAMPLED_ELEMENTS evenly spread elements.
+    """Add points to the divergence curve.
+
+    Each is of at most SAMPLED_ELEMENTS evenly spread elements.
 
     All trainers are asked at once; what they trained while the question was on its way is part of the
     figure.
@@ -64,7 +69,7 @@ class DivergenceSampler:
 
     async def _sample(self, stride: int) -> None:
         trainers = self._state.members.alive("trainer")
-        answers = await self._server.call_all(trainers, SampleReplica(stride), ASK_SECONDS)
+        answers = await self._server.call_all(trainers, SampleReplica(stride), REQUEST_SECONDS)
         if len(answers) < max(2, len(trainers)):
             return
         sums = Divergence(len(answers))

@@ -18,13 +18,13 @@ from ...pipeline.wire.control_orders import Evaluate, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
 from .membership import Member
-from .outcome import ASK_SECONDS, FinalModel, Outcome, Score
+from .outcome import REQUEST_SECONDS, FinalModel, Outcome, Score
 from .server import CoordinatorServer
 
 EVAL_SECONDS = 24 * 3600.0
 
 
-class Evaluation:
+class Evaluator:
     """One pass over the held-out spans with the single model, or with each replica."""
 
     def __init__(
@@ -50,12 +50,15 @@ class Evaluation:
             self._outcome.score = Score(self._model.scored(len(scored)), scored)
 
     async def _score(self, model: str, trainers: list[Member]) -> QualitySums | None:
-        """Score one pass, again without trainers that die in it. None if none is left."""
+        """Score one pass, again without trainers that die in it.
+
+        None if none is left.
+        """
         while trainers and self._state.stop is None:
             self._pass += 1
-            ready = await self._server.call_all(trainers, PrepareEval(self._pass, model), ASK_SECONDS)
+            ready = await self._server.call_all(trainers, PrepareEval(self._pass, model), REQUEST_SECONDS)
             if not all(answer.ready for answer in ready.values()):
-                raise ClusterError(f"{self._model.words} could not be had for the evaluation")
+                raise ClusterError(f"{self._model.words} is not available for the evaluation")
             if len(ready) < len(trainers):
                 trainers = [trainer for trainer in trainers if trainer.info.name in ready]
                 continue
@@ -63,7 +66,7 @@ class Evaluation:
             if self._state.stop is not None:
                 # What was scored by now is a part of the files, which is no score of them.
                 return None
-            results = await self._server.call_all(trainers, GetEvalSums(self._pass), ASK_SECONDS)
+            results = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
             if whole and len(results) == len(trainers):
                 total = QualitySums()
                 for answer in results.values():
@@ -76,13 +79,15 @@ class Evaluation:
         return None
 
     async def _deliver(self, trainers: list[Member]) -> bool:
-        """Let the readers send the pass to these trainers; return whether all of it was scored.
+        """Let the readers send the pass to these trainers.
+
+        Return whether all of it was scored.
 
         Ends early when one of the trainers dies.
         """
         readers = self._state.members.alive("reader")
         tokens = tuple(trainer.info.token for trainer in trainers)
-        asks = [
+        calls = [
             self._server.call(
                 reader,
                 Evaluate(self._pass, tokens, tuple(spans)),
@@ -91,7 +96,7 @@ class Evaluation:
             for reader, spans in ((r, self._spans[at :: len(readers)]) for at, r in enumerate(readers))
         ]
         died = self._server.wait_for(lambda: not all(t.alive for t in trainers))
-        answers = await race(asyncio.gather(*asks), died)
+        answers = await race(asyncio.gather(*calls), died)
         return answers is not None and all(answer is not None for answer in answers)
 
 

@@ -1,4 +1,4 @@
-"""The ledger as a state machine without I/O: spans handed out, batches trained, and their totals.
+"""The ledger: spans handed out, batches trained, totals; no I/O.
 
 Batches are known by their ids: rule "A batch is a pure function" (docs/architecture.md).
 
@@ -19,7 +19,9 @@ from ...pipeline.types import BatchId
 
 @dataclass(slots=True)
 class OpenSpan:
-    """The settled batches of a span of one epoch: trained, or left out. Examples are by batch number.
+    """The settled batches, trained or left out, of a span in one epoch.
+
+    Examples are by batch number.
 
     Attributes:
         reader: to whom it was handed out.
@@ -79,7 +81,10 @@ class OpenSpan:
 
 @dataclass
 class LedgerTotals:
-    """The ledger's sums; `untrained` are the distinct batches that were left out and not trained either."""
+    """The ledger's sums.
+
+    `untrained` are the distinct batches that were left out and not trained either.
+    """
 
     trained_examples: int = 0
     trained_batches: int = 0
@@ -163,11 +168,14 @@ class LedgerState:
 
     @property
     def complete(self) -> bool:
-        """Whether every span of every epoch was read and all of its batches are trained or left out."""
+        """Whether every span of every epoch was read and all batches are settled."""
         return self._next is None and self._incomplete == 0
 
     def grant(self, reader: str) -> tuple[int, Span] | None:
-        """Return the next span for a reader as (epoch, span); None when all are handed out."""
+        """Return the next span for a reader as (epoch, span).
+
+        None when all are handed out.
+        """
         if self._next is None:
             return None
         epoch, span = self._next
@@ -183,10 +191,13 @@ class LedgerState:
         return self._require(epoch, number).skipped
 
     def span_read(self, epoch: int, number: int, *, batches: int, examples: int, bad_rows: int) -> None:
-        """Record that a reader has cut a whole span; raises ValueError for one that it does not have."""
+        """Record that a reader has cut a whole span.
+
+        Raises ValueError for one that it does not have.
+        """
         span = self._require(epoch, number)
         if span.batches is not None:
-            raise ValueError(f"span {number} of epoch {epoch} was read before")
+            raise ValueError(f"span {number} of epoch {epoch} was reported as read before")
         if span.last >= batches:
             raise ValueError(
                 f"batch {span.last} of span {number} of epoch {epoch} was trained, and it has {batches}"
@@ -198,7 +209,10 @@ class LedgerState:
             self._incomplete -= 1
 
     def acknowledge(self, trainer: str, batch: BatchId, examples: int) -> Acknowledged:
-        """A trainer has trained a batch, and all shards have its push. Raises ValueError for a stranger."""
+        """Record a batch that a trainer trained and all shards have applied.
+
+        Raises ValueError for an unknown batch.
+        """
         span = self._span_of(batch, examples)
         repeated = batch.number in span.done
         self.totals.trained_examples += examples
@@ -221,7 +235,7 @@ class LedgerState:
         return Acknowledged(batch, examples, trainer, repeated)
 
     def leave_out(self, trainer: str, batch: BatchId, examples: int, why: str) -> LeftOut:
-        """Record a batch that a trainer left out: it changed nothing, and no shard knows it.
+        """Record a batch that a trainer left out and that changed nothing.
 
         If another trainer, for which it was finite, trains it all the same, it counts as trained. Raises
         ValueError for an unknown batch.
@@ -256,7 +270,10 @@ class LedgerState:
         return again
 
     def missing_batches(self) -> int | None:
-        """Count the unsettled batches of all spans and epochs; None while some spans are still to be read."""
+        """Count the unsettled batches of all spans and epochs.
+
+        None while some spans are still to be read.
+        """
         if self._next is not None:
             return None
         missing = 0
@@ -267,7 +284,7 @@ class LedgerState:
         return missing
 
     def misread_spans(self) -> list[str]:
-        """Describe complete spans whose batches do not hold the examples that their reader counted."""
+        """Describe complete spans whose batches disagree with their reader's count."""
         return [
             f"span {number} of epoch {epoch}: {span.settled_examples} of {span.examples} examples"
             for (epoch, number), span in self._open.items()
@@ -275,7 +292,10 @@ class LedgerState:
         ]
 
     def trained_in(self, numbers: Container[int]) -> int:
-        """Count the distinct trained examples in these spans of the first epoch, with the resumed run's."""
+        """Count the distinct trained examples in these spans of the first epoch.
+
+        Those of the resumed run are counted, too.
+        """
         parts = [
             *((key, span.trained_examples) for key, span in self._open.items()),
             *((key, span.examples) for key, span in self.restored.complete.items()),
@@ -290,13 +310,16 @@ class LedgerState:
         return self.restored_examples + self.totals.distinct_examples
 
     def has(self, batch: BatchId) -> bool:
-        """Return whether a batch is trained, by this run or the one that it resumes."""
+        """Return whether a batch was trained by this run or the resumed one."""
         span = self._open.get((batch.epoch, batch.span))
         done = span is not None and batch.number in span.done
         return done or self.restored.has(batch.epoch, batch.span, batch.number)
 
     def saved(self) -> SavedLedger:
-        """Copy all that is settled now, for a checkpoint: O(spans + batches of unfinished spans)."""
+        """Copy what is settled now, for a checkpoint.
+
+        Takes O(spans + batches of unfinished spans).
+        """
         complete = dict(self.restored.complete)
         partial = {key: dict(numbers) for key, numbers in self.restored.partial.items()}
         left_out = {key: dict(numbers) for key, numbers in self.restored.left_out.items()}
@@ -311,12 +334,15 @@ class LedgerState:
         return SavedLedger(self._seed, complete, partial, left_out)
 
     def _span_of(self, batch: BatchId, examples: int) -> OpenSpan:
-        """Return the span of a batch that a trainer names; raises ValueError if it cannot have it."""
+        """Return the span of a batch that a trainer names.
+
+        Raises ValueError if it cannot have it.
+        """
         if batch.seed != self._seed:
-            raise ValueError(f"batch {tuple(batch)} is of seed {batch.seed}; this job's is {self._seed}")
+            raise ValueError(f"batch {tuple(batch)} has seed {batch.seed}; this job's is {self._seed}")
         span = self._require(batch.epoch, batch.span)
         if examples <= 0 or (span.batches is not None and batch.number >= span.batches):
-            raise ValueError(f"batch {tuple(batch)} with {examples} examples is none of its span")
+            raise ValueError(f"batch {tuple(batch)} with {examples} examples is not in its span")
         if batch.number in span.restored or batch.number in span.restored_left_out:
             did = "trained" if batch.number in span.restored else "left out"
             raise ValueError(f"batch {tuple(batch)} was {did} by the run that this one resumes")

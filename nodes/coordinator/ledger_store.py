@@ -1,4 +1,4 @@
-"""The ledger on disk: SQLite in WAL mode, so that the coordinator may be killed too."""
+"""The ledger's file: SQLite in WAL mode, so that it survives a killed coordinator."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class StoredTotals:
 
 
 class LedgerStore:
-    """One SQLite file, used by one thread at a time. Each method is one transaction.
+    """One SQLite file, used by one thread at a time.
+
+    Each method is one transaction.
 
     With `synchronous = NORMAL` a committed transaction survives the death of the process, though perhaps
     not of the machine. Where the volume is full it waits FULL_PATIENCE_SECONDS for room. Raises ResourceError
@@ -77,7 +79,7 @@ class LedgerStore:
             raise self._unwritable(error) from error
 
     def restored(self, ledger: SavedLedger) -> None:
-        """Store what the resumed run had trained and left out, in tables of its own."""
+        """Store what the resumed run had trained and left out."""
         spans = [(*key, span.batches, span.examples) for key, span in ledger.complete.items()]
         self._write("INSERT INTO restored_spans VALUES (?, ?, ?, ?)", spans)
         for table, found in (("restored_batches", ledger.partial), ("restored_left_out", ledger.left_out)):
@@ -147,7 +149,7 @@ class LedgerStore:
         }
 
     def returned_and_settled_examples(self) -> int:
-        """Examples of the returned deliveries whose batch was trained, or left out, after all."""
+        """Return the returned examples whose batch was trained or left out later."""
         row = self._db.execute(
             "SELECT coalesce(sum(r.examples), 0) FROM returned r"
             f" WHERE EXISTS ({_IN.format('batches')}) OR EXISTS ({_IN.format('left_out')})"
@@ -155,8 +157,10 @@ class LedgerStore:
         return int(row[0])
 
     def returned_and_left_out(self) -> list[BatchId]:
-        """Batches that came back from a dead trainer and were left out in the end; what it had pushed of them
-        before it died nobody knows but the shards."""
+        """Return the batches that a dead trainer returned and that were then left out.
+
+        Only the shards know what the dead trainer had pushed of them.
+        """
         rows = self._db.execute(
             "SELECT DISTINCT r.epoch, r.span, r.number, l.seed FROM returned r"
             " JOIN left_out l ON (l.epoch, l.span, l.number) = (r.epoch, r.span, r.number)"
@@ -165,8 +169,10 @@ class LedgerStore:
         return [BatchId(*row) for row in rows]
 
     def untrained_examples_by_reason(self) -> dict[str, int]:
-        """Of the batches that were left out and that nobody trained either, each once: examples by why it was
-        left out first."""
+        """Return the examples that were left out and never trained, by reason.
+
+        Each batch counts once, for the reason for which it was first left out.
+        """
         rows = self._db.execute(
             "SELECT why, sum(examples) FROM (SELECT why, examples, min(rowid) AS first FROM left_out r"
             f" WHERE NOT EXISTS ({_IN.format('batches')}) GROUP BY epoch, span, number)"

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LedgerWriter:
-    """Runs work on a `LedgerStore` one after the other, in the order in which it was submitted.
+    """Run work on a `LedgerStore`, one at a time, in the order of submission.
 
     Belongs to the coordinator's loop. Whoever promises what is written awaits it first.
     """
@@ -36,13 +36,16 @@ class LedgerWriter:
         return await asyncio.shield(done)
 
     def event(self, seconds: float, node: str, what: str) -> None:
-        """Store an event without waiting. One that cannot be stored is logged; the report has it, too."""
+        """Store an event without waiting.
+
+        One that cannot be stored is logged; the report has it, too.
+        """
 
         def work() -> None:
             try:
                 self._store.event(seconds, node, what)
             except ResourceError as error:
-                log.error("an event is not in the ledger's file: %s", error)
+                log.error("an event could not be stored in the ledger's file: %s", error)
 
         self._thread.submit(work)
 

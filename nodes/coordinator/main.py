@@ -1,4 +1,7 @@
-"""The coordinator's process: plans the spans, leads the job, writes the report. Imports no torch."""
+"""The coordinator's process: plans the spans, leads the job, writes the report.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from .ledger_store import LedgerStore, StoredTotals
 from .ledger_writer import LedgerWriter
 from .monitoring import Monitoring
 from .outcome import Outcome
-from .placement import Placement
+from .placement import TablePlacement
 from .progress import InputSize
 from .report import build_report, with_exits
 from .requests import RequestHandler
@@ -41,7 +44,10 @@ LEDGER_FILE = "ledger.sqlite"
 
 
 def make_run_folder(settings: NodeSettings) -> Path:
-    """Create the run's folder with the resolved job file in it; `latest` points to it."""
+    """Create the run's folder with the resolved job file in it.
+
+    `latest` points to it.
+    """
     root = Path(settings.job.run.directory)
     folder = settings.folder or create_run_folder(root, settings.job.run.name)
     (folder / "job.json").write_text(settings.job.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -50,7 +56,10 @@ def make_run_folder(settings: NodeSettings) -> Path:
 
 
 def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: RestoredRun | None) -> LedgerState:
-    """Make the job's ledger; raises JobFileError for a resumed run with nothing left to train."""
+    """Make the job's ledger.
+
+    Raises JobFileError for a resumed run with nothing left to train.
+    """
     job = settings.job
     ledger = LedgerState(
         spans,
@@ -62,8 +71,8 @@ def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: Restore
     if restored is not None and ledger.complete:
         raise JobFileError(
             f"{restored.manifest.run} has trained all of its input, {ledger.restored_examples:,} examples",
-            remedy="raise data.epochs to train on, for example --set data.epochs="
-            f"{job.data.epochs + 1}; or start a new run from it, by start.checkpoint",
+            remedy="raise data.epochs to train further, for example --set data.epochs="
+            f"{job.data.epochs + 1}; or start a new run from it, with start.checkpoint",
         )
     return ledger
 
@@ -75,15 +84,17 @@ def _require_torch_for_validation(job: Job) -> None:
     """
     if job.validation.enabled and find_spec("torch") is None:
         raise JobFileError(
-            "[validation] is set, and the coordinator's machine has no torch to score checkpoints with",
-            remedy="install it there, take the image for every role, or leave [validation] out",
+            "[validation] is set, but the coordinator's machine has no torch to score checkpoints with",
+            remedy="install torch there, use the image for all roles, or remove [validation]",
         )
 
 
 async def run_coordinator(
     settings: NodeSettings, process: ProcessHooks | None = None
 ) -> tuple[ExitCode, str, Report | None]:
-    """Run the coordinator to its end; return exit code, one line for the user, and the report.
+    """Run the coordinator to its end.
+
+    Return exit code, one line for the user, and the report.
 
     `process` is what it takes from the process around it; by default it has that for itself.
     """
@@ -94,14 +105,14 @@ async def run_coordinator(
     plan = await asyncio.to_thread(plan_input, job)
     if job.validation.enabled and not plan.validation:
         raise JobFileError(
-            "[validation] is set and the job has no data for it",
-            remedy="give data.validation_path, or a part of data.path by data.split.validation",
+            "[validation] is set, but the job has no data for it",
+            remedy="set data.validation_path, or data.split.validation for a part of data.path",
         )
     restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
     ledger = make_ledger(settings, plan.train, restored)
     size = await asyncio.to_thread(InputSize.of, plan.train, job.data.epochs, job.data.split)
-    kept = restored.plan if restored is not None else None
-    placement = await asyncio.to_thread(Placement.find, job, plan.train, kept)
+    saved_plan = restored.plan if restored is not None else None
+    placement = await asyncio.to_thread(TablePlacement.find, job, plan.train, saved_plan)
     folder = make_run_folder(settings)
     placement.record().write(folder)
     process.log_to(folder, "coordinator")

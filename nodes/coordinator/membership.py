@@ -1,4 +1,6 @@
-"""Membership of a job: a state machine without I/O. Events in (hello, ready, lost), members out.
+"""Membership of a job: a state machine without I/O.
+
+Events in (hello, ready, lost), members out.
 
 `require_same_plan` and `require_same_start` check that all nodes have the same plan of the tables, and start
 from the same checkpoint.
@@ -60,7 +62,10 @@ class Membership:
         self.started = False
 
     def join(self, role: str, token: str, digest: str, endpoint: str) -> Member:
-        """Admit a node that says hello. Raises ClusterError if it cannot be in this job."""
+        """Admit a node that says hello.
+
+        Raises ClusterError if it cannot be in this job.
+        """
         if token in self._members:
             member = self._members[token]
             if not member.alive:
@@ -70,7 +75,7 @@ class Membership:
             raise ClusterError(f"this job has no role {role!r}")
         if digest != self._digest:
             raise ClusterError(
-                "the node has another job than the coordinator",
+                "the node's job differs from the coordinator's",
                 remedy="start every node with the same job file and the same --set options",
             )
         taken = {member.info.index for member in self.alive(role)}
@@ -81,7 +86,7 @@ class Membership:
             )
         if not free:
             raise ClusterError(
-                f"the job has all of its {self._expected[role]} {role} nodes",
+                f"the job already has its {self._expected[role]} {role} nodes",
                 remedy=f"start fewer, or raise the number of {role} nodes in the job file",
             )
         info = MemberInfo(f"{role}-{free[0]}", role, free[0], token, endpoint)
@@ -101,10 +106,13 @@ class Membership:
         return member
 
     def require(self, token: str) -> Member:
-        """Return the living member with this token; raises ClusterError for an unknown or dead one."""
+        """Return the living member with this token.
+
+        Raises ClusterError for an unknown or dead one.
+        """
         member = self._members.get(token)
         if member is None:
-            raise ClusterError("not a member of this job", remedy="say hello first")
+            raise ClusterError("not a member of this job", remedy="join the job first")
         if not member.alive:
             raise ClusterError(
                 f"{member.info.name} was declared dead ({member.lost_because})", remedy="start a new one"
@@ -135,8 +143,11 @@ class Membership:
 
 
 def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:
-    """Raises ClusterError, naming the first node with another plan and what differs. `members` are those that
-    have one: trainers and embedding nodes, ready."""
+    """Check that all members have this plan of the tables.
+
+    `members` are those that have a plan: trainers and embedding nodes, ready. Raises ClusterError with the
+    first node whose plan differs, and how.
+    """
     for member in members:
         facts, info = member.facts, member.info
         digest = facts.plan_digest
@@ -150,9 +161,11 @@ def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:
 
 
 def require_same_start(digests: Iterable[str], checkpoint: str) -> None:
-    """Raises ClusterError if nodes read different checkpoints: of a run that still trains, another one may
-    have come between two nodes' reading. `digests` are `CheckpointManifest.digest` as each has it, or "" for
-    a node that read none."""
+    """Check that all nodes read the same checkpoint.
+
+    A run that still trains may replace its checkpoint between the reading of two nodes. `digests` are each
+    node's `CheckpointManifest.digest`, or "" for a node that read none. Raises ClusterError if they differ.
+    """
     if len({digest for digest in digests if digest}) > 1:
         raise ClusterError(
             "the nodes read different checkpoints",

@@ -1,4 +1,4 @@
-"""Monitoring by the coordinator: the web page, event files and metrics, where the job asks for them."""
+"""Monitoring by the coordinator: web page, event files and metrics, if configured."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class Monitoring:
-    """Publishes one status a second to page, event files and metrics. Belongs to the coordinator's loop.
+    """Publish one status a second to page, event files and metrics.
 
-    Each part is imported only where it is asked for.
+    Belongs to the coordinator's loop.
+
+    Each part is imported only if it is configured.
     """
 
     def __init__(self, server: CoordinatorServer) -> None:
@@ -83,8 +85,11 @@ class Monitoring:
             # Whatever it is: a job is worth more than what is shown of it.
             if not self._failed:
                 self._failed = True
-                log.exception("the job cannot be shown")
-                self._server.event("coordinator", f"cannot be shown ({type(error).__name__}: {error})")
+                log.exception("the status of the job could not be published")
+                self._server.event(
+                    "coordinator",
+                    f"the status of the job could not be published ({type(error).__name__}: {error})",
+                )
 
     def _publish(self, ended: bool) -> None:
         status = build_status(self._state, *self._mirror.cursors())
@@ -120,12 +125,15 @@ class Monitoring:
 
 
 def _names(host: str, advertise: str) -> tuple[str, ...]:
-    """Return the names by which a browser may call this server; the first is shown to people."""
+    """Return the names by which a browser may call this server.
+
+    The first is shown to people.
+    """
     if host not in WILDCARDS:
         return () if host == LOOPBACK else (host,)
-    own = socket.gethostname()
-    told = host_of(advertise)
-    return tuple(dict.fromkeys(name for name in (told, own) if name and name != AUTO))
+    hostname = socket.gethostname()
+    advertised = host_of(advertise)
+    return tuple(dict.fromkeys(name for name in (advertised, hostname) if name and name != AUTO))
 
 
 def _flat(status: Status) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The outcome of a job: why it stopped early, its final model, and the facts for the report."""
+"""The outcome of a job: reason to stop, final model, facts for the report."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class Stop:
 
 
 # How long a node has: for an answer, for its last counts, and for either where the job was interrupted.
-ASK_SECONDS: Final = 60.0
-HOLD_SECONDS: Final = 8.0
+REQUEST_SECONDS: Final = 60.0
+DRAIN_SECONDS: Final = 8.0
 HURRY_SECONDS: Final = 2.5
 
-Answers = dict[str, Counts]
+CountsByNode = dict[str, Counts]
 
 
 @dataclass(frozen=True)
 class Score:
-    """The evaluation: its model, and sums of each scored one (one, or one per replica)."""
+    """An evaluation: its model, and the sums of each scored replica."""
 
     model: str
     sums: list[QualitySums]
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedCheckpoints:
     """Checkpoints and validation during training.
 
     Attributes:
@@ -80,24 +80,24 @@ class Outcome:
             left out.
         model_saved: which model the checkpoint has; None without a checkpoint.
         progressive: of the batches that were scored before their step.
-        profile: with the events of its trace; None where none was asked for, or nothing could be measured.
+        profile: with the events of its trace; None where none was requested, or nothing could be measured.
         best_score: of the best checkpoint on the held-out files, where it is not the last one.
     """
 
     stop: Stop | None = None
     ended_early: str = ""
-    readers: Answers = field(default_factory=dict)
-    trainers: Answers = field(default_factory=dict)
-    shards: Answers = field(default_factory=dict)
+    readers: CountsByNode = field(default_factory=dict)
+    trainers: CountsByNode = field(default_factory=dict)
+    shards: CountsByNode = field(default_factory=dict)
     applied_of: dict[str, tuple[BatchId, ...]] = field(default_factory=dict)
-    syncs: Answers = field(default_factory=dict)
+    syncs: CountsByNode = field(default_factory=dict)
     divergence: float | None = None
     divergence_curve: list[tuple[float, float]] = field(default_factory=list)
     model_saved: str | None = None
     score: Score | None = None
     best_score: Score | None = None
     progressive: QualitySums | None = None
-    kept: Kept | None = None
+    saved_checkpoints: SavedCheckpoints | None = None
     profile: tuple[Profile, list[dict[str, Any]]] | None = None
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

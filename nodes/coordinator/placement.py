@@ -50,7 +50,7 @@ class TableProfile:
 
 
 @dataclass(frozen=True)
-class Placement:
+class TablePlacement:
     """A plan of the tables, and how it was found.
 
     Attributes:
@@ -64,26 +64,26 @@ class Placement:
     examples: int = 0
 
     @classmethod
-    def by_rows(cls, job: Job) -> Placement:
+    def by_rows(cls, job: Job) -> TablePlacement:
         """Split by the tables' sizes alone; raises JobFileError as `TablePlan.of_ranges`."""
         return cls(TablePlan.make(job.tables, job.embedding.nodes), "rows")
 
     @classmethod
-    def find(cls, job: Job, spans: Sequence[Span], kept: TablePlan | None = None) -> Placement:
-        """Find the plan as `embedding.placement` says; `kept` is that of a resumed run's checkpoint.
+    def find(cls, job: Job, spans: Sequence[Span], saved: TablePlan | None = None) -> TablePlacement:
+        """Find the plan as `embedding.placement` says; `saved` is that of a resumed run's checkpoint.
 
         Reads a sample of the input and times some rows, for about SAMPLE_SECONDS and PRICING_SECONDS, so a
         loop calls it on another thread. With `run.deterministic` it looks at no clock: the sample is then
         always the same, and so are the costs. Raises JobFileError as `TablePlan.of_ranges`.
         """
-        if kept is not None:
-            return cls(kept, "kept")
+        if saved is not None:
+            return cls(saved, "kept")
         nodes, tables = job.embedding.nodes, job.tables
         if nodes == 1 or job.embedding.placement == "rows":
             return cls.by_rows(job)
         counter = _sampled(job, spans)
         if not counter.examples:
-            log.warning("nothing is known of the input, so the tables are split by their rows")
+            log.warning("no example of the input could be sampled, so the tables are split by their rows")
             return cls.by_rows(job)
         prices: RowCostModel = (
             CountedRowCosts() if job.run.deterministic else TimedRowCosts.measure(PRICING_SECONDS)

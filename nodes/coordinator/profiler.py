@@ -1,4 +1,4 @@
-"""The coordinator's part of a performance profile: measures of all nodes, and offsets of their clocks."""
+"""The coordinator's part of a profile: measures and clock offsets of all nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoleMeasures:
-    """What a node of a role measured."""
+    """Measures of a node, with its role."""
 
     role: str
     measures: Measures
@@ -71,7 +71,7 @@ def _grown(first: Counts, last: Counts, key: str) -> float:
 
 
 class NodeClocks:
-    """Estimates clock offsets by Cristian's algorithm.
+    """Estimate clock offsets by Cristian's algorithm.
 
     The reply with the shortest round trip counts; half of that trip is the error. Nodes on this kernel
     read this very clock.
@@ -84,9 +84,9 @@ class NodeClocks:
         self._machine = machine
         self._found: dict[str, tuple[float, float]] = {}
 
-    def told(self, node: str, answer: Measures, asked_at: float, answered_at: float) -> None:
+    def record(self, node: str, answer: Measures, requested_at: float, replied_at: float) -> None:
         """Add a reply with `clock` and `machine`; both times are of this process's clock."""
-        offset, error = answer.clock - (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
+        offset, error = answer.clock - (requested_at + replied_at) / 2, (replied_at - requested_at) / 2
         if answer.machine == self._machine:
             offset = error = 0.0
         if node not in self._found or error < self._found[node][1]:
@@ -105,27 +105,29 @@ class NodeClocks:
 SELF: Final = "coordinator"
 TRACE_SECONDS: Final = 1.0
 PERIOD_SECONDS: Final = 1.0
-ASK_SECONDS: Final = 5.0
+REQUEST_SECONDS: Final = 5.0
 # First steps are slow: kernels are chosen, memory is taken, pages are touched for the first time.
 WARM_UP_SHARE: Final = 0.15
 MOST_WARM_UP_SECONDS: Final = 3.0
 
-Answers = dict[str, RoleMeasures]
+MeasuresByNode = dict[str, RoleMeasures]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Taken:
+class ProfileReplies:
     """Replies of all nodes at the start and at the end, and their traces."""
 
-    first: Answers = field(default_factory=dict)
-    last: Answers = field(default_factory=dict)
+    first: MeasuresByNode = field(default_factory=dict)
+    last: MeasuresByNode = field(default_factory=dict)
     traces: list[NodeTrace] = field(default_factory=list)
 
 
 class Profiler:
-    """Measures a training job for a while, and ends it. Runs on the coordinator's loop.
+    """Measure a training job for a while, and end it.
+
+    Runs on the coordinator's loop.
 
     Attributes:
         ended: why training should end, in words; empty until then.
@@ -138,7 +140,7 @@ class Profiler:
         self._server = server
         self._state = server.state
         self._seconds = seconds
-        self._taken = Taken()
+        self._replies = ProfileReplies()
         self._clocks = NodeClocks(running_kernel())
         self._sampler = Sampler()
         self._input_ended = False
@@ -161,20 +163,20 @@ class Profiler:
         await self._server.notify()
 
     async def _measure(self) -> None:
-        self._taken.first = self._taken.last = await self._ask_measures()
+        self._replies.first = self._replies.last = await self._request_measures()
         end = time.monotonic() + self._seconds
         while (left := end - time.monotonic()) > 0 and not self._over:
             await self._server.wait_for(lambda: self._over, min(PERIOD_SECONDS, left))
             # What is measured after the end of the input would be of nodes that have nothing to do.
             if not self._over:
-                answers = await self._ask_measures()
+                answers = await self._request_measures()
                 # Who did not answer in time this once counts by its answers before and after.
-                self._taken.first = answers | self._taken.first
-                self._taken.last = self._taken.last | answers
+                self._replies.first = answers | self._replies.first
+                self._replies.last = self._replies.last | answers
         self._input_ended = self._over
         if not self._over:
             await self._trace(TRACE_SECONDS)
-        await self._ask_measures(last=True)
+        await self._request_measures(last=True)
 
     def profile(self) -> tuple[Profile, list[dict[str, Any]]] | None:
         """Build the profile with the events of its trace; None if nothing was measured.
@@ -182,7 +184,7 @@ class Profiler:
         That is, training ended first, or no trainer answered twice.
         """
         job = self._state.job
-        nodes = measured_between(self._taken.first, self._taken.last)
+        nodes = measured_between(self._replies.first, self._replies.last)
         trainers = [node for node in nodes if node.role == "trainer"]
         if not trainers or not any(node.count("trained_examples") for node in trainers):
             return None
@@ -197,25 +199,25 @@ class Profiler:
             sync=f"{job.sync.algorithm}, {job.sync.mode}" if synced else "none",
             nodes=nodes,
         )
-        events = trace_events(self._taken.traces)
+        events = trace_events(self._replies.traces)
         note = TraceNote(
             seconds=TRACE_SECONDS,
             events=len(events),
             clock_error_seconds=self._clocks.error_seconds,
         )
-        return Profile.of(measured, self._notes(measured), note if self._taken.traces else None), events
+        return Profile.of(measured, self._notes(measured), note if self._replies.traces else None), events
 
     def _notes(self, measured: Measured) -> list[str]:
         notes = []
-        told = {node.name for node in measured.nodes}
-        if silent := sorted({member.info.name for member in self._state.members.alive()} - told):
+        measured_names = {node.name for node in measured.nodes}
+        if silent := sorted({member.info.name for member in self._state.members.alive()} - measured_names):
             notes.append(
-                f"{', '.join(silent)} did not answer twice within {ASK_SECONDS:g} s and are not in this"
+                f"{', '.join(silent)} did not answer twice within {REQUEST_SECONDS:g} s and are not in this"
                 " profile: measure for longer, or see what else runs there."
             )
         if self._input_ended and measured.seconds < 0.7 * self._seconds:
             notes.append(
-                f"The input ended after {measured.seconds:.1f} s of {self._seconds:g}: give the job more, or"
+                f"The input ended after {measured.seconds:.1f} s of {self._seconds:g}: give more input, or"
                 " raise `data.epochs`."
             )
         if any(not node.threads for node in measured.nodes):
@@ -231,24 +233,24 @@ class Profiler:
         living = {member.info.name for member in self._state.members.alive("trainer")}
         return all(self._state.ledger.trained_batches_of.get(name) for name in trainers if name in living)
 
-    async def _ask_measures(self, *, last: bool = False) -> Answers:
+    async def _request_measures(self, *, last: bool = False) -> MeasuresByNode:
         members = self._state.members.alive()
-        answers = await asyncio.gather(*(self._ask_measure(member, last=last) for member in members))
+        answers = await asyncio.gather(*(self._request_measure(member, last=last) for member in members))
         found = {
             member.info.name: RoleMeasures(member.info.role, answer)
             for member, answer in zip(members, answers, strict=True)
             if answer is not None
         }
-        return found | {SELF: self._own_measures()}
+        return found | {SELF: self._measure_self()}
 
-    async def _ask_measure(self, member: Member, *, last: bool) -> Measures | None:
-        asked = time.monotonic()
-        answer = await self._server.call(member, Measure(last=last), ASK_SECONDS)
+    async def _request_measure(self, member: Member, *, last: bool) -> Measures | None:
+        requested_at = time.monotonic()
+        answer = await self._server.call(member, Measure(last=last), REQUEST_SECONDS)
         if answer is not None:
-            self._clocks.told(member.info.name, answer, asked, time.monotonic())
+            self._clocks.record(member.info.name, answer, requested_at, time.monotonic())
         return answer
 
-    def _own_measures(self) -> RoleMeasures:
+    def _measure_self(self) -> RoleMeasures:
         return RoleMeasures(SELF, measures({"cpu_seconds": time.process_time()}, self._sampler, {}))
 
     async def _trace(self, seconds: float) -> None:
@@ -262,4 +264,4 @@ class Profiler:
             for traced in answer.processes:
                 marks = {"names": traced.names, "threads": traced.threads, "marks": traced.marks}
                 traces.append(NodeTrace(f"{name} {traced.process}".strip(), role, marks, offset))
-        self._taken.traces = traces
+        self._replies.traces = traces

@@ -1,4 +1,4 @@
-"""Progress of a running job: training metrics, rates of the nodes, and the expected number of examples."""
+"""Progress of a running job: training metrics, node rates, expected examples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from ...pipeline.metrics import Buckets
 
 
 def entropy(mean: float) -> float | None:
-    """Return the entropy in nats of a label with this mean; None where all labels are the same."""
+    """Return the entropy in nats of a label with this mean.
+
+    None where all labels are the same.
+    """
     if not 0.0 < mean < 1.0:
         return None
     return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
 
 
 def normalized_entropy(weight: float, loss_sum: float, positives: float) -> float | None:
-    """Return log loss over the entropy of the mean label, from weighted sums; None if that is zero."""
+    """Return log loss over the entropy of the mean label, from weighted sums.
+
+    None if that is zero.
+    """
     base = entropy(positives / weight) if weight else None
     return loss_sum / weight / base if base else None
 
@@ -130,7 +136,10 @@ class TrainingMetrics:
         return normalized_entropy(weight, loss_sum, positives)
 
     def curves(self, now: float) -> dict[str, tuple[float, list[tuple[float, float]]]]:
-        """Return all curves by name, each with its bucket width; of throughput only complete buckets."""
+        """Return all curves by name, each with its bucket width.
+
+        Of throughput only complete buckets.
+        """
         curves = {"ne": (self._ne.width, self.ne_curve())}
         for trainer, points in self.throughput_curves().items():
             ended = [point for point in points if point[0] <= now]
@@ -175,7 +184,10 @@ class NodeRates:
             beats.popleft()
 
     def of(self, node: str, key: str, now: float) -> float | None:
-        """The growth of one count in its unit per second; None where it is not known."""
+        """The growth of one count in its unit per second.
+
+        None where it is not known.
+        """
         beats = self._beats.get(node)
         if not beats or len(beats) < 2 or now - beats[-1][0] > STALE_SECONDS:
             return None
@@ -207,8 +219,8 @@ class InputSize:
     """Expected examples per span, corrected by those already read. Owned by the coordinator's loop.
 
     Args:
-        weights: of each span by number, in any unit: those that were read tell the examples of a unit.
-        examples: how many examples the unit is thought to have; None until a span was read.
+        weights: of each span by number, in any unit: those that were read show the examples of a unit.
+        examples: the estimated examples of a unit; None until a span was read.
         exact: the weights are examples.
     """
 
@@ -229,8 +241,10 @@ class InputSize:
 
     @classmethod
     def of(cls, spans: Sequence[Span], epochs: int, split: SplitSection) -> InputSize:
-        """From what the files tell: Parquet its rows, plain text the length of its first lines, compressed
-        text nothing. A row range counts as its length, a drawn part as its fraction of the rows.
+        """Estimate from the files: Parquet states its rows, text its first lines.
+
+        Compressed text states nothing. A row range counts as its length, a drawn part as its fraction of the
+        rows.
 
         Opens each file of Parquet once, so a loop calls it on another thread. A file that cannot be opened
         here tells nothing.
@@ -259,7 +273,10 @@ class InputSize:
             self._exact = False
 
     def expected(self, bad_rows: int) -> Expected | None:
-        """Return the examples of the whole job, after so many bad rows; None if nothing is known."""
+        """Return the examples of the whole job, after so many bad rows.
+
+        None if nothing is known.
+        """
         if self._exact:
             return Expected(int(self._total) - bad_rows, exact=True)
         per_unit = self._read_examples / self._read_weight if self._read_weight else self._per_unit
@@ -276,14 +293,20 @@ def _share(span: Span, split: SplitSection) -> float:
 
 
 def _wanted(span: Span, rows: float, split: SplitSection) -> float:
-    """Return the examples of a span with so many rows; a range has good rows of its part only."""
+    """Return the examples of a span with so many rows.
+
+    A range has good rows of its part only.
+    """
     if span.last >= 0:
         return float(span.last - span.first)
     return max(0.0, rows * _share(span, split) - span.first)
 
 
 def _rows(spans: Sequence[Span]) -> dict[int, int] | None:
-    """Return the rows of each span by number; None where a file does not state them."""
+    """Return the rows of each span by number.
+
+    None where a file does not state them.
+    """
     if not spans or any(span.kind not in ("row_groups", "sorted") for span in spans):
         return None
     try:

@@ -13,7 +13,7 @@ from ...pipeline.report.model import (
     Evaluation,
     Event,
     LinkTraffic,
-    Node,
+    NodeRecord,
     Replicas,
     Report,
     Staleness,
@@ -27,11 +27,11 @@ from ...pipeline.report.write import describe_hardware, versions
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
 from .ledger_store import StoredTotals
-from .outcome import Answers, Kept, Outcome, Score
+from .outcome import CountsByNode, Outcome, SavedCheckpoints, Score
 from .state import JobState
 
 
-def sync_report(state: JobState, outcome: Outcome, trainers: Answers) -> Sync:
+def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sync:
     """Sum the last counts of all trainers, dead ones included.
 
     Means are over rounds, then over trainers.
@@ -59,7 +59,7 @@ def sync_report(state: JobState, outcome: Outcome, trainers: Answers) -> Sync:
     )
 
 
-def _links(state: JobState, trainers: Answers) -> dict[str, LinkTraffic]:
+def _links(state: JobState, trainers: CountsByNode) -> dict[str, LinkTraffic]:
     links = {}
     for way in ("center_up", "center_down", "peers_up", "peers_down"):
         if values := total(trainers, f"{way}_float32_bytes"):
@@ -71,7 +71,7 @@ def _links(state: JobState, trainers: Answers) -> dict[str, LinkTraffic]:
     return links
 
 
-def _reference_bytes(state: JobState, outcome: Outcome, trainers: Answers) -> dict[str, int]:
+def _reference_bytes(state: JobState, outcome: Outcome, trainers: CountsByNode) -> dict[str, int]:
     syncs = {
         member.info.name: outcome.syncs.get(member.info.name, member.metrics)
         for member in state.members.everyone("sync")
@@ -114,7 +114,7 @@ def build_report(
         examples=examples,
         throughput=_throughput(state, outcome),
         train=Train(
-            ne_progressive=state.tally.ne_progressive,
+            ne_progressive=state.training_metrics.ne_progressive,
             progressive=progressive_report(
                 outcome.progressive, state.ledger.trained_in(state.input.progressive)
             )
@@ -123,9 +123,9 @@ def build_report(
         ),
         eval=_evaluation(outcome.score, eval_files),
         eval_best=_evaluation(outcome.best_score, eval_files),
-        validation=_validation(outcome.kept),
-        checkpoints=_checkpoints(outcome.kept),
-        bad_batches=state.bad_batches.told(),
+        validation=_validation(outcome.saved_checkpoints),
+        checkpoints=_checkpoints(outcome.saved_checkpoints),
+        bad_batches=state.bad_batches.report(),
         resumed_from=state.origin.run or None,
         restored_examples=state.ledger.restored_examples,
         sync=sync_report(state, outcome, trainer_counts),
@@ -146,9 +146,9 @@ def build_report(
         hardware=describe_hardware(),
         versions=versions(),
         curves=Curves(
-            ne=state.tally.ne_curve(),
-            throughput=state.tally.throughput_curves(),
-            sync_gap=state.tally.gap_curves(),
+            ne=state.training_metrics.ne_curve(),
+            throughput=state.training_metrics.throughput_curves(),
+            sync_gap=state.training_metrics.gap_curves(),
             divergence=outcome.divergence_curve,
             validation=[(float(examples), value) for examples, value in state.validation_points],
         ),
@@ -168,14 +168,17 @@ def _throughput(state: JobState, outcome: Outcome) -> Throughput:
     trained = state.ledger.totals.trained_examples
     cpu = sum(outcome.cpu_seconds.values())
     return Throughput(
-        examples_per_second=state.tally.examples_per_second(),
-        per_trainer=state.tally.per_trainer(),
+        examples_per_second=state.training_metrics.examples_per_second(),
+        per_trainer=state.training_metrics.per_trainer(),
         cpu_seconds_per_million=cpu / trained * 1e6 if trained and cpu else None,
     )
 
 
 def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None:
-    """Return the sums of one model, or the mean over replicas; None if nothing was scored."""
+    """Return the sums of one model, or the mean over replicas.
+
+    None if nothing was scored.
+    """
     found = [sums for sums in score.sums if sums.examples] if score is not None else []
     if score is None or not found:
         return None
@@ -194,9 +197,9 @@ def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None
     )
 
 
-def _validation(kept: Kept | None) -> Validation | None:
-    state = kept.validation if kept is not None else None
-    if kept is None or state is None:
+def _validation(saved: SavedCheckpoints | None) -> Validation | None:
+    state = saved.validation if saved is not None else None
+    if saved is None or state is None:
         return None
     best = state.best
     return Validation(
@@ -206,14 +209,14 @@ def _validation(kept: Kept | None) -> Validation | None:
         best=None if best is None else best.value,
         best_examples=None if best is None else best.examples,
         folder=None if best is None else BEST,
-        best_is_last=kept.best_is_last,
+        best_is_last=saved.best_is_last,
     )
 
 
-def _checkpoints(kept: Kept | None) -> Checkpoints | None:
-    if kept is None or not kept.checkpoints + kept.failed_checkpoints:
+def _checkpoints(saved: SavedCheckpoints | None) -> Checkpoints | None:
+    if saved is None or not saved.checkpoints + saved.failed_checkpoints:
         return None
-    return Checkpoints(written=kept.checkpoints, failed=kept.failed_checkpoints)
+    return Checkpoints(written=saved.checkpoints, failed=saved.failed_checkpoints)
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -221,7 +224,7 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _trainer_counts(state: JobState, outcome: Outcome) -> Answers:
+def _trainer_counts(state: JobState, outcome: Outcome) -> CountsByNode:
     """Counts by trainer; those of the last heartbeat if it no longer answered."""
     return {
         member.info.name: outcome.trainers.get(member.info.name, member.metrics)
@@ -242,11 +245,14 @@ def _staleness(outcome: Outcome) -> Staleness:
 
 
 def _placement(state: JobState, outcome: Outcome) -> Placement:
-    """Each embedding node's rows and load, up to its last heartbeat if it no longer answered."""
+    """Return each embedding node's rows and load.
+
+    The load is up to the last heartbeat if the node no longer replied.
+    """
     nodes = []
     for member in state.members.everyone("embedding"):
-        told = outcome.shards.get(member.info.name, member.metrics)
-        rows = told.get("looked_up_rows")
+        counts = outcome.shards.get(member.info.name, member.metrics)
+        rows = counts.get("looked_up_rows")
         loaded = LoadedNode(
             **state.placement.node(member.info.index).model_dump(),
             looked_up_rows=None if rows is None else int(rows),
@@ -257,22 +263,22 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
 
 
 def _refused_messages(state: JobState) -> list[Event]:
-    """Return the messages refused for their form: by the coordinator, per sender, and by the nodes."""
-    told = []
+    """Return events for the messages that coordinator and nodes refused for their form."""
+    events = []
     if state.refused_messages:
         by_sender = ", ".join(f"{count} of {name}" for name, count in sorted(state.refused_messages.items()))
-        told.append(("coordinator", f"refused messages: {by_sender}; its log says why"))
+        events.append(("coordinator", f"refused messages: {by_sender}; its log says why"))
     for member in state.members.everyone():
         if count := member.count("refused_messages"):
-            told.append((member.info.name, f"refused {count} messages; its log says why"))
-    return [Event(seconds=state.seconds(), node=node, what=what) for node, what in told]
+            events.append((member.info.name, f"refused {count} messages; its log says why"))
+    return [Event(seconds=state.seconds(), node=node, what=what) for node, what in events]
 
 
-def _nodes(state: JobState, outcome: Outcome) -> list[Node]:
+def _nodes(state: JobState, outcome: Outcome) -> list[NodeRecord]:
     nodes = []
     for member in state.members.everyone():
         nodes.append(
-            Node(
+            NodeRecord(
                 name=member.info.name,
                 role=member.info.role,
                 cpu_seconds=outcome.cpu_seconds.get(member.info.name),

@@ -33,14 +33,14 @@ from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from .membership import Member
 from .outcome import Stop
 from .server import CoordinatorServer
-from .state import Phase
+from .state import JobPhase
 from .status import answer_status
 
 log = logging.getLogger(__name__)
 
 
 class RequestHandler:
-    """Handles every request to the coordinator. Runs on its loop."""
+    """Handle every request to the coordinator. Runs on its loop."""
 
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
@@ -71,7 +71,7 @@ class RequestHandler:
             raise ProtocolError(f"a coordinator does not answer {verb!r}")
         member = self._state.members.require(token)
         if member.info.role not in CONTROL_VERBS.verbs[verb].askers:
-            raise ProtocolError(f"a {member.info.role} does not ask {verb!r}")
+            raise ProtocolError(f"a {member.info.role} may not send {verb!r}")
         try:
             return await self._of_members[type(request)](member, request)
         except ValueError as error:
@@ -79,7 +79,7 @@ class RequestHandler:
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
         if hello.token != token:
-            raise ClusterError("the token is not the connection's")
+            raise ClusterError("the token differs from the connection's")
         if self._state.over:
             # Nobody would tell it when to end.
             raise ClusterError("the job has ended", remedy="start its nodes again")
@@ -185,7 +185,7 @@ class RequestHandler:
         index = request.index
         view = self._state.group.late(request.generation, index, reported_by=member.info.index)
         if view is not None:
-            text = f"left the synchronization: {member.info.name} waited in vain"
+            text = f"left the synchronization: {member.info.name} waited for it in vain"
             self._server.event(f"trainer-{index}", text)
         # Without a change, too: who reports what is settled has not heard of it.
         self._server.broadcast_group(view or self._state.group.view)
@@ -193,10 +193,10 @@ class RequestHandler:
         return Done()
 
     async def _rejoin_group(self, member: Member, request: RejoinGroup) -> Done:  # noqa: ARG002
-        training = self._state.phase is Phase.TRAINING
+        training = self._state.phase is JobPhase.TRAINING
         view = self._state.group.admit(member.info.index) if training else None
         if view is not None:
-            self._server.event(member.info.name, "takes part in the synchronization again")
+            self._server.event(member.info.name, "rejoined the synchronization")
         self._server.broadcast_group(view or self._state.group.view)
         await self._server.notify()
         return Done()

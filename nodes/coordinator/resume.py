@@ -1,4 +1,7 @@
-"""The run that a resumed job continues, as the coordinator takes it over. Imports no torch."""
+"""The run that a resumed job continues, as the coordinator takes it over.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ from .checkpoint import describe_input, input_differences
 from .state import Origin
 
 # What a batch, or the state that is taken over, is a function of. Everything else may change.
-KEPT_SECTIONS = ("data", "model", "tables")
-KEPT_KEYS = ("run.seed", "trainer.batch", "trainer.optimizer", "embedding.optimizer")
+FIXED_SECTIONS = ("data", "model", "tables")
+FIXED_KEYS = ("run.seed", "trainer.batch", "trainer.optimizer", "embedding.optimizer")
 FREE_KEYS = {
     "data.epochs", "data.readers", "data.max_bad_rows", "data.retain_bytes", "data.path", "data.eval_path",
     "data.validation_path", "data.sort_limit_bytes", "data.prepared",
@@ -52,9 +55,11 @@ class RestoredRun:
 
     @classmethod
     def open(cls, job: Job, spans: Sequence[Span]) -> RestoredRun | None:
-        """What `job.start` names, read whole and checked against this job and its input; None if it is not to
-        be resumed. Raises CheckpointError for what is truncated or altered, JobFileError for a job that
-        cannot go on from there, DataError for another input."""
+        """Read the checkpoint that `job.start` names, and check it against job and input.
+
+        Returns None if the job resumes no run. Raises CheckpointError for a truncated or altered file,
+        JobFileError for a job that cannot continue from it, DataError for another input.
+        """
         if not job.start.checkpoint:
             return None
         folder, manifest = open_checkpoint(Path(job.start.checkpoint), verify=True, which=job.start.which)
@@ -64,7 +69,7 @@ class RestoredRun:
         _require_same_input(manifest, spans)
         ledger = SavedLedger.read(folder, manifest.files)
         early = _applied_early(folder, manifest, ledger)
-        if (plan := _kept_plan(job, SavedTables(folder, manifest))) is not None:
+        if (plan := _saved_plan(job, SavedTables(folder, manifest))) is not None:
             return cls(folder, manifest, ledger, early, 0, plan)
         return cls(folder, manifest, ledger, {}, _trained_again(early, ledger), None)
 
@@ -76,29 +81,33 @@ class RestoredRun:
         """Describe what was taken over."""
         early = _trained_again(self.applied_before, self.ledger)
         text = (
-            f"goes on with {self.manifest.run}, from {self.ledger.examples:,} examples in "
+            f"resumes {self.manifest.run} after {self.ledger.examples:,} examples in "
             f"{self.ledger.batches:,} batches ({self.manifest.model})"
         )
         if early:
-            text += f"; {early} more that some shards had applied are trained again, and applied once"
+            text += f"; {early} more batches that some shards had applied are trained again, and applied once"
         if self.applied_again:
             text += (
-                f"; the tables are split anew, so {self.applied_again} batches that some rows had are "
-                "applied to these a second time"
+                f"; the tables are split anew, so {self.applied_again} batches are applied a second time "
+                "to some rows"
             )
         return text
 
 
 def _trained_again(early: Mapping[str, frozenset[BatchId]], ledger: SavedLedger) -> int:
-    """How many of the batches that some shards had applied will come again; those that the run before left
-    out will not."""
+    """Count the batches, applied by some shards, that are trained again.
+
+    Those that the resumed run left out are not.
+    """
     found = frozenset[BatchId]().union(*early.values())
     return sum(batch.number not in ledger.left_out.get((batch.epoch, batch.span), ()) for batch in found)
 
 
-def _kept_plan(job: Job, saved: SavedTables) -> TablePlan | None:
-    """The checkpoint's split of the tables, if it is one for this job: what each shard had applied is then
-    known to the batch."""
+def _saved_plan(job: Job, saved: SavedTables) -> TablePlan | None:
+    """Return the checkpoint's plan of the tables if it fits this job, else None.
+
+    With this plan, it is known for each shard which batches it had applied.
+    """
     if saved.nodes != job.embedding.nodes or set(saved.names) != {table.name for table in job.tables}:
         return None
     numbers = {table.name: number for number, table in enumerate(job.tables)}
@@ -112,20 +121,20 @@ def _kept_plan(job: Job, saved: SavedTables) -> TablePlan | None:
 def _require_same_job(job: Job, saved: Job) -> None:
     now, then = _flat(job.model_dump(mode="json")), _flat(saved.model_dump(mode="json"))
     differing = [
-        f"{key} is {_short(now.get(key))} and was {_short(then.get(key))}"
+        f"{key} is {_short(now.get(key))} instead of {_short(then.get(key))}"
         for key in sorted(now.keys() | then.keys())
-        if _is_kept(key) and now.get(key) != then.get(key)
+        if _must_stay(key) and now.get(key) != then.get(key)
     ]
     if differing:
         more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise JobFileError(
-            f"a run that is resumed keeps its data and its model: {'; '.join(differing[:SHOWN])}{more}",
-            remedy="leave these as they were, or start a new run from it, by start.checkpoint",
+            f"a resumed run must keep its data and its model: {'; '.join(differing[:SHOWN])}{more}",
+            remedy="set these back, or start a new run from it, with start.checkpoint",
         )
 
 
-def _is_kept(key: str) -> bool:
-    return key in KEPT_KEYS or (key.partition(".")[0] in KEPT_SECTIONS and key not in FREE_KEYS)
+def _must_stay(key: str) -> bool:
+    return key in FIXED_KEYS or (key.partition(".")[0] in FIXED_SECTIONS and key not in FREE_KEYS)
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -146,9 +155,9 @@ def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> 
     if found:
         more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         raise DataError(
-            f"the input is not the one that {manifest.run} trained on: {'; '.join(found[:SHOWN])}{more}",
+            f"the input differs from that of {manifest.run}: {'; '.join(found[:SHOWN])}{more}",
             where="data.path",
-            remedy="give the same files, or start a new run from it, by start.checkpoint",
+            remedy="give the same files, or start a new run from it, with start.checkpoint",
         )
 
 

@@ -21,9 +21,9 @@ from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Ask, Failure, Pulse, PulseReply
-from ...pipeline.wire.rpc_channel import PeerLost, RemoteError, RpcChannel
+from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import bind, prepare, send_now
+from ...pipeline.wire.sockets import bind, configure_socket, send_now
 from ..runtime.health import Health, coordinator_health, health_path, serve_health
 from ..runtime.process_hooks import ProcessHooks
 from ..runtime.settings import NodeSettings
@@ -32,37 +32,36 @@ from .audit import lost_batches
 from .ledger_writer import LedgerWriter
 from .membership import Member
 from .outcome import Stop
-from .state import JobState, Phase
+from .state import JobPhase, JobState
 
-# Nodes and the supervisor are heard more often; of those who only watch, most never say that they leave.
+# Nodes and the supervisor send more often; of those who only watch, most never announce that they leave.
 FORGET_SECONDS = 60.0
 # One who watches asks every second.
-THERE_SECONDS = 3.0
+PRESENT_SECONDS = 3.0
 
 
 class SessionRegistry:
-    """Open sessions by ZeroMQ identity: last-seen times, and who subscribed to the end-of-job notice.
+    """Open sessions by ZeroMQ identity, with last-seen times and watchers.
 
-    Belongs to the coordinator's loop.
-
-    An identity is the token of who has it, in ASCII.
+    Watchers subscribed to the end-of-job notice. An identity is its node's token in ASCII. Belongs to the
+    coordinator's loop.
     """
 
     def __init__(self) -> None:
         self._sessions: dict[bytes, RpcChannel] = {}
-        self._heard: dict[bytes, float] = {}
+        self._seen_at: dict[bytes, float] = {}
         self._watchers: set[bytes] = set()
 
     def __len__(self) -> int:
-        return len(self._heard)
+        return len(self._seen_at)
 
-    def hear(self, identity: bytes, now: float) -> None:
+    def record_seen(self, identity: bytes, now: float) -> None:
         """Record that it sent a message."""
-        self._heard[identity] = now
+        self._seen_at[identity] = now
 
-    def heard_at(self, token: str) -> float | None:
-        """Return when it was last heard; None if it never was."""
-        return self._heard.get(token.encode())
+    def seen_at(self, token: str) -> float | None:
+        """Return when it last sent a message; None if it never did."""
+        return self._seen_at.get(token.encode())
 
     def of(self, identity: bytes) -> RpcChannel | None:
         """Return its session, if it has one."""
@@ -78,7 +77,7 @@ class SessionRegistry:
 
     def watchers(self, now: float) -> list[RpcChannel]:
         """Return the sessions of those subscribed to the end, and present."""
-        there = [one for one in self._watchers if now - self._heard.get(one, now) < THERE_SECONDS]
+        there = [one for one in self._watchers if now - self._seen_at.get(one, now) < PRESENT_SECONDS]
         return [self._sessions[one] for one in there if one in self._sessions]
 
     def end(self, identity: bytes, why: str) -> None:
@@ -89,20 +88,20 @@ class SessionRegistry:
 
     def forget_silent(self, now: float, stays: Callable[[str], bool]) -> None:
         """Forget whoever was silent for FORGET_SECONDS; `stays` says whether a token is a node's."""
-        for identity, heard in tuple(self._heard.items()):
-            if now - heard > FORGET_SECONDS and not stays(identity.decode("ascii", "replace")):
-                del self._heard[identity]
+        for identity, seen_at in tuple(self._seen_at.items()):
+            if now - seen_at > FORGET_SECONDS and not stays(identity.decode("ascii", "replace")):
+                del self._seen_at[identity]
                 self._watchers.discard(identity)
                 self.end(identity, "was silent")
 
 
 log = logging.getLogger(__name__)
 
-FAREWELL_SECONDS = 1.0
+END_NOTICE_SECONDS = 1.0
 NOTICE_SECONDS = 60.0
 
 T = TypeVar("T")
-Handler = Callable[[str, Request[Any]], Awaitable[Reply]]
+HandleMemberRequest = Callable[[str, Request[Any]], Awaitable[Reply]]
 
 
 class CoordinatorServer:
@@ -128,7 +127,7 @@ class CoordinatorServer:
         self._changed = asyncio.Condition()
         # Why a node did not do what it was asked last, by its name.
         self._refusals: dict[str, ShadowSyncError] = {}
-        self._handle: Handler | None = None
+        self._handle: HandleMemberRequest | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         # From `listen` on.
         self._socket: zmq.asyncio.Socket | None = None
@@ -142,14 +141,14 @@ class CoordinatorServer:
         """Bind, and return the endpoint that nodes join at; raises ClusterError."""
         self._context = self._process.zmq_context()
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
-        prepare(socket)
+        configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         bound = bind(socket, self.settings.listen_at())
-        told = own_address() if self.settings.advertise == AUTO else self.settings.advertise
-        return advertised(bound, self.settings.bind, told)
+        host = own_address() if self.settings.advertise == AUTO else self.settings.advertise
+        return advertised(bound, self.settings.bind, host)
 
-    def start(self, handle: Handler) -> None:
+    def start(self, handle: HandleMemberRequest) -> None:
         """Begin to receive, to watch heartbeats, and to handle signals; `handle` answers requests."""
         self._handle = handle
         loop = asyncio.get_running_loop()
@@ -167,14 +166,14 @@ class CoordinatorServer:
         state = self.state
         expected = state.job.expected
         there = {role: len(state.members.alive(role)) for role in expected}
-        return coordinator_health(state.phase.value, state.tally.examples, expected, there)
+        return coordinator_health(state.phase.value, state.training_metrics.examples, expected, there)
 
     async def close(self) -> None:
         """Tell watchers that the job has ended; end the tasks and the socket."""
         watchers = self.sessions.watchers(time.monotonic())
         end = JobEnded(self.state.outcome)
-        told = [session.call(end, timeout_seconds=FAREWELL_SECONDS) for session in watchers]
-        await asyncio.gather(*told, return_exceptions=True)
+        notices = [session.call(end, timeout_seconds=END_NOTICE_SECONDS) for session in watchers]
+        await asyncio.gather(*notices, return_exceptions=True)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -195,27 +194,33 @@ class CoordinatorServer:
         self.store.event(seconds, node, what)
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
-        """Send one node a request; None if it is lost or refuses, which is logged."""
+        """Send one node a request.
+
+        None if it is lost or refuses, which is logged.
+        """
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             return None
         self._refusals.pop(member.info.name, None)
         try:
             return await session.call(request, timeout_seconds=seconds)
-        except (PeerLost, RemoteError) as error:
-            log.warning("%s did not do %s: %s", member.info.name, type(request).__name__, error)
+        except (ConnectionLost, RemoteError) as error:
+            log.warning("%s did not complete %s: %s", member.info.name, type(request).__name__, error)
             if isinstance(error, RemoteError):
                 self._refusals[member.info.name] = error
             return None
 
     async def call_or_raise(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType:
-        """Send a request that must be answered; raises ClusterError with the reason if it is not."""
+        """Send a request that must be answered.
+
+        Raises ClusterError with the reason if it is not.
+        """
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
-            raise ClusterError(f"{member.info.name} is gone")
+            raise ClusterError(f"{member.info.name} is lost")
         try:
             return await session.call(request, timeout_seconds=seconds)
-        except (PeerLost, RemoteError) as error:
+        except (ConnectionLost, RemoteError) as error:
             unmet = ClusterError(f"{member.info.name}: {error}")
             unmet.exit_code = error.exit_code if isinstance(error, RemoteError) else unmet.exit_code
             raise unmet from error
@@ -223,10 +228,13 @@ class CoordinatorServer:
     async def call_all(
         self, members: Iterable[Member], request: Request[ReplyType], seconds: float
     ) -> dict[str, ReplyType]:
-        """Send several nodes a request at once; return the replies by name, of those that replied."""
-        asked = list(members)
-        answers = await asyncio.gather(*(self.call(member, request, seconds) for member in asked))
-        return {m.info.name: a for m, a in zip(asked, answers, strict=True) if a is not None}
+        """Send several nodes a request at once.
+
+        Return the replies by name, of those that replied.
+        """
+        targets = list(members)
+        answers = await asyncio.gather(*(self.call(member, request, seconds) for member in targets))
+        return {m.info.name: a for m, a in zip(targets, answers, strict=True) if a is not None}
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition, a stop, or the timeout; return whether the condition holds."""
@@ -262,7 +270,10 @@ class CoordinatorServer:
             self._changed.notify_all()
 
     def mark_dead(self, token: str, why: str) -> None:
-        """Mark a node as dead: end its session and tell the others, so that its batches are returned."""
+        """Mark a node as dead: end its session and notify the others.
+
+        Readers then return its batches.
+        """
         death = self.state.mark_dead(token, why)
         if self.state.over or death is not None:
             self.sessions.end(token.encode(), why)
@@ -286,12 +297,12 @@ class CoordinatorServer:
             try:
                 message = decode([part.buffer for part in parts[1:]])
             except ProtocolError as error:
-                log.error("refused a message of %r: %s", identity, error)
+                log.error("refused a message from %r: %s", identity, error)
                 self.state.count_refused(identity.decode("ascii", "replace"))
                 self._send(identity, Failure(request=0, what=str(error)))
                 continue
             token = identity.decode("ascii", "replace")
-            self.sessions.hear(identity, time.monotonic())
+            self.sessions.record_seen(identity, time.monotonic())
             if isinstance(message, Pulse):
                 self._pulse(identity, token, message)
                 continue
@@ -337,22 +348,22 @@ class CoordinatorServer:
             await asyncio.sleep(min(0.5, limit / 4))
             now = time.monotonic()
             for member in state.members.alive():
-                heard = self.sessions.heard_at(member.info.token)
-                if member.ready and heard is not None and now - heard > limit:
+                seen_at = self.sessions.seen_at(member.info.token)
+                if member.ready and seen_at is not None and now - seen_at > limit:
                     self.mark_dead(member.info.token, f"was silent for {limit:g} s")
             self.sessions.forget_silent(now, lambda token: state.members.find(token) is not None)
             self._require_no_lost_batches()
 
     def _require_no_lost_batches(self) -> None:
         state = self.state
-        if state.phase is not Phase.TRAINING:
+        if state.phase is not JobPhase.TRAINING:
             return
         if lost := lost_batches(state.ledger, state.members.alive("reader")):
-            text = f"batches delivered and neither trained nor on their way: {lost}; report.md has the books"
+            text = f"batches delivered, but neither trained nor in flight: {lost}; report.md has the ledger"
             self.request_stop(Stop("failed", text, ExitCode.LEDGER))
 
     def broadcast_group(self, view: GroupView | None) -> None:
-        """Send a new generation to all trainers, also to those that are not in it."""
+        """Send a new generation to all trainers, excluded ones too."""
         if view is not None and self.state.members.started:
             for trainer in self.state.members.alive("trainer"):
                 self.spawn(self.call(trainer, SetGroup(view), NOTICE_SECONDS))

@@ -1,4 +1,4 @@
-"""The end of training: the last rounds, the divergence of the replicas, the last checkpoint."""
+"""The end of training: closing rounds, divergence, the last checkpoint."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ...pipeline.wire.control_orders import (
 )
 from ...sync_algos.model_origin import ModelOrigin
 from ..runtime.threads import run_in_thread_uncancellable
-from .checkpoint import PART_SECONDS, Books, manifest_of
+from .checkpoint import PART_SECONDS, LedgerSnapshot, manifest_of
 from .divergence import CHUNK_ELEMENTS, Divergence
 from .membership import Member
-from .outcome import ASK_SECONDS, HOLD_SECONDS, HURRY_SECONDS, FinalModel, Outcome
+from .outcome import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, FinalModel, Outcome
 from .server import CoordinatorServer
 
 
@@ -51,7 +51,7 @@ def checkpoint_failed(
 class JobFinalizer:
     """The last phases of a job, on the coordinator's loop; results go into `outcome`.
 
-    In a `hurry` (an interrupt has ten seconds) nobody is waited for that did not answer when it was held.
+    In a `hurry` (an interrupt has ten seconds) no node is waited for that did not reply when it was drained.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class JobFinalizer:
         finalize = Finalize(closing_round=closing_round)
         while trainers:
             view = self._state.group.form(trainer.info.index for trainer in trainers)
-            await self._server.call_all(trainers, SetGroup(view), self._ask_seconds)
+            await self._server.call_all(trainers, SetGroup(view), self._reply_seconds)
             answers = await self._server.call_all(trainers, finalize, self._bound_seconds)
             self._note_finalized(answers)
             left = [trainer for trainer in trainers if trainer.alive]
@@ -96,17 +96,20 @@ class JobFinalizer:
         return HURRY_SECONDS if self._hurry else 3 * self._job.sync.timeout_seconds + 5.0
 
     @property
-    def _ask_seconds(self) -> float:
-        return HURRY_SECONDS if self._hurry else ASK_SECONDS
+    def _reply_seconds(self) -> float:
+        return HURRY_SECONDS if self._hurry else REQUEST_SECONDS
 
     @property
     def _part_seconds(self) -> float:
         """Seconds for a node's part of the checkpoint, which may be large."""
         return HURRY_SECONDS if self._hurry else PART_SECONDS
 
-    def _present(self, role: str, held: Mapping[str, Any]) -> list[Member]:
-        """Return the living nodes of a role; in a hurry, those that replied when they were drained."""
-        return [m for m in self._state.members.alive(role) if not self._hurry or m.info.name in held]
+    def _present(self, role: str, replied: Mapping[str, Any]) -> list[Member]:
+        """Return the living nodes of a role.
+
+        In a hurry, those that replied when they were drained.
+        """
+        return [m for m in self._state.members.alive(role) if not self._hurry or m.info.name in replied]
 
     def _note_finalized(self, replies: Mapping[str, FinalizeReply]) -> None:
         for name, reply in replies.items():
@@ -115,14 +118,14 @@ class JobFinalizer:
 
     async def _count_syncs(self) -> None:
         syncs = self._state.members.alive("sync")
-        seconds = min(HOLD_SECONDS, self._ask_seconds)
+        seconds = min(DRAIN_SECONDS, self._reply_seconds)
         replies = await self._server.call_all(syncs, Drain({}), seconds)
         self._outcome.syncs = {name: reply.counts for name, reply in replies.items()}
         for name, answer in self._outcome.syncs.items():
             if orphaned := int(answer.get("orphaned_slices", 0)):
                 # Rule "Whole or not at all": nobody knows whether the trainer had the answer before it died.
                 self._outcome.notes.append(
-                    f"{name} moved its slice at most {orphaned} times for exchanges that died with a trainer"
+                    f"{name} moved its slice at most {orphaned} times for exchanges of a trainer that died"
                 )
 
     async def measure_divergence(self) -> None:
@@ -133,15 +136,18 @@ class JobFinalizer:
         sums = Divergence(len(trainers))
         for start in range(0, self._model.dense_elements, CHUNK_ELEMENTS):
             read = ReadReplica(start, min(start + CHUNK_ELEMENTS, self._model.dense_elements))
-            answers = await self._server.call_all(trainers, read, ASK_SECONDS)
+            answers = await self._server.call_all(trainers, read, REQUEST_SECONDS)
             if len(answers) < len(trainers):
                 return
             sums.add([np.frombuffer(answer.values, dtype=np.float32) for answer in answers.values()])
         self._outcome.divergence = sums.value()
 
     async def checkpoint(self) -> None:
-        """Every node writes its files; the manifest comes last. Raises ClusterError if one cannot, and the
-        checkpoint before stays; of this one nothing is left, so that a full disk has room for the report."""
+        """Write the last checkpoint: the files of every node, then the manifest.
+
+        Raises ClusterError if a node cannot write. The previous checkpoint then stays and this one is
+        removed, so that a full disk has room for the report.
+        """
         trainers = self._present("trainer", self._outcome.trainers)
         if not trainers:
             self._outcome.notes.append("no checkpoint could be written, since no trainer is left")
@@ -158,9 +164,12 @@ class JobFinalizer:
         self._note_disagreement(saver, trainers)
 
     async def _write(self, directory: Path, trainers: list[Member]) -> tuple[Member, CheckpointManifest]:
-        """Write all files but the manifest; return them with the trainer whose model it is."""
+        """Write all files but the manifest.
+
+        Return them with the trainer whose model it is.
+        """
         # Before the shards write: each of them then has all of these batches, in a hurry perhaps more.
-        books = Books.of(self._state)
+        snapshot = LedgerSnapshot.of(self._state)
         # What a checkpoint has is in the ledger's file, too.
         await self._server.store.flush()
         part = WriteCheckpoint(str(directory), self._model.origin)
@@ -173,14 +182,17 @@ class JobFinalizer:
         if missing:
             raise checkpoint_failed(missing, "its part", self._server.refusals)
         files = [file for reply in (written, *answers.values()) for file in reply.files]
-        files += await asyncio.to_thread(books.ledger.write, directory)
-        return saver, manifest_of(self._state, files, self._model.saved(saver.info.name), books)
+        files += await asyncio.to_thread(snapshot.ledger.write, directory)
+        return saver, manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 
     async def _save_model(
         self, trainers: list[Member], part: WriteCheckpoint
     ) -> tuple[Member, WriteCheckpointReply]:
-        """Has one trainer write the model that comes out: the first that can. Where none can, the single
-        model is lost, and a replica is saved, and said to be one. Raises ClusterError if nobody answers."""
+        """Let one trainer write the final model: the first that can.
+
+        If none can, the single model is lost; a replica is saved instead, and the notes say so. Raises
+        ClusterError if no trainer replies.
+        """
         names = self._model.by_promise(trainer.info.name for trainer in trainers)
         ordered = sorted(trainers, key=lambda trainer: names.index(trainer.info.name))
         for origin in dict.fromkeys((self._model.origin, ModelOrigin.REPLICAS)):
@@ -191,7 +203,7 @@ class JobFinalizer:
                     self._model.saved_by = saver = trainer.info.name
                     if origin != self._model.origin:
                         lost = self._model.words
-                        self._outcome.notes.append(f"{lost} is lost; the model is {saver}'s replica")
+                        self._outcome.notes.append(f"{lost} is lost; the saved model is {saver}'s replica")
                         self._model.origin = origin
                     return trainer, answer
                 if (

@@ -1,4 +1,4 @@
-"""The state of a job as its coordinator knows it: data and transitions, without I/O."""
+"""The coordinator's state of a job: data and transitions, without I/O."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ...pipeline.wire.control_messages import TrainedBatch
 from ...pipeline.wire.control_orders import GroupView
 from ...pipeline.wire.field_checks import Counts
 from ..runtime.members import SyncGroup
-from .bad_batches import BadBatches
+from .bad_batches import BadBatchCounter
 from .ledger import Acknowledged, LedgerState
 from .membership import Member, Membership
 from .outcome import Stop
-from .placement import Placement
+from .placement import TablePlacement
 from .progress import InputSize, NodeRates, TrainingMetrics
 
 FIRST_PERIOD_SECONDS: Final = 1.0
@@ -29,7 +29,7 @@ MAX_POINTS: Final = 512
 STRANGERS: Final = "others"
 
 
-class Phase(enum.Enum):
+class JobPhase(enum.Enum):
     """The phase of a job; the values are shown to people."""
 
     GATHERING = "waiting for nodes"
@@ -45,17 +45,17 @@ class Phase(enum.Enum):
 
 
 # A job may be over after each of them; it may be stopped from its start to the end of training.
-NEXT_PHASES: Final[Mapping[Phase, frozenset[Phase]]] = {
-    Phase.GATHERING: frozenset({Phase.STARTING, Phase.DONE}),
-    Phase.STARTING: frozenset({Phase.TRAINING, Phase.STOPPING, Phase.DONE}),
-    Phase.TRAINING: frozenset({Phase.CLOSING, Phase.STOPPING, Phase.DONE}),
-    Phase.CLOSING: frozenset({Phase.CHECKPOINT, Phase.DONE}),
-    Phase.STOPPING: frozenset({Phase.CHECKPOINT, Phase.DONE}),
-    Phase.CHECKPOINT: frozenset({Phase.VALIDATING, Phase.DONE}),
-    Phase.VALIDATING: frozenset({Phase.EVALUATING, Phase.DONE}),
-    Phase.EVALUATING: frozenset({Phase.EVALUATING_BEST, Phase.DONE}),
-    Phase.EVALUATING_BEST: frozenset({Phase.DONE}),
-    Phase.DONE: frozenset(),
+NEXT_PHASES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
+    JobPhase.GATHERING: frozenset({JobPhase.STARTING, JobPhase.DONE}),
+    JobPhase.STARTING: frozenset({JobPhase.TRAINING, JobPhase.STOPPING, JobPhase.DONE}),
+    JobPhase.TRAINING: frozenset({JobPhase.CLOSING, JobPhase.STOPPING, JobPhase.DONE}),
+    JobPhase.CLOSING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
+    JobPhase.STOPPING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
+    JobPhase.CHECKPOINT: frozenset({JobPhase.VALIDATING, JobPhase.DONE}),
+    JobPhase.VALIDATING: frozenset({JobPhase.EVALUATING, JobPhase.DONE}),
+    JobPhase.EVALUATING: frozenset({JobPhase.EVALUATING_BEST, JobPhase.DONE}),
+    JobPhase.EVALUATING_BEST: frozenset({JobPhase.DONE}),
+    JobPhase.DONE: frozenset(),
 }
 
 
@@ -65,7 +65,7 @@ class PhaseError(RuntimeError):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a resumed run was read from; all empty for a new one.
+    """The origin of a resumed run; all empty for a new one.
 
     Attributes:
         run: the name of the run before.
@@ -80,7 +80,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class InputFacts:
-    """What the coordinator knows of the job's input.
+    """Facts of the job's input.
 
     Attributes:
         progressive: numbers of the spans whose batches are scored before their step.
@@ -108,7 +108,7 @@ class DivergenceCurve:
 
 @dataclass(frozen=True)
 class Death:
-    """What follows from the death of a node.
+    """Consequences of the death of a node.
 
     Attributes:
         stop: why the job stops, if it does.
@@ -136,7 +136,7 @@ class JobState:
         job: Job,
         folder: Path,
         ledger: LedgerState,
-        placement: Placement,
+        placement: TablePlacement,
         *,
         input_facts: InputFacts | None = None,
         origin: Origin | None = None,
@@ -150,8 +150,8 @@ class JobState:
         self.origin = origin or Origin()
         self.members = Membership(job.expected, job.digest)
         self.group = SyncGroup()
-        self.tally = TrainingMetrics()
-        self.bad_batches = BadBatches(job.trainer.max_bad_batches)
+        self.training_metrics = TrainingMetrics()
+        self.bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
         self.rates = NodeRates()
         self.divergence = DivergenceCurve()
         # (examples trained, metric of `[validation]`), in the order in which they were scored.
@@ -162,7 +162,7 @@ class JobState:
         self.places: dict[str, tuple[str, int]] = {}
         self.page = ""
         self.outcome = "ended"
-        self.phase = Phase.GATHERING
+        self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
         self.lost_dense_updates = 0
         # Messages of each node that were refused for their form; of others under their role.
@@ -177,10 +177,10 @@ class JobState:
 
     @property
     def over(self) -> bool:
-        """Whether nodes are told to end, so that one that ends is not reported as dead."""
-        return self.phase is Phase.DONE
+        """Whether nodes were told to end; one that ends is then not dead."""
+        return self.phase is JobPhase.DONE
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: JobPhase) -> None:
         """Enter the next phase; raises PhaseError for one that cannot follow."""
         if phase not in NEXT_PHASES[self.phase]:
             raise PhaseError(f"{phase.name} cannot follow {self.phase.name}")
@@ -188,7 +188,7 @@ class JobState:
 
     def finish(self, outcome: str) -> None:
         """End the job; `outcome` is reported to those who watch."""
-        self.enter(Phase.DONE)
+        self.enter(JobPhase.DONE)
         self.outcome = outcome
 
     def request_stop(self, stop: Stop) -> bool:
@@ -199,7 +199,10 @@ class JobState:
         return True
 
     def count_refused(self, token: str) -> None:
-        """Count a message refused for its form; senders that are no nodes are counted together."""
+        """Count a message refused for its form.
+
+        Senders that are no nodes are counted together.
+        """
         member = self.members.find(token)
         name = member.info.name if member is not None else STRANGERS
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
@@ -216,7 +219,7 @@ class JobState:
 
     def start_members(self) -> None:
         """Begin STARTING: no node joins from here on, and the job has a report."""
-        self.enter(Phase.STARTING)
+        self.enter(JobPhase.STARTING)
         self.members.start()
 
     def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
@@ -231,7 +234,7 @@ class JobState:
         now, name = self.seconds(), member.info.name
         self.rates.beat(name, now, metrics)
         if member.info.role == "trainer":
-            self.tally.pulse(name, now, metrics)
+            self.training_metrics.pulse(name, now, metrics)
 
     def acknowledge(
         self, member: Member, batches: Iterable[TrainedBatch], synced_iterations: int
@@ -241,7 +244,7 @@ class JobState:
         for batch in batches:
             rows.append(self.ledger.acknowledge(name, batch.id, batch.examples))
             sums = batch.loss_sum, batch.positives, batch.weight
-            self.tally.trained(name, now - batch.age_seconds, batch.examples, *sums)
+            self.training_metrics.trained(name, now - batch.age_seconds, batch.examples, *sums)
         self._synced_iterations[member.info.token] = synced_iterations
         return rows
 
@@ -250,7 +253,10 @@ class JobState:
         self.validation_points = list(points)
 
     def mark_dead(self, token: str, why: str) -> Death | None:
-        """Record a node as dead and what it alone knew as lost; None if it was, or the job is over."""
+        """Record a node as dead and what it alone knew as lost.
+
+        None if it was, or the job is over.
+        """
         member = None if self.over else self.members.lose(token, why)
         if member is None:
             return None
@@ -267,10 +273,10 @@ class JobState:
         if not self.members.started:
             text = f"{name} died before the job started ({member.lost_because})"
         elif role == "embedding":
-            text = f"{name} died and its {member.facts.rows:,} rows with it"
+            text = f"{name} died, and its {member.facts.rows:,} rows are lost"
             return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
         elif role == "reader":
-            text = f"{name} died; what it had not delivered is untrained"
+            text = f"{name} died; the batches that it had not delivered are untrained"
         elif role == "trainer" and not self.members.alive("trainer"):
             text = "the last trainer died"
         else:

@@ -1,4 +1,4 @@
-"""The reply to a status request: the job as it is now, from what its nodes have reported."""
+"""The reply to a status request, from the last reports of the nodes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ...watch.status import (
     Speed,
     Status,
     SyncFigures,
-    Validation,
+    ValidationStatus,
 )
 from ..runtime.node import process_metrics
 from .membership import Member
-from .state import JobState, Phase
+from .state import JobPhase, JobState
 
 SELF = "coordinator-0"
 
@@ -54,16 +54,17 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
         expected=state.job.expected,
         progress=_progress(state),
         speed=Speed(
-            now=state.rates.total(trainers, "trained_examples", now), mean=state.tally.examples_per_second()
+            now=state.rates.total(trainers, "trained_examples", now),
+            mean=state.training_metrics.examples_per_second(),
         ),
-        quality=Quality(ne=state.tally.ne_progressive, ne_recent=state.tally.ne_recent),
+        quality=Quality(ne=state.training_metrics.ne_progressive, ne_recent=state.training_metrics.ne_recent),
         sync=_sync(state, trainers, now),
         embedding=_embedding(state, now),
-        ledger=_books(state),
+        ledger=_ledger_figures(state),
         nodes=[_myself(state, now), *(_node(state, member, now) for member in state.members.everyone())],
         edges=_edges(state, now),
         validation_metric=state.job.validation.metric,
-        validation=[Validation(examples=at, value=value) for at, value in state.validation_points],
+        validation=[ValidationStatus(examples=at, value=value) for at, value in state.validation_points],
         incidents=[
             Incident(number=number, seconds=seconds, node=node, what=what)
             for number, (seconds, node, what) in enumerate(state.events, 1)
@@ -75,7 +76,7 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
 
 def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
     """Return what is new of each curve."""
-    curves = dict(state.tally.curves(state.seconds()))
+    curves = dict(state.training_metrics.curves(state.seconds()))
     curves["divergence"] = (state.divergence.period_seconds, state.divergence.points)
     return parts_of(curves, cursor)
 
@@ -83,7 +84,7 @@ def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
 def _progress(state: JobState) -> Progress:
     totals, restored = state.ledger.totals, state.ledger.restored_examples
     expected = state.input.size.expected(totals.bad_rows)
-    speed = state.tally.examples_per_second()
+    speed = state.training_metrics.examples_per_second()
     done = totals.distinct_examples + totals.untrained_examples
     done += restored + state.ledger.restored_left_out_examples
     left = max(0, expected.examples - done) if expected else None
@@ -93,7 +94,9 @@ def _progress(state: JobState) -> Progress:
         total=expected.examples if expected else None,
         exact=expected.exact if expected else False,
         epochs=state.job.data.epochs,
-        seconds_left=left / speed if left is not None and speed and state.phase is Phase.TRAINING else None,
+        seconds_left=left / speed
+        if left is not None and speed and state.phase is JobPhase.TRAINING
+        else None,
     )
 
 
@@ -126,7 +129,7 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
     )
 
 
-def _books(state: JobState) -> LedgerFigures:
+def _ledger_figures(state: JobState) -> LedgerFigures:
     totals = state.ledger.totals
     read = _sum(state.members.everyone("reader"), "read_examples")
     return LedgerFigures(

@@ -1,4 +1,4 @@
-"""Validation of checkpoints: scored by a process of its own, and the best one chosen without I/O."""
+"""Validation of checkpoints: scored by a process, the best chosen without I/O."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> Checkpoin
     if code != 0:
         last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ClusterError(
-            f"the process that scores ended with {exit_status_text(code)}" + (f": {last}" if last else "")
+            f"the validation process ended with {exit_status_text(code)}" + (f": {last}" if last else "")
         )
     return _score_of(answer)
 
@@ -77,26 +77,26 @@ async def _start() -> asyncio.subprocess.Process:
             limit=ANSWER_LIMIT_BYTES,
         )
     except OSError as error:
-        raise ClusterError(f"no process to score with can be started ({error})") from error
+        raise ClusterError(f"the validation process cannot be started ({error})") from error
 
 
 def _score_of(answer: bytes) -> CheckpointScore:
     """Parse the last printed line: a user's own model may print, too."""
     try:
-        told = json.loads(answer.strip().rpartition(b"\n")[2])
+        reply = json.loads(answer.strip().rpartition(b"\n")[2])
         return CheckpointScore(
-            model=str(told["model"]),
-            examples_trained=int(told["examples_trained"]),
-            bad_rows=int(told["bad_rows"]),
-            sums=QualitySums.from_array(np.array(told["sums"], dtype=np.float64)),
+            model=str(reply["model"]),
+            examples_trained=int(reply["examples_trained"]),
+            bad_rows=int(reply["bad_rows"]),
+            sums=QualitySums.from_array(np.array(reply["sums"], dtype=np.float64)),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"the process that scores answered {answer[-80:]!r}") from error
+        raise ClusterError(f"the validation process answered {answer[-80:]!r}, which is no score") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The metric of a validated checkpoint, at so many trained examples, seconds after the start."""
+    """The metric of a checkpoint, with its trained examples and seconds since the start."""
 
     examples: int
     seconds: float
@@ -117,11 +117,17 @@ class ValidationState:
     failed: int = 0
 
     def improves(self, value: float) -> bool:
-        """Return whether a checkpoint of this value would be the best so far; changes nothing."""
+        """Return whether a checkpoint of this value would be the best so far.
+
+        Changes nothing.
+        """
         return self.best is None or self._better(value, self.best.value)
 
     def add(self, scored: Scored) -> bool:
-        """Add the score of a checkpoint, kept if it improves; return whether it is the best so far."""
+        """Add the score of a checkpoint, kept if it improves.
+
+        Return whether it is the best so far.
+        """
         best = self.improves(scored.value)
         self.points.append(scored)
         self.without_improvement = 0 if best else self.without_improvement + 1

@@ -1,4 +1,4 @@
-"""The process that scores a checkpoint beside a running job: one request on standard input, one reply.
+"""The process that scores one checkpoint beside a running job.
 
 The request is a line of JSON: `checkpoint` (the folder), `spans` and `nice`. Standard input then stays open:
 its end means that the coordinator is gone, and this process ends at once. The reply is a line of JSON.
@@ -17,7 +17,10 @@ from ...pipeline.errors import ExitCode, ShadowSyncError
 
 
 def main() -> int:
-    """Score, print, and return the exit code; an error is one line on standard error."""
+    """Score, print, and return the exit code.
+
+    An error is one line on standard error.
+    """
     question = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     os.nice(int(question["nice"]))

@@ -1,4 +1,4 @@
-"""The embedding role: one shard of all the tables, and its part of a checkpoint."""
+"""The embedding role: a shard of the tables, and its part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from .server import ShardService
 
 @dataclass(frozen=True)
 class ShardPart:
-    """Rows, optimizer state and the batches that were applied to them, all of one moment.
+    """A shard at one moment: rows, optimizer state and applied batches.
 
     Attributes:
         node: index of the embedding node that holds them.
@@ -86,7 +86,7 @@ class ShardPart:
         return sum(values.nbytes for values in held)
 
     def copied(self) -> ShardPart:
-        """Return a copy in memory of its own, which any thread may write to files."""
+        """Return a copy, which any thread may write to files."""
         tensors = {name: values.copy() for name, values in self.tensors.items()}
         return ShardPart(self.node, self.placement_digest, tensors, self.first_rows)
 
@@ -101,8 +101,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """What the service thread returns for a checkpoint: files that it wrote, or a copy to write."""
+class _ShardCopy:
+    """A shard for a checkpoint: files already written, or a copy to write."""
 
     part: ShardPart | None
     files: list[FileEntry]
@@ -162,7 +162,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         saved = SavedTables(folder, manifest)
         absent = store.restore(saved)
         if absent:
-            log.warning("tables that the checkpoint lacks keep their first values: %s", ", ".join(absent))
+            log.warning("tables that the checkpoint lacks keep their initial values: %s", ", ".join(absent))
         if not start.resume:
             return store, AppliedBatches(), absent, manifest.digest
         if saved.placement_digest == plan.placement_digest:
@@ -201,21 +201,21 @@ class EmbeddingRole(ServingRole[ShardService]):
         log.info("wrote %d files; pushes waited for %.3f s", len(files), taken.pause_seconds)
         return WriteCheckpointReply(tuple(files), pause_seconds=taken.pause_seconds)
 
-    def _take(self, service: ShardService, directory: Path, *, running: bool) -> _Taken:
+    def _take(self, service: ShardService, directory: Path, *, running: bool) -> _ShardCopy:
         began = time.monotonic()
         part = ShardPart.of(service.store, service.applied)
         if running:
             self._require_memory(part)
         copy = part.copied() if running else None
         files = part.write(directory) if copy is None else []
-        return _Taken(copy, files, time.monotonic() - began)
+        return _ShardCopy(copy, files, time.monotonic() - began)
 
     def _require_memory(self, part: ShardPart) -> None:
         available, fraction = available_memory_bytes(), self._job.embedding.memory_fraction
         if part.copy_bytes > available * fraction:
             raise ResourceError(
-                f"a copy of the rows for a checkpoint takes {part.copy_bytes:,} bytes, and {fraction:g} of"
-                f" the {available:,} bytes of free memory are {int(available * fraction):,}",
+                f"a copy of the rows for a checkpoint takes {part.copy_bytes:,} bytes, more than"
+                f" {int(available * fraction):,}, {fraction:g} of the {available:,} bytes of free memory",
                 where="embedding.memory_fraction",
-                remedy="use more embedding nodes or more memory, or no checkpoints while training goes on",
+                remedy="use more embedding nodes or more memory, or write no checkpoints during training",
             )

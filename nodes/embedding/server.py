@@ -120,7 +120,7 @@ class ShardService(ListeningService):
         elif isinstance(message, Attach):
             self.listener.send(identity, self._segments.attach(identity, message))
         else:
-            raise ValueError(f"an embedding node takes no {message.KIND}")
+            raise ValueError(f"an embedding node does not accept a {message.KIND}")
 
     def _run_work(self, work: ShardWork, done: Callable[[], None]) -> None:
         if self._writers is not None:
@@ -149,7 +149,10 @@ class ShardService(ListeningService):
         self._run_work(work, answer)
 
     def _send(self, identity: bytes, message: Lookup, vectors: Vectors) -> bool:
-        """Send the vectors over the socket; return False if they are more than may be sent."""
+        """Send the vectors over the socket.
+
+        Return False if they are more than may be sent.
+        """
         try:
             self.listener.send(identity, self._coding.outgoing(vectors))
         except ValueError as error:
@@ -159,7 +162,10 @@ class ShardService(ListeningService):
         return True
 
     def lose(self, token: str) -> None:
-        """Let go of the memory that workers of a lost process shared; on this thread."""
+        """Let go of the memory that workers of a lost process shared.
+
+        On this thread.
+        """
         self._segments.drop(token)
 
     def _push(self, identity: bytes, message: Push) -> None:

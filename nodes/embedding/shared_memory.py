@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lease:
-    """A part of a segment, lent to one request: for its vectors, or for its gradients.
+    """A part of a segment, lent to a request for vectors or gradients.
 
     Vectors stay until the step with them is done, gradients until the node has answered.
 
@@ -50,7 +50,7 @@ class Lease:
     values: Float32Array
 
     def carry(self, message: Lookup | Push) -> Lookup | Push:
-        """Return the message as it is sent where its answer, or its gradients, lie here."""
+        """Return the message with the place of its reply or its gradients in the segment."""
         if isinstance(message, Lookup):
             return Lookup(
                 message.request,
@@ -129,16 +129,19 @@ class SharedMemoryClient:
         return Lease(number, offset, values)
 
     def has(self, lease: Lease) -> bool:
-        """Return whether the node has the segment of this lease: no other was offered since."""
+        """Return whether the node still has the segment of this lease.
+
+        It has until another one is offered.
+        """
         return lease.segment == self._number and not self._closed
 
     def retire(self, lease: Lease) -> None:
-        """Never lend this block again: the node may use it at any time."""
+        """Exclude this block from leases: the node may use it at any time."""
         if lease.segment == self._number:
             self._retired.add(lease.offset)
 
     def offer(self, now: float, floats: int = 0) -> Attach | None:
-        """Return the offer to send now, if any, before a request for so many floats.
+        """Return the offer to send before a request for this many floats, if any.
 
         It is a new segment, or the same one again. After a new one the node no longer has the segment before
         it, nor its leases that are not sent yet.
@@ -225,7 +228,9 @@ class _Attachment:
 
 
 class SharedMemoryServer:
-    """An embedding node's segments, one for each worker; owned by the thread of the socket.
+    """An embedding node's segments, one for each worker.
+
+    Owned by the thread of the socket.
 
     Args:
         allowed: whether any is to be shared.
@@ -243,7 +248,10 @@ class SharedMemoryServer:
         return len(self._attached)
 
     def attach(self, identity: bytes, offer: Attach) -> Attached:
-        """Open what a worker offers, in the place of its last offer; a repeat changes nothing."""
+        """Open what a worker offers, in the place of its last offer.
+
+        A repeat changes nothing.
+        """
         if not self._allowed:
             return Attached(offer.segment, shared=False, why="network.shared_memory is false at the node")
         known = self._attached.get(identity)
@@ -286,7 +294,7 @@ class SharedMemoryServer:
         return target
 
     def gradients(self, identity: bytes, push: Push, floats: int) -> Float32Array:
-        """Return the gradients of a push that has a `segment`, float32 [floats], where they lie.
+        """Return a view of the gradients of a push with a `segment`, float32 [floats].
 
         Raises:
             SegmentError: the place is none of this worker's, or has another number of floats.

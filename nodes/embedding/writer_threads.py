@@ -1,4 +1,4 @@
-"""Threads of an embedding node that read and write its rows, if it has more than one."""
+"""Threads that read and write the rows of an embedding node with several threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAIT_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Work, what is to be called when it is done, and how many threads have ended their part."""
+    """Work, its callback, and the count of threads that have done their part."""
 
     work: ShardWork
     done: Callable[[], None]
@@ -30,7 +30,9 @@ class _Task:
 
 
 class WriterThreads:
-    """Shares work out over threads; each does its part of all of it in the order of submission.
+    """Split work over threads.
+
+    Each does its part of all of it in the order of submission.
 
     All methods belong to one thread, that of the socket.
 
@@ -52,7 +54,7 @@ class WriterThreads:
         self._queues: list[queue.SimpleQueue[_Task | None]] = [queue.SimpleQueue() for _ in range(threads)]
         self._busy_seconds = [0.0] * threads
         self._threads = [
-            threading.Thread(target=self._run, args=(number,), name=f"lane-{number}", daemon=True)
+            threading.Thread(target=self._run, args=(number,), name=f"rows-{number}", daemon=True)
             for number in range(threads)
         ]
 

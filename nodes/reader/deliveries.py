@@ -1,4 +1,4 @@
-"""Which batch goes to which worker: a reader's deliveries as a state machine without I/O.
+"""Deliveries of a reader's batches to workers: a state machine without I/O.
 
 Events in (a batch is offered, a worker sends its credit, a trainer is lost, time passes), deliveries out. A
 delivery is kept until its worker's credit reports it done, so that it can be sent again or given to another.
@@ -27,7 +27,7 @@ class _SentBatch:
 
 @dataclass(slots=True)
 class _WorkerState:
-    """What is known of one worker; sequences count from 1."""
+    """The record of one worker; sequences count from 1."""
 
     sent: int = 0
     limit: int = 0
@@ -48,7 +48,10 @@ def size_of(batch: Batch) -> int:
 
 
 class DeliveryState:
-    """All deliveries of one reader; owned by its sender. Times are seconds of any steady clock."""
+    """All deliveries of one reader; owned by its sender.
+
+    Times are seconds of any steady clock.
+    """
 
     def __init__(self, retain_bytes: int) -> None:
         self._retain_bytes = retain_bytes
@@ -57,8 +60,8 @@ class DeliveryState:
         self._lost_tokens: set[str] = set()
         self._unresolved: dict[tuple[str, BatchId], Batch] = {}
         self._trainers_of_pass: dict[int, frozenset[str]] = {}
-        self._held = False
-        self.kept_bytes = 0
+        self._draining = False
+        self.retained_bytes = 0
         self.read_examples = 0
         self.read_batches = 0
         self.resent_batches = 0
@@ -69,11 +72,14 @@ class DeliveryState:
         return len(self._queue)
 
     def needs_more(self, ahead: int) -> bool:
-        """Return whether the parser should go on: fewer than `ahead` batches wait, and memory is left."""
-        return len(self._queue) < ahead and self.kept_bytes < self._retain_bytes
+        """Return whether the parser should go on.
+
+        It should while fewer than `ahead` batches wait and memory is left.
+        """
+        return len(self._queue) < ahead and self.retained_bytes < self._retain_bytes
 
     def outstanding(self, pass_number: int) -> int:
-        """Return the number of a pass's batches that wait, are on their way, or are not done."""
+        """Return how many of a pass's batches are waiting, sent or unfinished."""
         waiting = sum(1 for number, _ in self._queue if number == pass_number)
         undone = sum(
             1
@@ -85,10 +91,10 @@ class DeliveryState:
 
     def offer(self, pass_number: int, batch: Batch) -> None:
         """Queue a batch that is ready to be sent."""
-        if pass_number == TRAINING and self._held:
+        if pass_number == TRAINING and self._draining:
             return
         self._queue.append((pass_number, batch))
-        self.kept_bytes += size_of(batch)
+        self.retained_bytes += size_of(batch)
 
     def open_pass(self, pass_number: int, tokens: Iterable[str]) -> None:
         """Send batches of `pass_number` to these trainers only; drop older passes."""
@@ -98,19 +104,19 @@ class DeliveryState:
             if number in (TRAINING, pass_number):
                 keep.append((number, batch))
             else:
-                self.kept_bytes -= size_of(batch)
+                self.retained_bytes -= size_of(batch)
         self._queue = keep
 
-    def hold(self) -> dict[str, int]:
+    def drain(self) -> dict[str, int]:
         """Stop sending batches of training; return each worker's last sequence by identity.
 
         What waits is dropped: a held-out pass may follow, and needs the memory.
         """
-        self._held = True
+        self._draining = True
         waiting, self._queue = self._queue, deque()
         for number, batch in waiting:
             if number == TRAINING:
-                self.kept_bytes -= size_of(batch)
+                self.retained_bytes -= size_of(batch)
             else:
                 self._queue.append((number, batch))
         return {
@@ -127,10 +133,10 @@ class DeliveryState:
         worker.done = max(worker.done, min(credit.done, worker.sent))
         while worker.unfinished and next(iter(worker.unfinished)) <= worker.done:
             _, sent = worker.unfinished.popitem(last=False)
-            self.kept_bytes -= size_of(sent.batch)
+            self.retained_bytes -= size_of(sent.batch)
 
     def deliveries(self, now: float) -> list[tuple[bytes, Delivery]]:
-        """Return what can be sent now: to each worker in turn, as far as its credit goes."""
+        """Return the deliveries to send now: to each worker in turn, within its credit."""
         out: list[tuple[bytes, Delivery]] = []
         progress = True
         while self._queue and progress:
@@ -155,7 +161,9 @@ class DeliveryState:
         return out
 
     def lose(self, token: str) -> list[tuple[BatchId, int]]:
-        """Mark a trainer as lost; return its training batches that are not done, with their examples.
+        """Mark a trainer as lost.
+
+        Return its training batches that are not done, with their examples.
 
         They wait for the coordinator's answer (`resolve_lost`); evaluation batches are queued again at once.
         """
@@ -171,14 +179,14 @@ class DeliveryState:
         return lost
 
     def resolve_lost(self, token: str, again: Iterable[BatchId]) -> None:
-        """Queue those of a lost trainer's batches again that are to be trained, drop the others."""
+        """Queue a lost trainer's batches that must be trained again; drop the others."""
         wanted = set(again)
         for key in [key for key in self._unresolved if key[0] == token]:
             batch = self._unresolved.pop(key)
-            if key[1] in wanted and not self._held:
+            if key[1] in wanted and not self._draining:
                 self._queue.appendleft((TRAINING, batch))
             else:
-                self.kept_bytes -= size_of(batch)
+                self.retained_bytes -= size_of(batch)
 
     def _take_for(self, identity: bytes) -> tuple[int, Batch] | None:
         for position, (number, batch) in enumerate(self._queue):

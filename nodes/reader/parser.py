@@ -1,4 +1,4 @@
-"""The reader's parsing thread: from spans to batches, as far ahead as its queue is long."""
+"""The reader's parsing thread: turns spans into batches ahead of the sender."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ WAIT_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """Work for the parser: one span, for training (`pass_number` 0) or for an evaluation pass.
+    """Work for the parser: one span.
+
+    It is for training (`pass_number` 0) or for an evaluation pass.
 
     Batches whose numbers are in `skip` are cut and not sent: the run that this one resumes has trained them.
     """
@@ -34,7 +36,7 @@ class ReadSpan:
 
 @dataclass(frozen=True, slots=True)
 class SpanTotals:
-    """What a whole span held; it follows the span's last batch.
+    """Totals of a whole span; they follow its last batch.
 
     `skipped_examples` of the `examples` were not sent.
     """
@@ -50,7 +52,9 @@ Parsed = tuple[int, Batch] | SpanTotals
 
 
 class Parser(Service):
-    """Parses spans in the order of submission; `out` is bounded, so it never runs far ahead.
+    """Parses spans in the order of submission.
+
+    `out` is bounded, so it never runs far ahead.
 
     Any thread may call `submit`; `out` is read by the sender.
 
@@ -62,7 +66,7 @@ class Parser(Service):
     def __init__(
         self, job: Job, on_output: Callable[[], None], failed: Callable[[BaseException], None]
     ) -> None:
-        super().__init__("feed", failed)
+        super().__init__("parser", failed)
         self.out: queue.Queue[Parsed] = queue.Queue(AHEAD_BATCHES)
         self._job = job
         self._on_output = on_output
@@ -79,7 +83,10 @@ class Parser(Service):
         return self._train_bad_rows
 
     def metrics(self) -> dict[str, float]:
-        """Return seconds of parsing, of its CPU, and of waiting for trainers' credit; any thread may call."""
+        """Return seconds of parsing, of its CPU, and of waiting for trainers' credit.
+
+        Any thread may call.
+        """
         return {
             "parse_seconds": self.parsing.seconds,
             "parse_cpu_seconds": self.parsing.cpu_seconds,

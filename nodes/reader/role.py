@@ -1,4 +1,4 @@
-"""The reader role: takes spans, parses them, and delivers batches to trainers that have credit.
+"""The reader role: parses spans and delivers batches to trainers that have credit.
 
 Imports no torch.
 """
@@ -31,7 +31,7 @@ from .deliveries import TRAINING
 from .parser import Parser, ReadSpan, SpanTotals
 from .sender import Sender
 
-ASK_SECONDS = 60.0
+REQUEST_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class ReaderRole(Role):
         self._job = job
         self._listener: Listener | None = None
         self._sender: Sender | None = None
-        self._feed: Parser | None = None
+        self._parser: Parser | None = None
         self._node: NodeContext | None = None
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet(self._failed)
@@ -65,12 +65,12 @@ class ReaderRole(Role):
         """Start the parser and the sender; nothing is read before `begin`."""
         assert self._listener is not None
         self._node = node
-        self._feed = Parser(self._job, self._wake_sender, node.fail)
+        self._parser = Parser(self._job, self._wake_sender, node.fail)
         retain = self._job.data.retain_bytes
-        self._sender = Sender(self._listener, self._feed.out, retain, self._on_totals)
+        self._sender = Sender(self._listener, self._parser.out, retain, self._on_totals)
         self._tasks.start(self._sender.serve())
         self._tasks.start(self._sender.look_for_overdue())
-        self._feed.start()
+        self._parser.start()
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
@@ -89,30 +89,30 @@ class ReaderRole(Role):
 
     def metrics(self) -> dict[str, Any]:
         """Return counts so far."""
-        bad_rows = self._feed.bad_rows.count if self._feed else 0
+        bad_rows = self._parser.bad_rows.count if self._parser else 0
         sent = self._sender.metrics() if self._sender else {}
-        feed = self._feed.metrics() if self._feed else {}
-        return sent | feed | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
+        parsed = self._parser.metrics() if self._parser else {}
+        return sent | parsed | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
 
     async def close(self) -> None:
         """End the parser and the sender."""
-        if self._feed is not None:
-            self._feed.stop()
+        if self._parser is not None:
+            self._parser.stop()
         await self._tasks.close()
-        if self._feed is not None:
-            await asyncio.to_thread(self._feed.join, 3.0)
+        if self._parser is not None:
+            await asyncio.to_thread(self._parser.join, 3.0)
         if self._listener is not None:
             self._listener.close()
 
     async def _take_spans(self) -> None:
         assert self._node is not None
-        assert self._feed is not None
+        assert self._parser is not None
         while True:
             self._span_read.clear()
-            reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=ASK_SECONDS)
+            reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=REQUEST_SECONDS)
             if (grant := reply.grant) is None:
                 return
-            self._feed.submit(ReadSpan(TRAINING, grant.epoch, grant.span, frozenset(grant.skip)))
+            self._parser.submit(ReadSpan(TRAINING, grant.epoch, grant.span, frozenset(grant.skip)))
             await self._span_read.wait()
 
     def _on_totals(self, totals: SpanTotals) -> None:
@@ -120,7 +120,7 @@ class ReaderRole(Role):
         if number == TRAINING:
             self._parsed_examples += totals.examples - totals.skipped_examples
             self._span_read.set()
-            self._tasks.start(self._tell_span_read(totals))
+            self._tasks.start(self._report_span_read(totals))
         elif number in self._eval_totals:
             self._eval_totals[number][0] += totals.examples
             self._eval_totals[number][1] += totals.bad_rows
@@ -128,15 +128,15 @@ class ReaderRole(Role):
             if not self._eval_spans_left[number]:
                 self._eval_parsed[number].set()
 
-    async def _tell_span_read(self, totals: SpanTotals) -> None:
+    async def _report_span_read(self, totals: SpanTotals) -> None:
         assert self._node is not None
-        assert self._feed is not None
+        assert self._parser is not None
         work = totals.work
         read = SpanRead(work.epoch, work.span.number, totals.batches, totals.examples, totals.bad_rows)
         if totals.bad_rows:
-            for row in self._feed.bad_rows.first:
+            for row in self._parser.bad_rows.first:
                 log.warning("bad row: %s", row)
-        await self._node.coordinator.call(read, timeout_seconds=ASK_SECONDS)
+        await self._node.coordinator.call(read, timeout_seconds=REQUEST_SECONDS)
 
     async def _return_batches(self, token: str) -> None:
         assert self._node is not None
@@ -145,23 +145,23 @@ class ReaderRole(Role):
         lost = sender.state.lose(token)
         sender.wake()
         request = ReturnBatches(token, tuple(HeldBatch(batch, examples) for batch, examples in lost))
-        reply = await self._node.coordinator.call(request, timeout_seconds=ASK_SECONDS)
+        reply = await self._node.coordinator.call(request, timeout_seconds=REQUEST_SECONDS)
         again = list(reply.again)
         sender.state.resolve_lost(token, again)
         sender.wake()
 
     async def _drain(self) -> DrainReply:
-        assert self._feed is not None
+        assert self._parser is not None
         sender = self._sender
         assert sender is not None
-        self._feed.drop_training()
+        self._parser.drop_training()
         # A dead trainer's batches are in the ledger before it is closed.
         await asyncio.gather(*self._returning, return_exceptions=True)
-        sequences = sender.state.hold()
+        sequences = sender.state.drain()
         return DrainReply(self.metrics(), sequences)
 
     async def _evaluate(self, request: Evaluate) -> EvaluateReply:
-        assert self._feed is not None
+        assert self._parser is not None
         sender = self._sender
         assert sender is not None
         number, tokens, spans = request.pass_number, list(request.tokens), request.spans
@@ -170,7 +170,7 @@ class ReaderRole(Role):
         self._eval_parsed[number] = asyncio.Event()
         sender.state.open_pass(number, tokens)
         for span in spans:
-            self._feed.submit(ReadSpan(number, 0, span))
+            self._parser.submit(ReadSpan(number, 0, span))
         if spans:
             await self._eval_parsed[number].wait()
         await sender.finished(number)

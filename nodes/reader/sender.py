@@ -20,7 +20,9 @@ OVERDUE_SECONDS = 0.2
 
 
 class Sender(ListeningLoop):
-    """Sends batches to the workers that have credit; a coroutine of the reader's loop, as all that it calls.
+    """Sends batches to the workers that have credit.
+
+    A coroutine of the reader's loop, as all that it calls.
 
     Whoever changes `state` from outside calls `wake` after it.
 
@@ -62,14 +64,14 @@ class Sender(ListeningLoop):
             "read_examples": self.state.read_examples,
             "read_batches": self.state.read_batches,
             "resent_batches": self.state.resent_batches,
-            "kept_bytes": self.state.kept_bytes,
+            "kept_bytes": self.state.retained_bytes,
             "queued_batches": self.state.queued,
         }
 
     def handle(self, identity: bytes, message: Message) -> None:
         """Record a worker's credit."""
         if not isinstance(message, Credit):
-            raise ValueError(f"a reader takes no {message.KIND}")
+            raise ValueError(f"a reader does not accept a {message.KIND}")
         self.state.credit(identity, message)
 
     def served(self) -> None:

@@ -1,4 +1,4 @@
-"""A trainer's replica on the CPU, and the private or shared memory that holds it."""
+"""A trainer's replica on the CPU, in private or shared memory."""
 
 from __future__ import annotations
 
@@ -44,11 +44,14 @@ class FlatReplica:
         return int(self._examples.sum())
 
     def read(self, start: int = 0, stop: int | None = None, stride: int = 1) -> torch.Tensor:
-        """Return elements as float32 on the CPU, a view here: to be read at once. Any thread may call."""
+        """Return elements as float32 on the CPU; any thread may call.
+
+        Here it is a view, to be read at once.
+        """
         return self.flat[start:stop:stride]
 
     def snapshot(self, part: Slice) -> torch.Tensor:
-        """Return a copy of a slice as it is now, in memory of its own."""
+        """Return a copy of a slice as it is now."""
         return self.flat[part.start : part.stop].clone()
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
@@ -61,7 +64,10 @@ class FlatReplica:
 
 
 class ReplicaMemory(ABC):
-    """Memory for tensors and counters, given out in order. One thread at a time may call."""
+    """Memory for tensors and counters, given out in order.
+
+    One thread at a time may call.
+    """
 
     @abstractmethod
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -72,7 +78,10 @@ class ReplicaMemory(ABC):
 
     @abstractmethod
     def counters(self, count: int) -> Int64Array:
-        """Return int64 [count], initially zero; any thread may read an element that one thread writes."""
+        """Return int64 [count], initially zero.
+
+        Any thread may read an element that one thread writes.
+        """
 
 
 class PrivateMemory(ReplicaMemory):

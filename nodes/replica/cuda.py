@@ -21,7 +21,7 @@ from .buffer import FlatReplica
 from .device import Computed, DeviceStream, PendingResult, Staged, StepResult
 
 
-class Event(Protocol):
+class StreamEvent(Protocol):
     """A point in a stream; recording it again moves it, for later waits."""
 
     def record(self, stream: Any) -> None:
@@ -49,7 +49,7 @@ class Streams(Protocol):
         """Return a new stream, behind all that was enqueued on the device so far."""
         ...
 
-    def event(self) -> Event:
+    def event(self) -> StreamEvent:
         """Return a new event; a wait for one that was never recorded does nothing."""
         ...
 
@@ -57,8 +57,8 @@ class Streams(Protocol):
         """Return a context in which torch enqueues this thread's work on the stream."""
         ...
 
-    def behind(self, stream: Any, event: Event) -> None:
-        """Make later work on the stream wait, on the device, for the event's last record."""
+    def behind(self, stream: Any, event: StreamEvent) -> None:
+        """Make later work on the stream wait on the device for the event."""
         ...
 
     def pinned(self, elements: int) -> torch.Tensor:
@@ -94,7 +94,7 @@ class CudaStreams:
         stream.wait_stream(torch.cuda.default_stream(self.torch_device))
         return stream
 
-    def event(self) -> Event:
+    def event(self) -> StreamEvent:
         """See `Streams.event`."""
         return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
@@ -123,7 +123,9 @@ class CudaStreams:
 
 
 class DeviceReplica(FlatReplica):
-    """A flat float32 buffer [numel] on a device; implements `Replica` of `sync_algos`, with CPU tensors.
+    """A flat float32 buffer [numel] on a device.
+
+    Implements `Replica` of `sync_algos`, with CPU tensors.
 
     The shadow thread's work runs after the steps that the workers have enqueued by then, and before the steps
     that they enqueue afterwards; these waits are on the device. On the host, only the thread that requests a
@@ -136,26 +138,32 @@ class DeviceReplica(FlatReplica):
         self._streams = streams
         self._stream = streams.stream()
         self._changed = streams.event()
-        self._worker_events: list[Event] = []
+        self._worker_events: list[StreamEvent] = []
         # At a fixed rate the workers call too, besides the shadow thread and the control thread.
         self._lock = threading.Lock()
 
-    def join(self) -> Event:
-        """Return a new worker's event, to be recorded behind each of its steps. Any thread may call."""
+    def join(self) -> StreamEvent:
+        """Return a new worker's event, to be recorded behind each of its steps.
+
+        Any thread may call.
+        """
         event = self._streams.event()
         self._worker_events.append(event)
         return event
 
     def order(self, stream: object) -> None:
-        """Make later work on a worker's stream see all changes to the replica so far."""
+        """Order later work on a worker's stream after all changes to the replica."""
         self._streams.behind(stream, self._changed)
 
     def read(self, start: int = 0, stop: int | None = None, stride: int = 1) -> torch.Tensor:
-        """Return a copy on the CPU, behind the workers' steps so far. Any thread may call; it blocks."""
+        """Return a copy on the CPU, behind the workers' steps so far.
+
+        Any thread may call; it blocks.
+        """
         return self._fetch(self.flat[start:stop:stride])
 
     def snapshot(self, part: Slice) -> torch.Tensor:
-        """Return a copy of a slice on the CPU, in memory of its own, behind the workers' steps so far."""
+        """Return a copy of a slice on the CPU, taken after the workers' steps so far."""
         return self._fetch(self.flat[part.start : part.stop])
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
@@ -230,10 +238,13 @@ class CudaDevice:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Packed(Staged):
-    """A staged batch in one block of device memory; its one leaf holds all embeddings."""
+class _PackedBatch(Staged):
+    """A staged batch in one block of device memory.
 
-    arrived: Event
+    Its one leaf holds all embeddings.
+    """
+
+    arrived: StreamEvent
 
 
 class _CudaStream:
@@ -273,7 +284,7 @@ class _CudaStream:
             # The backward of split is one concatenation; that of slices fills a block of zeros each.
             tables = zip(torch.split(leaf, sizes[len(arrays) :]), embeddings, strict=True)
             views = [part.view(embedding.shape) for part, embedding in tables]
-        return _Packed(
+        return _PackedBatch(
             labels=fixed[0],
             weights=None if weights is None else fixed[1],
             dense=fixed[-1].view(dense.shape),
@@ -284,10 +295,10 @@ class _CudaStream:
 
     def computing(self, staged: Staged) -> AbstractContextManager[object]:
         """See `DeviceStream.computing`."""
-        return self._on_compute(cast(_Packed, staged))
+        return self._on_compute(cast(_PackedBatch, staged))
 
     @contextmanager
-    def _on_compute(self, staged: _Packed) -> Iterator[None]:
+    def _on_compute(self, staged: _PackedBatch) -> Iterator[None]:
         self._streams.behind(self._compute, staged.arrived)
         self._replica.order(self._compute)
         with self._streams.on(self._compute):
@@ -296,7 +307,7 @@ class _CudaStream:
 
     def fetch(self, staged: Staged, computed: Computed) -> PendingResult:
         """Enqueue one copy of all results into pinned memory, behind the step."""
-        packed = cast(_Packed, staged)
+        packed = cast(_PackedBatch, staged)
         parts = [computed.loss.view(1), computed.norm.view(1), computed.logits]
         shapes = []
         gradient = packed.leaves[0].grad
@@ -311,7 +322,7 @@ class _CudaStream:
 
 
 class _PinnedResult:
-    def __init__(self, host: torch.Tensor, done: Event, batch: int, shapes: list[torch.Size]) -> None:
+    def __init__(self, host: torch.Tensor, done: StreamEvent, batch: int, shapes: list[torch.Size]) -> None:
         self._host, self._done, self._batch, self._shapes = host, done, batch, shapes
 
     def wait(self) -> StepResult:

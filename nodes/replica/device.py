@@ -1,4 +1,7 @@
-"""The device of a trainer: how batches get to it, and results back; here the CPU."""
+"""The device of a trainer: how batches get to it, and results back.
+
+Here the CPU.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ class Staged:
 
 @dataclass(slots=True)
 class Computed:
-    """Outputs of a step on the device: float32 scalars loss and norm, logits float32 [B]."""
+    """Outputs of a step on the device.
+
+    Loss and norm are float32 scalars, logits float32 [B]."""
 
     loss: torch.Tensor
     norm: torch.Tensor
@@ -75,7 +80,10 @@ class DeviceStream(Protocol):
         dense: Float32Array,
         embeddings: Sequence[torch.Tensor],
     ) -> Staged:
-        """Start to copy a batch to the device; embeddings are on the CPU, with autograd behind them."""
+        """Start to copy a batch to the device.
+
+        Embeddings are on the CPU, with autograd behind them.
+        """
         ...
 
     def computing(self, staged: Staged) -> AbstractContextManager[object]:

@@ -1,1 +1,1 @@
-"""What every node's process shares: life cycle, roles, threads, health, tracing."""
+"""The common part of all nodes: life cycle, roles, threads, health, tracing."""

@@ -1,4 +1,4 @@
-"""Health of a node: what it reports of itself, and the Unix socket that serves it.
+"""Health of a node: its report, and the Unix socket that serves it.
 
 The environment variable SHADOWSYNC_HEALTH names the socket's path; images set it. The control loop itself
 answers: a process that is stopped, or whose loop is stuck, does not, and nothing that it has left behind can
@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Health:
-    """What a node reports of itself: whether it is well, why in one line, and figures."""
+    """A node's report of itself: whether it is healthy, the reason in one line, and figures."""
 
     healthy: bool
     text: str
@@ -65,7 +65,7 @@ async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
         server = await asyncio.start_unix_server(answer, path)
     except OSError as error:
         raise ClusterError(
-            f"no socket can be made there ({error.strerror or error})",
+            f"no socket can be created there ({error.strerror or error})",
             where=str(path),
             remedy=f"name a short path in a folder that can be written to in {VARIABLE}, or leave it unset",
         ) from error
@@ -78,7 +78,9 @@ async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
 
 
 def ask_health(path: Path, timeout_seconds: float) -> Health:
-    """Request the health of the node at `path`; not healthy without an answer in time.
+    """Request the health of the node at `path`.
+
+    Not healthy without an answer in time.
 
     Blocks its thread.
     """
@@ -93,7 +95,7 @@ def ask_health(path: Path, timeout_seconds: float) -> Health:
                 received += part
         except TimeoutError:
             return Health(
-                False, f"{path}: the node has not answered for {timeout_seconds:g} s; it stands still"
+                False, f"{path}: the node has not answered for {timeout_seconds:g} s; it hangs or is stopped"
             )
         except OSError as error:
             return Health(False, f"{path}: no node answers ({error.strerror or error})")
@@ -101,7 +103,7 @@ def ask_health(path: Path, timeout_seconds: float) -> Health:
         answer = json.loads(received)
         return Health(bool(answer["healthy"]), str(answer["text"]), dict(answer["figures"]))
     except (ValueError, KeyError, TypeError):
-        return Health(False, f"{path}: what answers there is no node")
+        return Health(False, f"{path}: the process that answers there is no node")
 
 
 def _answered(path: Path) -> bool:
@@ -138,5 +140,5 @@ def node_health(
     if not ready:
         # It sends no heartbeats yet, so the coordinator has nothing to answer.
         return Health(True, f"{role}: gets ready", figures)
-    text = f"{role}: heard the coordinator {silence_seconds:.1f} s ago"
+    text = f"{role}: last message from the coordinator {silence_seconds:.1f} s ago"
     return Health(silence_seconds <= limit_seconds, text, figures)

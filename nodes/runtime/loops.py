@@ -1,4 +1,4 @@
-"""Asyncio loops that serve: a listener served by a coroutine, and a thread with its own loop."""
+"""Asyncio services: a listener served by a coroutine, and a thread with a loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .threads import Service, ThreadBridge
 
 
 class ListeningLoop(MessageHandler):
-    """Handles messages on the loop that runs `serve`; everything here belongs to its thread.
+    """Handle messages on the loop that runs `serve`; all of this belongs to its thread.
 
     For work that never holds the loop for long; for other work there is `ListeningService`.
     """
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class LoopThread(Service):
-    """Runs the coroutine `main` on a loop of its own, and cancels it when told to stop."""
+    """A thread that runs the coroutine `main` on a loop, and cancels it on `stop`."""
 
     def __init__(self, name: str, failed: Callable[[BaseException], None]) -> None:
         super().__init__(name, failed)
@@ -70,7 +70,9 @@ class LoopThread(Service):
         self.call(self._ended.set)
 
     def call(self, command: Callable[[], object]) -> None:
-        """Run `command` on the loop, as soon as there is one; any thread may call.
+        """Run `command` on the loop, as soon as there is one.
+
+        Any thread may call.
 
         If the loop has ended, or ends first, it is never run: whoever waits for it is to be cancelled with
         the node.

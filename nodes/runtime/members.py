@@ -1,4 +1,4 @@
-"""Which trainers synchronize with each other, and what their synchronization sends.
+"""The group of trainers that synchronize, and counts of what they send.
 
 `SyncGroup` is a state machine without I/O, owned by the coordinator. It alone decides the group, so that a
 group is re-formed by generation: rounds of two generations never meet, in whatever order nodes learn of a
@@ -64,7 +64,7 @@ class Traffic:
     down_float32: int = 0
 
     def went_up(self, message_bytes: int, elements: int) -> None:
-        """Count a message with so many elements to the center, or to the trainer that reduces."""
+        """Count a message to the center, or to the trainer that reduces."""
         self.up += message_bytes
         self.up_float32 += 4 * elements
 

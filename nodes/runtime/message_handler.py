@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class MessageHandler(ABC):
-    """Handles messages in the order in which they come, on the one thread that drives it.
+    """Handle messages in the order of arrival, on the one thread that drives it.
 
     What `handle` refuses with a ValueError is counted, logged with its sender, and answered with `Failure`.
 
@@ -61,7 +61,7 @@ class MessageHandler(ABC):
         }
 
     def refuse(self, identity: bytes, message: Message, error: ValueError) -> None:
-        """Count, log and answer a message that cannot be done, where that is seen after `handle`."""
+        """Count, log and answer a message that failed after `handle` returned."""
         self.listener.refused_messages += 1
         # As text: a log record that holds the error would keep alive all that was made for the message.
         what = str(error)

@@ -35,10 +35,10 @@ from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure, Pulse, PulseReply
-from ...pipeline.wire.rpc_channel import PeerLost, RemoteError, RpcChannel
+from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.segment import running_kernel
-from ...pipeline.wire.sockets import prepare, send_now
+from ...pipeline.wire.sockets import configure_socket, send_now
 from ...pipeline.wire.tasks import TaskSet, race
 from .health import Health, health_path, node_health, serve_health
 from .process_hooks import ProcessHooks
@@ -54,7 +54,7 @@ LONGEST_TRACE_SECONDS: Final = 10.0
 
 
 class NodeProfile:
-    """Measures and traces a node, on its control thread; idle before `measure`."""
+    """Measure and trace a node, on its control thread; idle before `measure`."""
 
     def __init__(self, role: Role, metrics: Callable[[], dict[str, Any]]) -> None:
         self._role = role
@@ -62,8 +62,10 @@ class NodeProfile:
         self._sampler: Sampler | None = None
 
     def measure(self, *, last: bool) -> Measures:
-        """All counts as they are now, with this machine's clock. The first call starts what samples this
-        process, and one with `last` ends it."""
+        """Return all counts as they are now, with this machine's clock.
+
+        The first call starts the sampler of this process; a call with `last` ends it.
+        """
         if self._sampler is None:
             self._sampler = Sampler()
             self._sampler.start()
@@ -73,7 +75,10 @@ class NodeProfile:
         return found
 
     async def trace(self, seconds: float) -> TraceReply:
-        """What each thread did in the next `seconds`, at most LONGEST_TRACE_SECONDS; see `Tracer.stop`."""
+        """Return what each thread does in the next `seconds`.
+
+        At most LONGEST_TRACE_SECONDS; see `Tracer.stop`.
+        """
         seconds = min(seconds, LONGEST_TRACE_SECONDS)
         further = asyncio.ensure_future(self._role.trace_processes(seconds))
         TRACER.start()
@@ -91,8 +96,10 @@ class NodeProfile:
 
 
 def measures(counts: Counts, sampler: Sampler, further: Mapping[str, Sequence[float]]) -> Measures:
-    """A process's counts, its threads and what `sampler` saw, as they are now, with this machine's clock;
-    `further` are threads of its other processes."""
+    """Return a process's counts, its threads and the sampler's counts, with this machine's clock.
+
+    `further` are threads of its other processes.
+    """
     threads = {**thread_figures(), **further}
     return Measures(
         clock=time.monotonic(),
@@ -105,7 +112,7 @@ def measures(counts: Counts, sampler: Sampler, further: Mapping[str, Sequence[fl
 
 
 def process_trace(process: str, pid: int, traced: Mapping[str, Any]) -> ProcessTrace:
-    """What `Tracer.stop` gave, for a message."""
+    """Return the result of `Tracer.stop` as a message's field."""
     marks = tuple((name, thread, began, length) for name, thread, began, length in traced["marks"])
     return ProcessTrace(process, pid, tuple(traced["names"]), tuple(traced["threads"]), marks)
 
@@ -126,13 +133,13 @@ def process_metrics() -> dict[str, Any]:
 
 
 def _memory_bytes() -> dict[str, int]:
-    """Return the most memory so far and, where the system reports it, what is resident now."""
+    """Return peak memory and, where the system reports it, resident memory, in bytes."""
     if sys.platform == "linux":
         # `ru_maxrss` survives exec: a small process that a large one started would show the large one's.
         with open("/proc/self/status", encoding="ascii") as file:
-            told = dict(line.split(":", 1) for line in file)
+            fields = dict(line.split(":", 1) for line in file)
         names = (("peak_memory_bytes", "VmHWM"), ("memory_bytes", "VmRSS"))
-        return {name: int(told[key].split()[0]) * 1024 for name, key in names}
+        return {name: int(fields[key].split()[0]) * 1024 for name, key in names}
     unit = 1 if sys.platform == "darwin" else 1024
     return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
 
@@ -153,7 +160,7 @@ class Node:
         self._finished = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._context = self._process.zmq_context()
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         self._joined = False
         self._ready = False
         self._refused_messages = 0
@@ -163,10 +170,13 @@ class Node:
         self._tasks = TaskSet(self._fail)
 
     async def run(self) -> ExitCode:
-        """Join, work until told to finish, and return the exit code; `exit_text` says why if it isn't 0."""
+        """Join, work until fields to finish, and return the exit code.
+
+        `exit_text` says why if it isn't 0.
+        """
         async_context = zmq.asyncio.Context(self._context)
         self._socket = async_context.socket(zmq.DEALER)
-        prepare(self._socket)
+        configure_socket(self._socket)
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
         try:
             self._connect()
@@ -187,7 +197,10 @@ class Node:
         return self.exit_code
 
     def fail(self, error: BaseException) -> None:
-        """End the node for an error of one of its threads; any thread may call."""
+        """End the node for an error of one of its threads.
+
+        Any thread may call.
+        """
         self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
@@ -208,7 +221,7 @@ class Node:
             self._socket.connect(self.settings.join)
         except zmq.ZMQError as error:
             raise ClusterError(
-                f"is no address to join ({zmq.strerror(error.errno or 0)})",
+                f"is not an address to join ({zmq.strerror(error.errno or 0)})",
                 where=self.settings.join or "--join",
                 remedy="write tcp://HOST:PORT, as the coordinator printed it",
             ) from error
@@ -228,7 +241,7 @@ class Node:
         )
         try:
             welcome = await self._channel.call(hello, timeout_seconds=job.run.start_timeout_seconds)
-        except PeerLost as error:
+        except ConnectionLost as error:
             raise ClusterError(
                 f"no coordinator answered within {job.run.start_timeout_seconds:g} s",
                 where=settings.join,
@@ -257,7 +270,7 @@ class Node:
         self._ready = True
         try:
             await self._channel.call(Ready(facts), timeout_seconds=job.run.start_timeout_seconds)
-        except (PeerLost, RemoteError) as error:
+        except (ConnectionLost, RemoteError) as error:
             raise ClusterError(str(error)) from error
 
     async def _receive(self) -> None:
@@ -268,11 +281,11 @@ class Node:
             except ProtocolError as error:
                 self._refused_messages += 1
                 if self._joined:
-                    log.error("refused a message of the coordinator: %s", error)
+                    log.error("refused a message from the coordinator: %s", error)
                 else:
                     self._end(error.exit_code, f"{self.settings.join}: {error}")
                 continue
-            self._heard_at = self._loop.time()
+            self._received_at = self._loop.time()
             if isinstance(message, Failure):
                 if self._joined:
                     log.error("the coordinator refused a message: %s", message.what)
@@ -292,7 +305,7 @@ class Node:
             self._counts = self._metrics()
             self._send(Pulse(self._counts))
             await asyncio.sleep(self._process.pulse_seconds)
-            if self._loop.time() - self._heard_at > limit:
+            if self._loop.time() - self._received_at > limit:
                 self._end(
                     ExitCode.STOPPED_BY_DEATH,
                     f"{self.settings.join}: the coordinator was silent for {limit:g} s",
@@ -326,7 +339,7 @@ class Node:
             self.role.name,
             joined=self._joined,
             ready=self._ready,
-            silence_seconds=self._loop.time() - self._heard_at,
+            silence_seconds=self._loop.time() - self._received_at,
             limit_seconds=self.settings.job.run.node_timeout_seconds,
         )
 
@@ -348,7 +361,7 @@ class Node:
     async def _tell_failure(self, error: BaseException) -> None:
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
         if self._joined:
-            with contextlib.suppress(PeerLost, RemoteError):
+            with contextlib.suppress(ConnectionLost, RemoteError):
                 await self._channel.call(NodeFailed(describe(error), code), timeout_seconds=2.0)
 
     def _install_signals(self) -> None:
@@ -360,10 +373,10 @@ class Node:
         if not self._joined:
             self._end(ExitCode.INTERRUPTED, "interrupted before the job started")
         else:
-            self._tasks.start(self._ask_interrupt())
+            self._tasks.start(self._request_interrupt())
 
-    async def _ask_interrupt(self) -> None:
-        with contextlib.suppress(PeerLost, RemoteError):
+    async def _request_interrupt(self) -> None:
+        with contextlib.suppress(ConnectionLost, RemoteError):
             await self._channel.call(Interrupt(), timeout_seconds=5.0)
 
     def _end_as_orphan(self) -> None:
@@ -390,5 +403,8 @@ class Node:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line for an error: its own if it is one of this package's, else its type and text."""
+    """Return one line for an error.
+
+    It is the text of an error of this package, else the error's type and text.
+    """
     return str(error) if isinstance(error, ShadowSyncError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The process that a node runs in: parent, memory allocator, logs, command line, exit status."""
+"""A node's process: parent, memory allocator, logs, command line, exit status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE_THREAD = dict.fromkeys(
 
 
 def exit_when_parent_dies(loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
-    """Call `orphaned` on the loop when standard input ends, whose other end the supervisor holds.
+    """Call `orphaned` on the loop when standard input ends, with the supervisor.
 
     Ends the process by force if it is still there GRACE_SECONDS later: nobody would be left to do so.
     """
@@ -52,7 +52,9 @@ LARGEST_BYTES = 16 << 20
 
 @functools.cache
 def tune_malloc() -> bool:
-    """Keep up to KEPT_BYTES of freed memory in the process, blocks of up to LARGEST_BYTES among it.
+    """Keep up to KEPT_BYTES of freed memory in the process.
+
+    Blocks of up to LARGEST_BYTES are among it.
 
     A message is received into memory of its own. By default each of 1 MiB goes back to the kernel when it is
     freed, and the next one is given zeroed pages, one fault a page: a fifth of the time of an all-reduce.
@@ -125,7 +127,7 @@ COMMAND_LINE_BYTES = 1024
 
 
 def command_line_room() -> str:
-    """Return an argument for the fork server that leaves room for its children's command lines.
+    """Return an argument that leaves room for the command lines of forked children.
 
     The kernel shows no more bytes than a process was started with.
     """

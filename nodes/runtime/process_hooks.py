@@ -1,4 +1,4 @@
-"""What a node takes from its process, so that several nodes can live in one process."""
+"""A node's use of its process; several nodes can share one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ PULSE_SECONDS = 0.5
 
 
 class ProcessHooks:
-    """The hooks of a node that has a process of its own; a subclass shares one between nodes.
+    """The hooks of a node that has a process of its own.
+
+    A subclass shares one between nodes.
 
     All methods but `zmq_context` are called on the node's loop.
 
@@ -26,7 +28,10 @@ class ProcessHooks:
     pulse_seconds = PULSE_SECONDS
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """Give the context of all of the node's sockets; the node terminates it at its end."""
+        """Give the context of all of the node's sockets.
+
+        The node terminates it at its end.
+        """
         return zmq.Context(io_threads=1)
 
     def on_interrupt(self, loop: asyncio.AbstractEventLoop, interrupted: Callable[[], None]) -> None:

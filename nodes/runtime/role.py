@@ -1,4 +1,4 @@
-"""What each role adds to a node: its listener, its requests, its metrics."""
+"""Roles of a node: the listener, requests and metrics that each one adds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from ...pipeline.wire.sockets import Listener
 
 @dataclass
 class NodeContext:
-    """What a role gets of its node. Any thread may call `fail`, the control thread the rest."""
+    """A role's access to its node.
+
+    Any thread may call `fail`, the control thread the rest.
+    """
 
     job: Job
     name: str
@@ -37,7 +40,10 @@ class NodeContext:
 
 
 class Role(ABC):
-    """One role of a node. All methods are called on the control thread, whose asyncio loop never blocks."""
+    """One role of a node.
+
+    All methods are called on the control thread, whose asyncio loop never blocks.
+    """
 
     name: ClassVar[str]
 
@@ -64,7 +70,7 @@ class Role(ABC):
         """
 
     def process_metrics(self) -> dict[str, float]:
-        """Return CPU seconds and memory of the node's other processes, to be added to its own."""
+        """Return CPU seconds and memory of the node's other processes."""
         return {}
 
     def process_threads(self) -> dict[str, list[float]]:
@@ -89,7 +95,7 @@ JOIN_SECONDS = 3.0
 
 
 class RunningService(Protocol):
-    """What a role needs of its service thread."""
+    """A service thread as its role uses it."""
 
     def metrics(self) -> dict[str, Any]:
         """Return counts so far."""
@@ -105,7 +111,9 @@ S = TypeVar("S", bound=RunningService)
 
 
 class ServingRole(Role, Generic[S]):
-    """The control side of a node whose service thread, of type S, owns its listener and its state."""
+    """The control side of a node whose service thread owns listener and state.
+
+    S is the type of the service thread."""
 
     def __init__(self) -> None:
         self._listener: Listener | None = None

@@ -1,4 +1,4 @@
-"""What a node is started with beside the job: addresses, folders, ports."""
+"""Settings of a node beside the job: addresses, folders, ports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class NodeSettings:
     supervised: bool = False
 
     def listen_at(self) -> str:
-        """Return the address to listen on; raises JobFileError for a transport that this machine lacks."""
+        """Return the address to listen on.
+
+        Raises JobFileError for a transport that this machine lacks.
+        """
         if use_ipc(self.job.network.transport, self.bind, one_machine=self.supervised):
             return local_address(self.token)
         return listen_address(self.bind)
@@ -60,14 +63,15 @@ def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:
     if not port:
         return None
     bind = settings.bind.removeprefix("tcp://")
-    host, colon, own = bind.rpartition(":")
-    return (host if colon and (own.isdecimal() or own == "*") else bind).strip("[]"), port
+    host, colon, port_text = bind.rpartition(":")
+    return (host if colon and (port_text.isdecimal() or port_text == "*") else bind).strip("[]"), port
 
 
 def metrics_ports(job: Job) -> dict[tuple[str, int], int]:
-    """Return the metrics ports of all nodes on one machine, by role and index; zeros for nowhere.
+    """Return the metrics ports of all nodes on one machine, by role and index.
 
-    The coordinator's is the first. Raises JobFileError if they do not all fit.
+    A port is 0 where metrics are off. The coordinator's is the first. Raises JobFileError if they do not all
+    fit.
     """
     nodes = [("coordinator", 0)]
     nodes += [(role, index) for role, count in job.expected.items() for index in range(count)]
@@ -75,8 +79,8 @@ def metrics_ports(job: Job) -> dict[tuple[str, int], int]:
     if first and first + len(nodes) - 1 > MAX_PORT:
         raise JobFileError(
             f"watch.metrics_port: {first} given; {len(nodes)} nodes need the ports up to "
-            f"{first + len(nodes) - 1}, and the last one is {MAX_PORT}",
-            remedy="give a lower one",
+            f"{first + len(nodes) - 1}, but the highest port is {MAX_PORT}",
+            remedy="give a lower port",
         )
     return {node: first + at if first else 0 for at, node in enumerate(nodes)}
 
@@ -87,7 +91,7 @@ RETRY_SECONDS = 0.5
 async def resolve_advertised_host(settings: NodeSettings) -> str:
     """Return `settings.advertise`; for "auto" this host's address towards the coordinator.
 
-    A container may start before the name of its coordinator is known, so that is requested again for
+    A container may start before the name of its coordinator is known, so this tries again for
     `run.start_timeout_seconds`. To be called on the node's loop.
 
     Raises:
@@ -102,7 +106,7 @@ async def resolve_advertised_host(settings: NodeSettings) -> str:
         except ClusterError as error:
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"{error.what}, still not after {settings.job.run.start_timeout_seconds:g} s",
+                    f"{error.what}, even after {settings.job.run.start_timeout_seconds:g} s",
                     where=settings.join,
                     remedy="start the coordinator first and give the address that it prints",
                 ) from error

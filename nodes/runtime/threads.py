@@ -1,4 +1,4 @@
-"""Threads that own sockets, and results on their way from a thread to a loop."""
+"""Threads that own sockets, and the bridge from a thread to a loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Service(ABC):
-    """One thread with a waker; `body` runs on it and returns when `stopping` is set.
+    """One thread with a waker.
+
+    `body` runs on it and returns when `stopping` is set.
 
     Args:
         name: the thread's name.
@@ -77,7 +79,7 @@ T = TypeVar("T")
 
 
 class ThreadBridge(Generic[T]):
-    """A result on its way from a thread to the loop that this is made on.
+    """A result handed from a thread to the loop that made this object.
 
     Any thread may call `give`, `fail` and `run`. What comes when nobody waits any more is dropped.
 
@@ -120,7 +122,7 @@ POLL_MILLISECONDS = 200
 
 
 class ListeningService(MessageHandler, Service):
-    """Handles messages in the order in which they come, and between them commands of other threads.
+    """Handle messages in the order of arrival, and between them commands of other threads.
 
     For work that holds its thread; for other work there is `ListeningLoop`.
 
@@ -142,7 +144,10 @@ class ListeningService(MessageHandler, Service):
         self.waker.wake()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` on this thread between two messages and return its result; for a loop's thread."""
+        """Run `work` on this thread between two messages and return its result.
+
+        For a loop's thread.
+        """
         bridge = ThreadBridge[T]()
         self.call(lambda: bridge.run(work))
         return await bridge.result

@@ -18,7 +18,9 @@ Mark = tuple[str, float, float, int]
 
 
 class Tracer:
-    """The latest marks of this process. Any thread may call; off, it costs a test of `on`.
+    """The latest marks of this process.
+
+    Any thread may call; off, it costs a test of `on`.
 
     Attributes:
         on: whether marks are kept.
@@ -167,11 +169,11 @@ class Sampler:
         schedule = _opened(OWN_SCHEDULE)
         try:
             while not self._stop.is_set():
-                (waited, slices), due = _own(schedule), time.monotonic() + PERIOD_SECONDS
+                (waited, slices), due = _core_waits(schedule), time.monotonic() + PERIOD_SECONDS
                 self._due = due
                 time.sleep(PERIOD_SECONDS)
                 late = time.monotonic() - due
-                waited_then, slices_then = _own(schedule)
+                waited_then, slices_then = _core_waits(schedule)
                 self._note(late - (waited_then - waited), slices_then - slices)
                 self._due = math.inf
         finally:
@@ -211,8 +213,11 @@ def _opened(path: str) -> int | None:
         return None
 
 
-def _own(schedule: int | None) -> tuple[float, int]:
-    """Seconds that this thread waited for a core, and its turns on one; 0 if unknown."""
+def _core_waits(schedule: int | None) -> tuple[float, int]:
+    """Seconds that this thread waited for a core, and its turns on one.
+
+    0 if unknown.
+    """
     if schedule is None:
         return 0.0, 0
     # Read anew from the start, the file has the figures of that moment.
@@ -221,7 +226,10 @@ def _own(schedule: int | None) -> tuple[float, int]:
 
 
 def _schedule(path: Path) -> tuple[float, float] | None:
-    """Seconds on a core and waiting for one; None if unknown or the thread has ended."""
+    """Seconds on a core and waiting for one.
+
+    None if unknown or the thread has ended.
+    """
     try:
         ran, waited, _ = path.read_text(encoding="ascii").split()
     except (OSError, ValueError):

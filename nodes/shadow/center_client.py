@@ -27,7 +27,7 @@ from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues, Failure
 from ...pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import prepare
+from ...pipeline.wire.sockets import configure_socket
 from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory import split_evenly
 from ..runtime.members import Traffic
@@ -82,7 +82,7 @@ class CenterConnection:
     ) -> CenterConnection:
         """Connect a new DEALER to the node; `more` are the other attributes."""
         socket = context.socket(zmq.DEALER)
-        prepare(socket)
+        configure_socket(socket)
         socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
         socket.setsockopt_string(zmq.IDENTITY, identity)
         socket.connect(member.endpoint)
@@ -101,7 +101,7 @@ class CenterConnection:
             PeerLost: the node is gone, refused the request, or nothing moved for the timeout.
         """
         if self.lost:
-            raise PeerLost(f"{self.member.name} is gone")
+            raise PeerLost(f"{self.member.name} is lost")
         starts = range(self.part.start, self.part.stop, self.chunk)
         loop = asyncio.get_running_loop()
         pending = _Pending(set(starts), target, loop.create_future(), loop.time())
@@ -110,10 +110,10 @@ class CenterConnection:
         resent_at: float | None = None
         try:
             while not await self._ended(pending, sender, resent=resent_at is not None):
-                quiet_seconds = loop.time() - pending.progressed_at
+                silent_seconds = loop.time() - pending.progressed_at
                 if resent_at is not None and pending.progressed_at > resent_at:
                     resent_at = None
-                elif quiet_seconds >= self.timeout_seconds:
+                elif silent_seconds >= self.timeout_seconds:
                     raise PeerLost(f"{self.member.name} did not answer within {self.timeout_seconds:g} s")
                 elif resent_at is None and self._policy.due(pending.progressed_at, loop.time()):
                     resent_at = loop.time()
@@ -146,7 +146,7 @@ class CenterConnection:
         """Mark the node as lost: pending and later requests end with PeerLost."""
         self.lost = True
         for pending in self._pending.values():
-            self._fail(pending, "is gone")
+            self._fail(pending, "is lost")
 
     async def receive(self) -> None:
         """Receive answers until cancelled."""
@@ -168,7 +168,7 @@ class CenterConnection:
                 if (refused := self._pending.get(message.request)) is not None:
                     self._fail(refused, f"answered: {message.what}")
             else:
-                self._refuse(f"answered: a {message.KIND}")
+                self._refuse(f"answered with a {message.KIND}")
 
     async def _send_chunks(
         self, chunk: Callable[[int, int], Message], pending: _Pending, *, first: bool
@@ -294,7 +294,10 @@ class CenterClient:
         return sum(reference.memory_bytes for reference in self._references.values())
 
     def metrics(self) -> dict[str, int]:
-        """Return this client's counts, to be summed over a trainer's threads; any thread may call."""
+        """Return this client's counts, to be summed over a trainer's threads.
+
+        Any thread may call.
+        """
         counts = {
             "reference_bytes": self.reference_bytes,
             "answered_slices": self._answered_slices,
@@ -365,7 +368,10 @@ class CenterClient:
         await asyncio.gather(*(one(connection) for connection in self._connections))
 
     def mark_lost(self, token: str) -> None:
-        """Mark the node with this token as lost: pending and later requests end with PeerLost."""
+        """Mark the node with this token as lost.
+
+        Pending and later requests end with PeerLost.
+        """
         for connection in self._connections:
             if connection.member.token == token:
                 connection.mark_lost()

@@ -81,7 +81,10 @@ class GatedRounds(FixedRate):
         self._gate.iterated(self._index)
 
     def nothing_to_train(self) -> None:
-        """Note that the worker has no batch; if this lasts, rounds do not wait for it."""
+        """Note that the worker has no batch.
+
+        If this lasts, rounds do not wait for it.
+        """
         self._gate.starve(self._index)
 
     def arrive(self) -> None:
@@ -90,7 +93,7 @@ class GatedRounds(FixedRate):
 
 
 class CenterRounds(FixedRate):
-    """The worker's own rounds with the center, on a loop and a client of its own.
+    """A worker's own rounds with the center, with its own loop and client.
 
     Any thread may make it and call `mark_lost`; only the worker's thread may use and close it.
     """
@@ -168,7 +171,7 @@ class RemoteGate(FixedRate):
         self._opened = False
 
     def before_step(self) -> None:
-        """Wait for the end of the current round, if it may have begun without this worker."""
+        """Wait for the end of a round that may have begun without this worker."""
         if not self._working:
             self._notify("work", {})
             self._wait()
@@ -182,7 +185,10 @@ class RemoteGate(FixedRate):
             self._wait()
 
     def nothing_to_train(self) -> None:
-        """Note that the worker has no batch; if this lasts, rounds do not wait for it."""
+        """Note that the worker has no batch.
+
+        If this lasts, rounds do not wait for it.
+        """
         if self._working:
             self._working = False
             self._notify("starve", {})
@@ -203,7 +209,7 @@ class RemoteGate(FixedRate):
 
 
 class RemoteRoundLog:
-    """A log, in a worker process, that reports the worker's own rounds to the trainer.
+    """A log in a worker process that reports its rounds to the trainer.
 
     Called by the worker's thread.
     """
@@ -223,7 +229,7 @@ class RemoteRoundLog:
 
 
 class RemoteRounds(WorkerRounds):
-    """The rounds that a worker process runs with the center, as seen in the trainer.
+    """A worker process's rounds with the center, as seen in the trainer.
 
     Any thread may call unless a method says otherwise.
     """

@@ -95,7 +95,10 @@ class LinkConfig:
     token: str
 
     def open_center(self, shared: TrainerContext, thread: str) -> CenterClient | None:
-        """Open a client of the sync nodes on the calling thread's running loop; None if not needed."""
+        """Open a client of the sync nodes on the calling thread's running loop.
+
+        None if not needed.
+        """
         if not self.algorithm.needs_center:
             return None
         sync = shared.job.sync

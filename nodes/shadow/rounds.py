@@ -10,7 +10,9 @@ from typing import Any
 
 
 class RoundCounter:
-    """Counts of rounds, gaps and seconds of one trainer. Any of its threads may call.
+    """Counts of rounds, gaps and seconds of one trainer.
+
+    Any of its threads may call.
 
     The sync gap is the number of iterations of the whole trainer between two completed rounds.
 
@@ -58,7 +60,10 @@ class RoundCounter:
             self._incomplete += 1
 
     def metrics(self) -> dict[str, Any]:
-        """Return the counts so far; the gap since the last round counts toward the maximum."""
+        """Return the counts so far.
+
+        The gap since the last round counts toward the maximum.
+        """
         with self._lock:
             open_gap = self._iterations() - self._iterations_at_last_round
             return {
@@ -114,7 +119,10 @@ class RoundGate:
             self._statuses[index] = _WorkerStatus.WORKING
 
     def iterated(self, index: int) -> None:
-        """Count an iteration; after every k-th, wait until a round has ended or the gate is opened."""
+        """Count an iteration.
+
+        After every k-th, wait until a round has ended or the gate is opened.
+        """
         self._iterations[index] += 1
         if self._iterations[index] % self._every == 0:
             self.arrive(index)
@@ -139,7 +147,10 @@ class RoundGate:
                 self._starved_since[index] = time.monotonic()
 
     def enter(self, *, wanted: bool) -> bool:
-        """Begin a round if one is due; `wanted` says whether another trainer waits for this one."""
+        """Begin a round if one is due.
+
+        `wanted` says whether another trainer waits for this one.
+        """
         with self._changed:
             now = time.monotonic()
             if (

@@ -23,7 +23,7 @@ from ..runtime.role import NodeContext
 from .fixed_rate import CenterRounds, GatedRounds, RemoteRounds, WorkerRounds
 from .links import LinkConfig, PeerCallbacks, ZmqPeers
 from .rounds import RoundCounter, RoundGate
-from .thread import Shadow
+from .thread import ShadowThread
 
 REPORT_SECONDS = 10.0
 
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class FinalModel:
-    """What comes out of training, where it takes all trainers to tell.
+class FinalizeResult:
+    """A trainer's result of `finalize`.
 
     Attributes:
         complete: whether the closing round was.
@@ -95,7 +95,7 @@ class Synchronizer:
         def open_links() -> ZmqPeers:
             return self._link_config.open(shared, "shadow", socket, view, callbacks)
 
-        self._shadow = Shadow(shared, algorithm, open_links, self.rounds, self._gate, node.fail)
+        self._shadow = ShadowThread(shared, algorithm, open_links, self.rounds, self._gate, node.fail)
 
     def start(self) -> None:
         """Start the shadow thread; no round begins yet."""
@@ -137,9 +137,10 @@ class Synchronizer:
 
         await self._shadow.call(on_loop)
 
-    async def finalize(self, *, closing_round: bool) -> FinalModel:
-        """Run the closing round, if requested, and make the final model if every trainer has it.
+    async def finalize(self, *, closing_round: bool) -> FinalizeResult:
+        """Run the closing round, if requested, and make the final model.
 
+        The model is made where every trainer has it.
         To be called after training.
         """
         complete = await self._shadow.call(lambda _: self._shadow.round()) if closing_round else False
@@ -147,11 +148,10 @@ class Synchronizer:
         origin = self._algorithm.model
         if origin is ModelOrigin.MEAN:
             self._model = await self._mean_of_replicas()
-        # A center still moves while the others finish; it is read when it is asked for.
         # A center still changes while the others finalize; it is read when it is requested.
         model = await self.model() if origin in (ModelOrigin.MEAN, ModelOrigin.GLOBAL) else None
         digest = await asyncio.to_thread(digest_of, model) if model is not None else ""
-        return FinalModel(complete, model is not None, digest, self._algorithm.state().completed_rounds)
+        return FinalizeResult(complete, model is not None, digest, self._algorithm.state().completed_rounds)
 
     async def model(self) -> torch.Tensor | None:
         """Return the final model, float32 [numel].
@@ -170,7 +170,10 @@ class Synchronizer:
         return self._model
 
     async def between_rounds(self, work: Callable[[], T]) -> T:
-        """Run `work` on the shadow thread, between two steps of a round, and return its result."""
+        """Run `work` on the shadow thread between two steps of a round.
+
+        Returns its result.
+        """
 
         async def on_loop(links: ZmqPeers) -> T:  # noqa: ARG001
             return work()
@@ -238,8 +241,8 @@ class Synchronizer:
         """Send a report to the coordinator; any thread may call."""
 
         def on_control() -> None:
-            asking = self._node.coordinator.call(request, timeout_seconds=REPORT_SECONDS)
-            self._tasks.start(asking)
+            reporting = self._node.coordinator.call(request, timeout_seconds=REPORT_SECONDS)
+            self._tasks.start(reporting)
 
         self._loop.call_soon_threadsafe(on_control)
 

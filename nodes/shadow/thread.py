@@ -1,4 +1,7 @@
-"""The shadow thread: synchronizes a trainer's replica in the background (Zheng et al., Algorithm 1)."""
+"""The shadow thread, which synchronizes a replica in the background.
+
+Source: Zheng et al., Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ RETRY_SECONDS = 0.05
 T = TypeVar("T")
 
 
-class Shadow(Service):
-    """The shadow thread: its own asyncio loop, and its own sockets to sync nodes or trainers.
+class ShadowThread(Service):
+    """The shadow thread, with its own asyncio loop and sockets.
 
     In shadow mode it starts rounds as often as its duty cycle allows, and training never waits for it. A
     round costs `t = max(CPU seconds of this thread, bytes / link rate)`, and the next round starts
@@ -33,7 +36,7 @@ class Shadow(Service):
     center.
 
     Attributes:
-        one_round: held, on this thread's loop, while a round is under way.
+        round_lock: held, on this thread's loop, while a round is under way.
 
     Args:
         open_links: opens the connections, on this thread's loop.
@@ -77,7 +80,10 @@ class Shadow(Service):
         self.wake()
 
     def pause(self) -> None:
-        """Start no further round; a current one with a center completes, one with trainers ends."""
+        """Start no further round.
+
+        A current one with a center completes, one with trainers ends.
+        """
         self._running = False
         if self._gate is not None:
             self._gate.open()

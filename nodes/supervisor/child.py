@@ -8,14 +8,14 @@ from collections import deque
 from ...pipeline.errors import ExitCode
 from .starter import StartedProcess
 
-KEPT_LINES = 40
+SAVED_LINES = 40
 
 
 class Child:
-    """A process in a session of its own, so that a terminal's Ctrl-C reaches the supervisor only.
+    """A process of the job, in a session of its own.
 
-    Its standard input is a pipe that ends when the supervisor does. The last KEPT_LINES of its output are
-    kept.
+    A terminal's Ctrl-C so reaches the supervisor only. Its standard input is a pipe that ends when the
+    supervisor does. The last SAVED_LINES of its output are saved.
 
     Attributes:
         ended: set once the process has ended and its output is read.
@@ -29,7 +29,7 @@ class Child:
         self._process = process
         self.ended = asyncio.Event()
         self.code: int | None = None
-        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.lines: deque[str] = deque(maxlen=SAVED_LINES)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._wait())]
 
     @property

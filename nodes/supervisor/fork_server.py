@@ -1,4 +1,4 @@
-"""The fork server of a job: processes that have imported what nodes need and fork themselves for each.
+"""The fork server of a job: forks nodes from processes with all imports done.
 
 `python -m shadowsync.nodes.supervisor.fork_server LIGHT TORCH`: two descriptors of sockets, of which the
 client has the other ends, see `starter`. The first process never imports torch and forks coordinator, readers
@@ -80,7 +80,7 @@ TORCH = (
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """What a forked process is to run.
+    """A request to fork a process: its arguments and surroundings.
 
     Attributes:
         arguments: of the interpreter: "-m", a module that has `main`, and its arguments; or a script and its.
@@ -113,7 +113,10 @@ class ForkServer:
         self._children: dict[int, tuple[int, int]] = {}
 
     def serve(self) -> ForkRequest | None:
-        """Serve until the other end closes; in a forked child return what it is to run."""
+        """Serve until the other end closes.
+
+        In a forked child return what it is to run.
+        """
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor != self._control.fileno():
@@ -170,7 +173,7 @@ class ForkServer:
 
 
 def become(request: ForkRequest) -> NoReturn:
-    """In a forked child: run what `python ARGUMENTS` would, and end with its exit code.
+    """Run what `python ARGUMENTS` would, in a forked child, and exit.
 
     Leaves out the interpreter's teardown of what was imported, half a second of CPU.
     """

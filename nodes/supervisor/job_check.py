@@ -31,7 +31,10 @@ def check_job(job: Job) -> None:
 
 
 async def have_checked(starter: Starter, job_file: Path) -> None:
-    """Check a job in a process of its own, so that this one needs no torch; raises what it finds."""
+    """Check a job in another process, so that this one needs no torch.
+
+    Raises what the check finds.
+    """
     child = Child("check", 0, "", await starter.start(["-m", JOB_CHECK, str(job_file)], torch=True))
     try:
         await child.ended.wait()

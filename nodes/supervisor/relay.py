@@ -1,4 +1,4 @@
-"""A relay that makes a network slow: bytes pass in order, later, and no faster than a rate.
+"""A relay that emulates a slow network: bytes are delayed and rate-limited.
 
 It does not parse messages. One direction of one listening node is one `ThrottledLink`, shared by all
 connections to that node, as a network card is.
@@ -45,8 +45,11 @@ class ThrottledLink:
         self._free_at = 0.0
         self.bytes = 0
 
-    def due(self, now: float, size: int) -> float:
-        """Return when the last byte of `size` has arrived: behind all that entered before, then the delay."""
+    def arrival_time(self, now: float, size: int) -> float:
+        """Return when the last of `size` bytes arrives.
+
+        They pass behind all that entered before, then the delay is added.
+        """
         self.bytes += size
         if self._rate is None:
             return now + self._delay
@@ -55,7 +58,9 @@ class ThrottledLink:
 
 
 class Endpoint(asyncio.Protocol):
-    """One end of a relayed connection; holds what it received and the other end has not got yet.
+    """One end of a relayed connection.
+
+    Holds what it received and the other end has not got yet.
 
     Runs on one asyncio loop. A connection's end travels the same way as its bytes, behind them.
     """
@@ -90,7 +95,7 @@ class Endpoint(asyncio.Protocol):
         """Enter bytes into the link; stop reading past the bound."""
         if self.other is None or self.other._lost:
             return
-        self._queue.append((self._link.due(self._loop.time(), len(data)), data))
+        self._queue.append((self._link.arrival_time(self._loop.time(), len(data)), data))
         self._on_the_way += len(data)
         if self._on_the_way > MAX_ON_THE_WAY and self.transport is not None:
             self.transport.pause_reading()
@@ -150,7 +155,7 @@ class Endpoint(asyncio.Protocol):
     def _enter_end(self) -> None:
         if not self._end_entered:
             self._end_entered = True
-            self._queue.append((self._link.due(self._loop.time(), 0), _END))
+            self._queue.append((self._link.arrival_time(self._loop.time(), 0), _END))
             self.deliver()
         elif self._lost and self._end_delivered and self.other is not None and self.other.transport:
             # The other end was left open for answers, which nobody takes now.

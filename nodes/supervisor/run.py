@@ -21,10 +21,10 @@ from ...pipeline.report.model import Report
 from ...watch.live import Display, display
 from ..launch import with_sync_nodes
 from .starter import Starter, make_starter
-from .supervisor import Progress, Supervisor
+from .supervisor import ProgressCallback, Supervisor
 
 JobLike: TypeAlias = str | PathLike[str] | Mapping[str, Any] | Job
-Ended: TypeAlias = tuple[ExitCode, str, Report | None]
+RunResult: TypeAlias = tuple[ExitCode, str, Report | None]
 
 
 class RunFailed(ShadowSyncError):
@@ -44,9 +44,13 @@ class RunFailed(ShadowSyncError):
 
 
 def run(
-    job: JobLike, *, overrides: Iterable[str] = (), progress: Progress | None = None, quiet: bool = False
+    job: JobLike,
+    *,
+    overrides: Iterable[str] = (),
+    progress: ProgressCallback | None = None,
+    quiet: bool = False,
 ) -> Report:
-    """Starts all roles of a job as processes of this machine, waits for the end, and gives its report.
+    """Run all roles of a job as processes of this machine; return its report.
 
     Any thread may call, also one with a running event loop (a notebook), which then waits. On the main
     thread, Ctrl-C interrupts the job as it does `shadowsync run`: once for a checkpoint and a report, twice
@@ -97,7 +101,7 @@ class _Caller:
         error: what the callback raised.
     """
 
-    def __init__(self, progress: Progress | None, shown: Display, starter: Starter) -> None:
+    def __init__(self, progress: ProgressCallback | None, shown: Display, starter: Starter) -> None:
         self._progress = progress
         self._starter = starter
         self._shown = shown
@@ -106,7 +110,7 @@ class _Caller:
         self._ready = threading.Event()
         self.error: BaseException | None = None
 
-    async def run_job(self, job: Job) -> Ended:
+    async def run_job(self, job: Job) -> RunResult:
         """Run the job on this thread's loop."""
         self._loop = asyncio.get_running_loop()
         seconds = self._shown.period_seconds
@@ -143,7 +147,7 @@ class _Caller:
         self._shown(status)
 
 
-def _supervise(job: Job, caller: _Caller) -> Ended:
+def _supervise(job: Job, caller: _Caller) -> RunResult:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -177,7 +181,9 @@ def _restored_handlers() -> Iterator[None]:
 
 
 def resumed_job(run_folder: Path, overrides: Iterable[str], which: Literal["last", "best"]) -> Job:
-    """Make the job that resumes a run from its last or best checkpoint, in a folder beside it.
+    """Make the job that resumes a run from its last or best checkpoint.
+
+    Its run folder is beside the resumed one.
 
     Raises CheckpointError if the folder is no run's or has no such checkpoint, JobFileError for overrides
     that cannot be used. What else may differ is checked by the coordinator, see `RestoredRun`.

@@ -1,4 +1,4 @@
-"""The slow network of a supervised job: its relay, and the options of each child."""
+"""The emulated slow network of a job: its relay, and options for each child."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ START_SECONDS = 20.0
 
 
 class Emulation:
-    """The emulated network between the nodes of a job; does nothing where none is requested.
+    """The emulated network between the nodes of a job.
+
+    Does nothing where none is requested.
 
     A relay listens in the place of every node whose links are emulated: the node advertises the relay's
     endpoint to the others. Runs on the supervisor's loop.

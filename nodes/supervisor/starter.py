@@ -1,4 +1,4 @@
-"""Starting the processes of a job: forked from a server that has imported all, or spawned.
+"""Start of a job's processes: forked from a fork server, or spawned.
 
 The client of a job's fork server, see `fork_server`. A request is a JSON object in one message, `{"request",
 "arguments", "environment", "folder"}`, with the descriptors of standard input, output and error. The answers
@@ -29,7 +29,7 @@ METHODS = ("forkserver", "spawn")
 
 
 class StartedProcess(Protocol):
-    """A process in a session of its own, whose standard input is a pipe that this process holds.
+    """A process in a session of its own; this process holds its standard input.
 
     Attributes:
         pid: its number.
@@ -48,19 +48,25 @@ class StartedProcess(Protocol):
         ...
 
     async def wait(self) -> int:
-        """Wait for its end; return the exit code, or minus the number of the signal that killed it."""
+        """Wait for its end.
+
+        Return the exit code, or minus the number of the signal that killed it.
+        """
         ...
 
 
 class Starter(Protocol):
-    """Starts processes on one asyncio loop; `close` may also be called without a loop."""
+    """Start processes on one asyncio loop; `close` may be called without a loop."""
 
     async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:
         """Start `python ARGUMENTS`; `torch`: whether it will import torch. Raises ClusterError."""
         ...
 
     def close(self) -> None:
-        """End what the starter itself has started; its processes have ended, or end by themselves."""
+        """End what the starter itself has started.
+
+        Its processes have ended, or end by themselves.
+        """
         ...
 
 
@@ -122,7 +128,10 @@ def start_method() -> str:
 
 
 def make_starter() -> Starter:
-    """Make this machine's starter. To be called early: a fork server begins to import at once."""
+    """Make this machine's starter.
+
+    To be called early: a fork server begins to import at once.
+    """
     if start_method() == "spawn":
         return SpawnStarter()
 
@@ -135,7 +144,10 @@ log = logging.getLogger(__name__)
 def open_server(
     environment: Mapping[str, str], *options: str
 ) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
-    """Start a server; return its process, the socket of the part without torch, and the other's."""
+    """Start a server.
+
+    Return its process, the socket of the part without torch, and the other's.
+    """
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
     theirs = [pair[1] for pair in pairs]
     process = subprocess.Popen(
@@ -181,7 +193,10 @@ def receive_answer(server: socket.socket) -> tuple[dict[str, Any], int | None] |
 
 
 class _ForkedProcess:
-    """A forked process; `process` is its descriptor, so that no other process is ever signalled."""
+    """A forked process.
+
+    `process` is its descriptor, so that no other process is ever signalled.
+    """
 
     def __init__(
         self,
@@ -245,14 +260,14 @@ class _ServerConnection:
         )
         try:
             if self._server_lost:
-                raise ClusterError("the fork server is gone")
+                raise ClusterError("the fork server has ended")
             send_request(self._server, request, arguments, (their_input, their_output, their_output))
             pid, process = await answer
         except (ClusterError, OSError, asyncio.CancelledError) as error:
             os.close(our_input)
             transport.close()
             if isinstance(error, OSError):
-                raise ClusterError(f"the fork server is gone ({error.strerror})") from error
+                raise ClusterError(f"the fork server has ended ({error.strerror})") from error
             raise
         finally:
             os.close(their_input)
@@ -287,16 +302,16 @@ class _ServerConnection:
             self._answers[request].set_result((int(body["pid"]), process))
 
     def _lose(self) -> None:
-        """Kill the processes of a server that is gone: nobody could report how they end."""
+        """Kill the processes of a lost server, as nothing could report their end."""
         assert self._loop is not None
         self._loop.remove_reader(self._server)
         self._server_lost = True
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(ClusterError("the fork server is gone"))
+                answer.set_exception(ClusterError("the fork server has ended"))
         for process in self._processes.values():
             if not process.code.done():
-                log.error("the fork server is gone; process %d is killed", process.pid)
+                log.error("the fork server has ended; killing process %d", process.pid)
                 process.signal(signal.SIGKILL)
                 process.ended(-signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""`shadowsync run`: every role of a job as a process of this machine, watched until the end."""
+"""Supervisor of `shadowsync run`: each role of a job as a local process."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from ...pipeline.wire.control_base import Reply, Request
 from ...pipeline.wire.control_messages import ChildExited, GetStatus
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.rpc_channel import PeerLost, RemoteError, RpcChannel
+from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import prepare, send_now
+from ...pipeline.wire.sockets import configure_socket, send_now
 from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
 from .child import Child
@@ -41,13 +41,15 @@ from .starter import Starter
 STOP_SECONDS = 9.0
 PROGRESS_SECONDS = 5.0
 
-Progress = Callable[[dict[str, Any]], None]
+ProgressCallback = Callable[[dict[str, Any]], None]
 
 log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Starts the coordinator, then the others; reports deaths to the coordinator; ends all processes.
+    """Start the processes of a job, report deaths to the coordinator, end all.
+
+    The coordinator starts first.
 
     Runs on one asyncio loop, in the process of the command line, or of the caller of `shadowsync.run`.
 
@@ -61,7 +63,7 @@ class Supervisor:
     def __init__(
         self,
         job: Job,
-        progress: Progress,
+        progress: ProgressCallback,
         starter: Starter,
         *,
         supervised: bool = False,
@@ -88,7 +90,10 @@ class Supervisor:
         self.folder: Path | None = None
 
     async def run(self) -> tuple[ExitCode, str, Report | None]:
-        """Run the whole job; return the exit code, one line for the user if it isn't 0, and any report."""
+        """Run the whole job.
+
+        Return the exit code, one line for the user if it isn't 0, and any report.
+        """
         loop = asyncio.get_running_loop()
         # Python handles signals on the main thread only; on another one the caller calls `interrupt`.
         if threading.current_thread() is threading.main_thread():
@@ -133,7 +138,10 @@ class Supervisor:
             self._clear_scratch()
 
     async def _check(self) -> None:
-        """Check the job; returns early at an interrupt. Raises JobFileError for a job that cannot be run."""
+        """Check the job; returns early at an interrupt.
+
+        Raises JobFileError for a job that cannot be run.
+        """
         check = asyncio.create_task(have_checked(self._starter, self._job_file))
         interrupted = asyncio.create_task(self._interrupted.wait())
         await asyncio.wait({check, interrupted}, return_when=asyncio.FIRST_COMPLETED)
@@ -185,7 +193,7 @@ class Supervisor:
         """Connect to the coordinator: report deaths to it, and request its progress."""
         context = zmq.asyncio.Context()
         socket = context.socket(zmq.DEALER)
-        prepare(socket)
+        configure_socket(socket)
         socket.setsockopt_string(zmq.IDENTITY, f"supervisor-{uuid4().hex}")
         socket.connect(endpoint)
 
@@ -212,7 +220,7 @@ class Supervisor:
     async def _report_exit(self, channel: RpcChannel, child: Child) -> None:
         await child.ended.wait()
         exited = ChildExited(child.token, child.role, exit_status_text(child.code), ExitCode(child.exit_code))
-        with contextlib.suppress(PeerLost, RemoteError):
+        with contextlib.suppress(ConnectionLost, RemoteError):
             await channel.call(exited, timeout_seconds=10.0)
 
     async def _show_progress(self, channel: RpcChannel) -> None:
@@ -221,7 +229,7 @@ class Supervisor:
             await asyncio.sleep(self._progress_seconds)
             try:
                 reply = await channel.call(GetStatus(), timeout_seconds=5.0)
-            except (PeerLost, RemoteError):
+            except (ConnectionLost, RemoteError):
                 continue
             try:
                 self._progress(reply.status)
@@ -232,7 +240,10 @@ class Supervisor:
                 logged = True
 
     async def _watch_relay(self, coordinator: Child) -> None:
-        """Interrupt the job if its relay ends, without which it cannot go on; `_result` says why."""
+        """Interrupt the job if its relay ends, without which it cannot go on.
+
+        `_result` says why.
+        """
         if self._emulation.relay is not None:
             await self._emulation.relay.ended.wait()
             coordinator.signal(signal.SIGTERM)

@@ -92,7 +92,10 @@ class ExchangeSession:
         return self._buffer
 
     def repeat(self, message: CenterExchange) -> CenterValues:
-        """Return the saved answer to a chunk; raises ValueError if the exchange had no such chunk."""
+        """Return the saved answer to a chunk.
+
+        Raises ValueError if the exchange had no such chunk.
+        """
         self._offset_of(message)
         answer = self._answers.get(message.start)
         if answer is None or answer.elements != message.elements:
@@ -115,7 +118,10 @@ class ExchangeSession:
         return self._reference.values if self._reference.is_enabled else self.buffer()
 
     def answer(self, delta: Float32Array) -> list[CenterValues]:
-        """Save and return the messages of an applied exchange's answer, `delta`, in the session's buffer."""
+        """Save and return the messages that answer an applied exchange.
+
+        `delta` is the answer, in the session's buffer.
+        """
         for start, size in sorted(self._arrived.items()):
             at = start - self._start
             encoded = self._feedback.encode(at, delta[at : at + size])
@@ -133,7 +139,7 @@ class ExchangeSession:
         at = message.start - self._start
         if at < 0 or message.elements <= 0 or at + message.elements > self._elements:
             raise ValueError(
-                f"{message.elements} elements from {message.start} are not of the slice "
+                f"{message.elements} elements from {message.start} are outside the slice "
                 f"{self._start} to {self._start + self._elements}"
             )
         return at
@@ -192,7 +198,7 @@ class CenterState:
                 # One is in use by a session while another is still being sent.
                 self._buffers = BufferPool(bytes_of(len(self._seed), arrays=2))
             elif (message.slice_start, message.slice_stop) != (self.start, self.stop):
-                raise ValueError(f"another slice than {self.start} to {self.stop}")
+                raise ValueError(f"the slice differs from {self.start} to {self.stop}")
             self._place(self._seed, self._seeded, message.start, message.values)
             if sum(self._seeded.values()) == len(self._seed):
                 self.values = torch.from_numpy(self._seed)
@@ -233,13 +239,16 @@ class CenterState:
         center = self._require_center().numpy()
         if not self.start <= message.start < message.stop <= self.stop:
             raise ValueError(
-                f"elements {message.start} to {message.stop} are not of {self.start} to {self.stop}"
+                f"elements {message.start} to {message.stop} are outside {self.start} to {self.stop}"
             )
         values = center[message.start - self.start : message.stop - self.start].copy()
         return CenterValues(message.request, message.start, len(values), False, _PLAIN.encode(values))
 
     def copy_values(self) -> Float32Array | None:
-        """Return a copy of the slice as it is now; None before its first value."""
+        """Return a copy of the slice as it is now.
+
+        None before its first value.
+        """
         return None if self.values is None else self.values.numpy().copy()
 
     def forget(self, token: str) -> int:
@@ -262,7 +271,9 @@ class CenterState:
         return self.values
 
     def _apply(self, center: torch.Tensor, values: Float32Array, answer: Float32Array) -> None:
-        """Apply the rule to the whole slice; its answer goes to `answer`, which may be `values` itself.
+        """Apply the rule to the whole slice.
+
+        Its answer goes to `answer`, which may be `values` itself.
 
         This is done part by part: the rule's temporary tensors stay in the cache, and nothing of the slice's
         length is allocated, which would cost a page fault every 4 KiB.
@@ -278,7 +289,7 @@ class CenterState:
         at = start - self.start
         if at < 0 or len(values) == 0 or at + len(values) > len(target):
             raise ValueError(
-                f"{len(values)} elements from {start} are not of the slice {self.start} to {self.stop}"
+                f"{len(values)} elements from {start} are outside the slice {self.start} to {self.stop}"
             )
         if _has_arrived(arrived, start, len(values)):
             return

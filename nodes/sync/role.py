@@ -32,7 +32,7 @@ from .center import CenterState
 
 
 class CenterService(ListeningLoop, LoopThread):
-    """The service that answers exchanges, reads and seeds, on a loop and a thread of its own.
+    """The service that answers exchanges, reads and seeds, on its own thread.
 
     Only this thread touches the slice. A complete exchange is applied at once, which takes about 1 ms of CPU
     per MB of the slice; on the node's control loop its heartbeats would wait for that.

@@ -1,4 +1,4 @@
-"""A trainer's part of a checkpoint: a snapshot of what it holds, and its files."""
+"""A trainer's part of a checkpoint: snapshot and files."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def write_algorithm(directory: Path, state: AlgorithmState) -> list[FileEntry]:
 
 
 def write_dense(directory: Path, layout: FlatLayout, dense: torch.Tensor, origin: str) -> list[FileEntry]:
-    """Write the model that comes out of the run, `dense` float32 [numel], by parameter name.
+    """Write the final model, `dense` float32 [numel], by parameter name.
 
     `origin` is part of the file's name, since a second model may be requested while the first is still
     composed. Any thread may call; raises ResourceError.
@@ -98,7 +98,7 @@ def write_dense(directory: Path, layout: FlatLayout, dense: torch.Tensor, origin
 
 
 def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, numel: int) -> torch.Tensor:
-    """Compose the single model from the files of a checkpoint that is being written, float32 [numel].
+    """Compose the model, float32 [numel], from the files of an unfinished checkpoint.
 
     It is made of the slices of the center, or is the mean of the replicas. So it is the model of exactly what
     is saved, and no round has to be run for it. Raises CheckpointError for files that lack a part of it.
@@ -129,7 +129,7 @@ def _center(directory: Path, files: list[FileEntry], numel: int) -> Float32Array
 def _mean(directory: Path, files: list[FileEntry], numel: int) -> Float32Array:
     roles = sorted({entry.role for entry in files if entry.role.startswith("trainer-")})
     if not roles:
-        raise CheckpointError("there is no replica to take the mean of", where=str(directory))
+        raise CheckpointError("no replica was saved, so there is no mean", where=str(directory))
     total = np.zeros(numel, np.float64)
     for role in roles:
         total += TensorReader(directory, [e for e in files if e.role == role]).read("replica")
@@ -141,7 +141,9 @@ Model = Callable[[str], Awaitable[torch.Tensor | None]]
 
 
 class TrainerCheckpoint:
-    """Writes a trainer's part of checkpoints; runs on the control thread, copies and writes on others.
+    """Write a trainer's part of checkpoints.
+
+    Runs on the control thread, copies and writes on others.
 
     Args:
         snapshots: runs the copying where no round writes the algorithm's state meanwhile.

@@ -19,7 +19,7 @@ OPTIMIZER_PREFIX = "optimizer."
 
 @dataclass(frozen=True)
 class Restored:
-    """What a trainer took over from a checkpoint.
+    """The part of a checkpoint that a trainer took over.
 
     Attributes:
         model: the model that the checkpoint holds, float32 [numel]: a center begins with it.
@@ -111,7 +111,7 @@ class SavedTrainers:
         )
 
     def dense(self, shared: TrainerContext) -> tuple[torch.Tensor, list[str]]:
-        """Return the model that came out, flat on the CPU, and the names of parameters that it lacks.
+        """Return the saved model, flat on the CPU, and the parameters it lacks.
 
         A parameter of another shape counts as lacking; those keep the replica's values.
         """

@@ -50,13 +50,16 @@ from .checkpoint import TrainerCheckpoint, TrainerSnapshot
 from .restore import Restored, restore_trainer
 from .worker_pool import WorkerPool, make_worker_pool
 
-HOLD_SECONDS = 5.0
+DRAIN_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
 
 class TrainerRole(Role):
-    """The control side of a trainer; uses no socket of its threads and never blocks on them."""
+    """The control side of a trainer.
+
+    Uses no socket of its threads and never blocks on them.
+    """
 
     name: ClassVar[str] = "trainer"
 
@@ -65,7 +68,7 @@ class TrainerRole(Role):
         self._algorithm = algorithm
         self._loop = asyncio.get_running_loop()
         self._node: NodeContext | None = None
-        self._crew: WorkerPool | None = None
+        self._pool: WorkerPool | None = None
         self._workers: list[WorkerHandle] = []
         self._socket: PeerListener | None = None
         self._sync: Synchronizer | None = None
@@ -89,9 +92,9 @@ class TrainerRole(Role):
         torch.set_num_threads(1)
         # A step's activations are freed at its end; without this each step faults their pages in again.
         tune_malloc()
-        self._crew = make_worker_pool(self._job, node)
-        self._shared = await self._crew.prepare()
-        self._keeping = TrainerCheckpoint(
+        self._pool = make_worker_pool(self._job, node)
+        self._shared = await self._pool.prepare()
+        self._checkpoint = TrainerCheckpoint(
             self._shared, self._algorithm, node.index, self._between_rounds, self._model
         )
         # Of the first weights: in a run that goes on the replicas are not equal any more.
@@ -103,7 +106,7 @@ class TrainerRole(Role):
             weights_digest=digest,
             fresh_parameters=tuple(self._restored.fresh) if self._restored is not None else (),
             start_digest=self._restored.digest if self._restored is not None else "",
-            checkpoint_bytes=self._keeping.bytes,
+            checkpoint_bytes=self._checkpoint.bytes,
             plan_digest=self._shared.router.plan.digest,
             model_origin=self._algorithm.model.value,
             needs_center=self._algorithm.needs_center,
@@ -123,8 +126,8 @@ class TrainerRole(Role):
             SampleReplica: self._sample_replica,
             PrepareEval: self._prepare_eval,
             GetEvalSums: self._eval_sums,
-            WriteCheckpoint: self._keeping.checkpoint,
-            ComposeModel: self._keeping.compose,
+            WriteCheckpoint: self._checkpoint.checkpoint,
+            ComposeModel: self._checkpoint.compose,
         }
         if type(request) not in handlers:
             raise not_answered(self.name, request)
@@ -132,9 +135,9 @@ class TrainerRole(Role):
 
     def metrics(self) -> dict[str, Any]:
         """Return counts so far, over all workers."""
-        if self._crew is None or not self._workers:
+        if self._pool is None or not self._workers:
             return {}
-        total = self._crew.metrics()
+        total = self._pool.metrics()
         total["iterations"] = self._shared.total_iterations()
         total["lr_scale"] = self._job.trainer.schedule.factor(self._all_examples())
         total["confirmed_examples"] = self._outbox.confirmed_examples if self._outbox else 0
@@ -143,11 +146,11 @@ class TrainerRole(Role):
 
     def process_metrics(self) -> dict[str, float]:
         """Return CPU seconds and memory of worker processes."""
-        return self._crew.process_metrics() if self._crew is not None else {}
+        return self._pool.process_metrics() if self._pool is not None else {}
 
     def process_threads(self) -> dict[str, list[float]]:
         """Return what the threads of worker processes used."""
-        return self._crew.process_threads() if self._crew is not None else {}
+        return self._pool.process_threads() if self._pool is not None else {}
 
     def progress(self, examples: int) -> None:
         """Record the examples of all trainers; the learning rates' schedule follows them."""
@@ -156,7 +159,7 @@ class TrainerRole(Role):
 
     async def trace_processes(self, seconds: float) -> list[ProcessTrace]:
         """Trace the worker processes."""
-        traced = await self._crew.trace(seconds) if self._crew is not None else []
+        traced = await self._pool.trace(seconds) if self._pool is not None else []
         return [process_trace(str(found["process"]), int(found["pid"]), found) for found in traced]
 
     async def close(self) -> None:
@@ -164,7 +167,7 @@ class TrainerRole(Role):
         if self._outbox_task is not None:
             self._outbox_task.cancel()
         threads: list[WorkerPool | Synchronizer] = [
-            part for part in (self._crew, self._sync) if part is not None
+            part for part in (self._pool, self._sync) if part is not None
         ]
         for thread in threads:
             thread.stop()
@@ -188,9 +191,9 @@ class TrainerRole(Role):
             self._sync.start()
             if node.index == 0:
                 await self._sync.seed(restored.model if restored is not None else None)
-        assert self._crew is not None
-        self._crew.meet(members, self._outbox.put, self._sync.fixed if self._sync else [])
-        self._workers = self._crew.workers
+        assert self._pool is not None
+        self._pool.meet(members, self._outbox.put, self._sync.fixed if self._sync else [])
+        self._workers = self._pool.workers
         return Done()
 
     async def _begin(self, request: Begin) -> Done:
@@ -218,27 +221,29 @@ class TrainerRole(Role):
         return Done()
 
     async def _drain(self, request: Drain) -> DrainReply:
-        """Stops training after the batches at hand."""
+        """Stop training after the current batches."""
         node = self._node
         assert node is not None
-        assert self._crew is not None
+        assert self._pool is not None
         if self._sync is not None:
             self._sync.pause()
         last = [
             {name: by.get(f"{node.token}/{worker.index}", 0) for name, by in request.sequences.items()}
             for worker in self._workers
         ]
-        held, _ = await self._crew.hold(last, HOLD_SECONDS)
+        drained, _ = await self._pool.drain(last, DRAIN_SECONDS)
         if self._sync is not None:
             # What is saved should be no mixture, but an interrupt waits for no slow round.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sync.wait_idle(), 1.0 if request.hurry else None)
-        sums = held.progressive.to_array().tobytes()
-        return DrainReply(self.metrics(), {}, in_flight=held.in_flight, progressive=sums)
+        sums = drained.progressive.to_array().tobytes()
+        return DrainReply(self.metrics(), {}, in_flight=drained.in_flight, progressive=sums)
 
     async def _finalize(self, request: Finalize) -> FinalizeReply:
-        """The closing round, for what this replica learned since its last one, and the model that comes out
-        where it takes all trainers to tell."""
+        """Run the closing round, and make the final model if every trainer has it.
+
+        The closing round synchronizes what this replica learned since its last one.
+        """
         if self._sync is None:
             return FinalizeReply(self.metrics(), complete=False, model_ready=False)
         final = await self._sync.finalize(closing_round=request.closing_round)
@@ -248,7 +253,7 @@ class TrainerRole(Role):
         return ReplicaValues(self._shared.replica.read(request.start, request.stop).numpy().tobytes())
 
     async def _sample_replica(self, request: SampleReplica) -> ReplicaValues:
-        """Every `stride`-th element of the replica as it is now."""
+        """Return every `stride`-th element of the replica as it is now."""
         return ReplicaValues(self._shared.replica.read(stride=request.stride).numpy().tobytes())
 
     async def _model(self, origin: str) -> torch.Tensor | None:
@@ -257,7 +262,7 @@ class TrainerRole(Role):
         return await self._sync.model() if self._sync is not None else None
 
     async def _prepare_eval(self, request: PrepareEval) -> PrepareEvalReply:
-        """Which weights the next pass scores: those that `model` names."""
+        """Set the weights that the next pass scores: those that `model` names."""
         flat = await self._model(request.model)
         if flat is None:
             return PrepareEvalReply(ready=False)
@@ -266,8 +271,8 @@ class TrainerRole(Role):
         return PrepareEvalReply(ready=True)
 
     async def _eval_sums(self, request: GetEvalSums) -> EvalSums:
-        assert self._crew is not None
-        sums = await self._crew.collect(request.pass_number)
+        assert self._pool is not None
+        sums = await self._pool.collect(request.pass_number)
         return EvalSums(sums.to_array().tobytes())
 
     async def _between_rounds(self, copy: Callable[[], TrainerSnapshot]) -> TrainerSnapshot:

@@ -18,7 +18,7 @@ from ..runtime.role import NodeContext
 from ..runtime.threads import ThreadBridge
 from ..shadow.fixed_rate import FixedRate, WorkerRounds
 from ..worker.batches import BatchAck
-from ..worker.handle import HoldResult, WorkerHandle
+from ..worker.handle import DrainResult, WorkerHandle
 from ..worker.process_channel import WorkerProcessConfig
 from ..worker.process_parent import ProcessWorker
 from ..worker.worker import Worker
@@ -28,9 +28,10 @@ TRACE_REPLY_SECONDS = 3.0
 
 
 class WorkerPool(ABC):
-    """The workers of one trainer, made before the other members of the job are known.
+    """The workers of one trainer.
 
-    Its methods are the control thread's, but for what says otherwise.
+    They are made before the other members of the job are known. The control thread calls the methods, unless
+    one says otherwise.
 
     Attributes:
         workers: all of them, once `meet` was called.
@@ -88,25 +89,25 @@ class WorkerPool(ABC):
         )
         return [future.result() for future in done]
 
-    async def hold(
+    async def drain(
         self, last: Sequence[Mapping[str, int]], timeout_seconds: float
-    ) -> tuple[HoldResult, bool]:
+    ) -> tuple[DrainResult, bool]:
         """Stop training after the batches at hand.
 
         `last` has, for each worker, the last sequence of each reader to it. Returns the sums over the workers
         that stopped in time, and whether these are all.
         """
-        waits: list[asyncio.Future[HoldResult]] = []
+        waits: list[asyncio.Future[DrainResult]] = []
         for worker, sequences in zip(self.workers, last, strict=True):
-            bridge = ThreadBridge[HoldResult]()
-            worker.hold(sequences, bridge.give)
+            bridge = ThreadBridge[DrainResult]()
+            worker.drain(sequences, bridge.give)
             waits.append(bridge.result)
         done, late = await asyncio.wait(waits, timeout=timeout_seconds) if waits else (set(), set())
         in_flight, progressive = 0, QualitySums()
-        for held in (future.result() for future in done):
-            in_flight += held.in_flight
-            progressive.merge(held.progressive)
-        return HoldResult(in_flight, progressive), not late
+        for drained in (future.result() for future in done):
+            in_flight += drained.in_flight
+            progressive.merge(drained.progressive)
+        return DrainResult(in_flight, progressive), not late
 
     async def collect(self, pass_number: int) -> QualitySums:
         """Return the sums of a pass, over all workers."""
@@ -123,7 +124,10 @@ class WorkerPool(ABC):
             worker.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for the end of each worker, from a thread of its own; return whether all have ended."""
+        """Wait for the end of each worker, from a thread of its own.
+
+        Return whether all have ended.
+        """
         ended = [worker.join(timeout_seconds) for worker in self.workers]
         return all(ended)
 
@@ -161,7 +165,10 @@ class ThreadWorkerPool(WorkerPool):
 
 
 class ProcessWorkerPool(WorkerPool):
-    """Workers that are processes, which build their models while the trainer waits for the others."""
+    """Workers that are processes.
+
+    They build their models while the trainer waits for the other nodes.
+    """
 
     def __init__(self, job: Job, node: NodeContext) -> None:
         super().__init__(job, node)

@@ -90,7 +90,10 @@ class BatchAck:
         return cls(worker, reader, delivery.sequence, batch_id, examples, 0.0, 0.0, 0.0, now, why)
 
     def to_wire(self) -> list[Any]:
-        """Return the record that a worker process sends; the trainer knows which worker it is."""
+        """Return the record that a worker process sends.
+
+        The trainer knows which worker it is.
+        """
         return [
             self.reader,
             self.sequence,

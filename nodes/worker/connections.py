@@ -104,7 +104,9 @@ class WorkerConnections:
             readable = has_message(connection.socket)
 
     def metrics(self) -> dict[str, float]:
-        """Return counts so far, under the names of the coordinator's status; any thread may call.
+        """Return counts so far, under the names of the coordinator's status.
+
+        Any thread may call.
 
         Bytes are counted also by the node at the other end. Of lookups that the worker waited for,
         `round_trip_seconds` is from their sending to their answer, `round_trips` their number.

@@ -25,7 +25,7 @@ class LookupRefused(ShadowSyncError):
 
 
 @dataclass(slots=True)
-class _Request:
+class _PendingRequest:
     batch: InFlightBatch
     shard: int
     message: Lookup | Push
@@ -60,7 +60,7 @@ class EmbeddingClient:
         self.shared_memory = list(shared_memory)
         self._can_lend = {Lookup: not codecs.down.lossy, Push: not codecs.up.lossy}
         self._next_request = 1
-        self._pending: dict[int, _Request] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self.lookups = 0
         self.resent = 0
         self.lost = False
@@ -86,7 +86,7 @@ class EmbeddingClient:
         return request.sent_at if request is not None and isinstance(request.message, Lookup) else None
 
     def look_up(self, batch: InFlightBatch, requests: Sequence[LookupPlan], now: float) -> None:
-        """Request its part of a batch from every node, also from those that have none of its rows."""
+        """Request a batch's vectors from every node, also from those without its rows."""
         batch.requests = list(requests)
         batch.versions = [0] * len(requests)
         batch.answers = [np.zeros(0, np.float32) for _ in requests]
@@ -189,14 +189,14 @@ class EmbeddingClient:
                 self._retire_lease(request)
                 self.connections[request.shard].send(self._coding.outgoing(request.message))
 
-    def _store_vectors(self, request: _Request, message: Vectors) -> None:
+    def _store_vectors(self, request: _PendingRequest, message: Vectors) -> None:
         batch, shard = request.batch, request.shard
         expected = batch.requests[shard].floats
         values = message.values
         if message.shared:
             if request.lease is None:
                 raise LookupRefused(
-                    "it answered into shared memory that it was not given", where=self._names[shard]
+                    "it answered into shared memory that was not lent to it", where=self._names[shard]
                 )
             values = request.lease.values
             self.shared_memory[shard].shared_bytes += values.nbytes
@@ -227,7 +227,7 @@ class EmbeddingClient:
             # Another segment was offered meanwhile, for which the node lets go of this one.
             lease = None
         # The whole message is kept: it is sent again over the socket.
-        self._pending[message.request] = _Request(batch, shard, message, now, lease)
+        self._pending[message.request] = _PendingRequest(batch, shard, message, now, lease)
         if lease is None:
             self.connections[shard].send(self._coding.outgoing(message))
             return
@@ -242,8 +242,8 @@ class EmbeddingClient:
         if (offer := self.shared_memory[shard].offer(now, floats)) is not None:
             self.connections[shard].send(offer)
 
-    def _retire_lease(self, request: _Request) -> None:
-        """Never lend it again: the node may still use it for the request that it got first."""
+    def _retire_lease(self, request: _PendingRequest) -> None:
+        """Exclude the lease from reuse: the node may still answer the first request into it."""
         if request.lease is not None:
             self.shared_memory[request.shard].retire(request.lease)
 

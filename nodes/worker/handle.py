@@ -1,4 +1,4 @@
-"""What a trainer needs of a worker, whether it is a thread or a process."""
+"""A worker as its trainer uses it, whether a thread or a process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ...pipeline.metrics import QualitySums
 
 
 @dataclass(frozen=True, slots=True)
-class HoldResult:
-    """What a worker reports once it has stopped training.
+class DrainResult:
+    """A worker's report once it has stopped training.
 
     Attributes:
         in_flight: examples that arrived and were not trained.
@@ -25,19 +25,25 @@ class HoldResult:
 
 
 class WorkerHandle(Protocol):
-    """A worker of this trainer. Any thread may call all methods, and none waits but `join`."""
+    """A worker of this trainer.
+
+    Any thread may call all methods, and none waits but `join`.
+    """
 
     index: int
 
     def start(self, progressive: frozenset[int] = frozenset()) -> None:
-        """Begin to train; score batches of the `progressive` spans, in the first epoch, before their step."""
+        """Begin to train.
+
+        Score batches of the `progressive` spans, in the first epoch, before their step.
+        """
         ...
 
     def confirm(self, reader: str, sequence: int) -> None:
         """Let the reader forget a batch, which the coordinator has recorded."""
         ...
 
-    def hold(self, sequences: Mapping[str, int], reply: Callable[[HoldResult], object]) -> None:
+    def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
         """Stop training after the batch at hand.
 
         Args:
@@ -67,10 +73,10 @@ class WorkerHandle(Protocol):
         ...
 
     def trace(self, seconds: float, reply: Callable[[dict[str, Any]], object]) -> bool:
-        """Trace its process for `seconds`, then give the trace to `reply` on a thread of the worker's.
+        """Trace its process for `seconds`, then pass the trace to `reply`.
 
-        The trace is that of `Tracer.stop`. Returns False if the worker is a thread of this process, whose
-        tracer is the same.
+        `reply` is called on a thread of the worker's. The trace is that of `Tracer.stop`. Returns False if
+        the worker is a thread of this process, whose tracer is the same.
         """
         ...
 

@@ -15,11 +15,11 @@ from ...pipeline.errors import ProtocolError
 from ...pipeline.wire.endpoints import local_address
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import WorkerMessage
-from ...pipeline.wire.sockets import bind, prepare
+from ...pipeline.wire.sockets import bind, configure_socket
 
 
 class WorkerChannel:
-    """One end of a pair of sockets on one machine, for the one thread that made it.
+    """One end of a local socket pair; it belongs to the thread that made it.
 
     What was sent arrives, in order, while both ends live.
 
@@ -31,7 +31,7 @@ class WorkerChannel:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str = "") -> None:
         """Make the worker process's end, or without an `endpoint` the trainer's."""
         self.socket = context.socket(zmq.PAIR)
-        prepare(self.socket)
+        configure_socket(self.socket)
         if endpoint:
             self.socket.connect(endpoint)
             self.endpoint = endpoint
@@ -40,7 +40,10 @@ class WorkerChannel:
             self.endpoint = bind(self.socket, local if sys.platform == "linux" else "tcp://127.0.0.1:0")
 
     def send(self, verb: str, body: dict[str, Any]) -> bool:
-        """Queue a message; return False if the queue is full, or nobody is at the other end."""
+        """Queue a message.
+
+        Return False if the queue is full, or nobody is at the other end.
+        """
         try:
             self.socket.send_multipart(encode(WorkerMessage(verb, body)), zmq.NOBLOCK)
         except zmq.Again:
@@ -67,7 +70,7 @@ class WorkerChannel:
 
 @dataclass(frozen=True)
 class WorkerProcessConfig:
-    """Configuration of one worker process, sent as one line of JSON on its standard input.
+    """Configuration of a worker process: one line of JSON on its standard input.
 
     Attributes:
         job: as the trainer has it.

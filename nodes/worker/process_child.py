@@ -34,7 +34,7 @@ from ..runtime.tracing import TRACER, thread_figures
 from ..shadow.fixed_rate import CenterRounds, FixedRate, RemoteGate, RemoteRoundLog
 from ..shadow.links import LinkConfig
 from .batches import BatchAck
-from .handle import HoldResult
+from .handle import DrainResult
 from .process_channel import WorkerChannel, WorkerProcessConfig
 from .worker import Worker
 
@@ -45,7 +45,9 @@ log = logging.getLogger(__name__)
 
 
 class WorkerProcessMain:
-    """Main loop of a worker process; made and run by its first thread, which alone uses the channel.
+    """Main loop of a worker process.
+
+    Made and run by its first thread, which alone uses the channel.
 
     The worker's thread queues what is to be sent. The process ends when the trainer says so, or is gone: then
     nobody is left to train for.
@@ -117,7 +119,7 @@ class WorkerProcessMain:
         handlers: dict[str, Callable[[], None]] = {
             "begin": lambda: worker.start(from_runs(body["progressive"])),
             "confirm": lambda: worker.confirm(body["reader"], body["sequence"]),
-            "hold": lambda: worker.hold(body["sequences"], self._on_held),
+            "drain": lambda: worker.drain(body["sequences"], self._on_drained),
             "lose_shard": lambda: worker.lose_shard(body["name"]),
             "lose_sync": lambda: rounds.mark_lost(body["token"]) if rounds is not None else None,
             "evaluate": lambda: worker.evaluate(body["pass"], self._weights(replica=body["replica"])),
@@ -162,7 +164,10 @@ class WorkerProcessMain:
         return self._shared.replica.flat if replica else self._scratch
 
     def _notify(self, verb: str, body: dict[str, Any]) -> None:
-        """Queue a message, to be sent at once and in this order; any thread may call."""
+        """Queue a message, to be sent at once and in this order.
+
+        Any thread may call.
+        """
         self._outgoing.put((verb, body))
         self._waker.wake()
 
@@ -170,9 +175,10 @@ class WorkerProcessMain:
         # Sent with the next tick, several at once: the trainer gathers them for longer.
         self._outgoing.put(("trained", record.to_wire()))
 
-    def _on_held(self, held: HoldResult) -> None:
+    def _on_drained(self, drained: DrainResult) -> None:
         self._notify(
-            "held", {"in_flight": held.in_flight, "progressive": held.progressive.to_array().tobytes()}
+            "drained",
+            {"in_flight": drained.in_flight, "progressive": drained.progressive.to_array().tobytes()},
         )
 
     def _on_sums(self, sums: QualitySums) -> None:
@@ -198,7 +204,7 @@ class WorkerProcessMain:
             if records:
                 self._queue("trained", {"records": records})
                 records = []
-            if verb in ("held", "sums"):
+            if verb in ("drained", "sums"):
                 # Whoever requests an end result reads the counts that belong to it.
                 self._queue_pulse()
             self._queue(verb, body)

@@ -27,7 +27,7 @@ from ..runtime.process import WORKER, exit_status_text, python
 from ..runtime.threads import Service
 from ..shadow.fixed_rate import GatedRounds, RemoteRounds, WorkerRounds
 from .batches import BatchAck
-from .handle import HoldResult
+from .handle import DrainResult
 from .process_channel import WorkerChannel, WorkerProcessConfig
 
 POLL_MILLISECONDS = 100
@@ -60,7 +60,7 @@ class WorkerProcessMonitor(Service):
         on_message: Callable[[WorkerMessage], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(f"worker-{config.index}-line", failed)
+        super().__init__(f"worker-{config.index}-monitor", failed)
         self._context = context
         self._config = config
         self._on_message = on_message
@@ -134,7 +134,10 @@ class WorkerProcessMonitor(Service):
         return received
 
     def _flush(self, channel: WorkerChannel) -> None:
-        """Send what can be sent; a process that is only starting receives the rest later."""
+        """Send what can be sent.
+
+        A process that is only starting receives the rest later.
+        """
         while not self._queued.empty():
             self._unsent.append(self._queued.get())
         while self._unsent and channel.send(*self._unsent[0]):
@@ -193,7 +196,7 @@ class ProcessWorker:
         self._trained: Callable[[BatchAck], None] | None = None
         self._rounds: WorkerRounds | None = None
         self._lock = threading.Lock()
-        self._hold_reply: Callable[[HoldResult], object] | None = None
+        self._drain_reply: Callable[[DrainResult], object] | None = None
         self._trace_reply: Callable[[dict[str, Any]], object] | None = None
         self._sums_replies: list[Callable[[QualitySums], object]] = []
         self._metrics: dict[str, Any] = {}
@@ -205,7 +208,9 @@ class ProcessWorker:
     def meet(
         self, members: Iterable[MemberInfo], trained: Callable[[BatchAck], None], rounds: WorkerRounds | None
     ) -> None:
-        """Send the worker the members of the job, once all are there; by the control thread.
+        """Send the worker the members of the job, once all are there.
+
+        By the control thread.
 
         `trained` is called on a thread of the worker's.
         """
@@ -223,10 +228,10 @@ class ProcessWorker:
         """Let the reader forget a batch; see `WorkerHandle.confirm`."""
         self._monitor.send("confirm", {"reader": reader, "sequence": sequence})
 
-    def hold(self, sequences: Mapping[str, int], reply: Callable[[HoldResult], object]) -> None:
-        """Stop training after the batch at hand; see `WorkerHandle.hold`."""
-        self._hold_reply = reply
-        self._monitor.send("hold", {"sequences": dict(sequences)})
+    def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
+        """Stop training after the batch at hand; see `WorkerHandle.drain`."""
+        self._drain_reply = reply
+        self._monitor.send("drain", {"sequences": dict(sequences)})
 
     def lose_shard(self, name: str) -> None:
         """Stop training without this embedding node; see `WorkerHandle.lose_shard`."""
@@ -272,7 +277,7 @@ class ProcessWorker:
             "trained": self._on_trained,
             "pulse": self._on_pulse,
             "round": self._on_round,
-            "held": self._on_held,
+            "drained": self._on_drained,
             "sums": self._on_sums,
             "traced": self._on_traced,
             "failed": self._on_failed,
@@ -298,7 +303,7 @@ class ProcessWorker:
         self._rounds.round(body)
 
     def _pass_gate(self, verb: str) -> None:
-        """Stand in for the worker at the gate where all workers of the trainer wait."""
+        """Wait at the gate of the trainer's workers on behalf of the process."""
         assert isinstance(self._rounds, GatedRounds)
         if verb == "starve":
             self._rounds.nothing_to_train()
@@ -309,9 +314,9 @@ class ProcessWorker:
             self._rounds.arrive()
         self._monitor.send("pass", {})
 
-    def _on_held(self, body: dict[str, Any]) -> None:
-        assert self._hold_reply is not None
-        self._hold_reply(HoldResult(int(body["in_flight"]), decode_sums(body["progressive"])))
+    def _on_drained(self, body: dict[str, Any]) -> None:
+        assert self._drain_reply is not None
+        self._drain_reply(DrainResult(int(body["in_flight"]), decode_sums(body["progressive"])))
 
     def _on_sums(self, body: dict[str, Any]) -> None:
         with self._lock:

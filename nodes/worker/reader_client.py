@@ -71,7 +71,10 @@ class ReaderClient:
             self._done_early.discard(self._done)
 
     def send_credit(self, now: float) -> None:
-        """Send the credit if it changed or is old; to be called again and again."""
+        """Send the credit if it changed or is old.
+
+        To be called again and again.
+        """
         limit = self._processed + self._window
         state = limit, self._received, self._done
         since = now - self._sent_at

@@ -115,7 +115,9 @@ class Stepper:
             step.pending = self._stream.fetch(staged, Computed(reported_loss, norm, logits.detach()))
 
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
-        """Wait for the step's results; return its loss and the gradients for each embedding node.
+        """Wait for the step's results.
+
+        Return its loss and the gradients for each embedding node.
 
         The loss is the batch's mean log loss before the update, weighted where the job has sample weights.
         The gradients are those of the mean loss, float32 [N, dim]. Of a batch that is left out
@@ -144,7 +146,10 @@ class Stepper:
         return self.finish(step, progressive)
 
     def score_with(self, flat: torch.Tensor) -> None:
-        """Use these weights, float32 [numel], in `score` from now on; on the device they are not copied."""
+        """Use these weights, float32 [numel], in `score` from now on.
+
+        On the device they are not copied.
+        """
         self._shared.layout.attach(self._scorer, self._shared.device.place(flat))
 
     def score(
@@ -179,7 +184,7 @@ class Stepper:
         return self._settings.schedule.factor(self._shared.count.now(trained) + examples)
 
     def _backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of the loss, in the flat one and the leaves of the embeddings."""
+        """Compute the gradients of the loss: the flat one, and those of the embeddings."""
         if self._rounded is None:
             self._gradient.zero_()
         else:
@@ -189,7 +194,7 @@ class Stepper:
             self._rounded.collect()
 
     def _check_finite(self, step: Step, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Check that the gradients' squares, and where steps are launched ahead the loss, are finite.
+        """Check that the gradients' squares are finite, and the loss on a device.
 
         On the host the result is `step.left_out`. On a device it is a scalar that is true where they are not,
         returned with the loss to report, which is NaN then.

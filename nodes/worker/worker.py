@@ -21,7 +21,7 @@ from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate
 from .batches import BatchAck, InFlightBatch
 from .connections import MAX_UNANSWERED_PUSHES, WorkerConnections
-from .handle import HoldResult
+from .handle import DrainResult
 from .step import Step, Stepper
 
 POLL_MILLISECONDS = 50
@@ -67,8 +67,8 @@ class Worker(Service):
         self._inbox: deque[InFlightBatch] = deque()
         self._batches: deque[InFlightBatch] = deque()
         self._launched: deque[tuple[InFlightBatch, Step]] = deque()
-        self._held_until: Mapping[str, int] | None = None
-        self._hold_reply: Callable[[HoldResult], object] | None = None
+        self._drain_until: Mapping[str, int] | None = None
+        self._drain_reply: Callable[[DrainResult], object] | None = None
         self._progressive: frozenset[int] = frozenset()
         self._progressive_sums = QualitySums()
         self._stranded: list[InFlightBatch] = []
@@ -92,11 +92,11 @@ class Worker(Service):
         """Let the reader forget a batch; see `WorkerHandle.confirm`."""
         self._confirmed.put((reader, sequence))
 
-    def hold(self, sequences: Mapping[str, int], reply: Callable[[HoldResult], object]) -> None:
-        """Stop training after the batch at hand; see `WorkerHandle.hold`."""
+    def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
+        """Stop training after the batch at hand; see `WorkerHandle.drain`."""
 
         def command() -> None:
-            self._held_until, self._hold_reply = sequences, reply
+            self._drain_until, self._drain_reply = sequences, reply
 
         self._call(command)
 
@@ -200,8 +200,8 @@ class Worker(Service):
             self._readers[reader].mark_finished(sequence)
 
     def _missing(self) -> str:
-        """What the next step waits for, of WAITS."""
-        if self._held_until is not None:
+        """Return what the next step waits for, of WAITS."""
+        if self._drain_until is not None:
             return "end"
         if not self._batches:
             return "reader"
@@ -211,7 +211,7 @@ class Worker(Service):
         now = time.monotonic()
         while self._inbox and len(self._batches) < self._ahead:
             batch = self._inbox.popleft()
-            if batch.training and self._held_until is not None:
+            if batch.training and self._drain_until is not None:
                 self._inbox.appendleft(batch)
                 return
             if not batch.training and batch.delivery.pass_number != self._pass:
@@ -222,13 +222,16 @@ class Worker(Service):
             self._batches.append(batch)
 
     def _requests(self, batch: InFlightBatch) -> list[LookupPlan]:
-        """Plan the lookups of a batch; raises ProtocolError for one that does not fit this job."""
+        """Plan the lookups of a batch.
+
+        Raises ProtocolError for one that does not fit this job.
+        """
         delivery = batch.delivery
         try:
             return self._shared.router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)
         except ValueError as error:
             raise ProtocolError(
-                f"{batch.reader.name} delivered batch {tuple(delivery.id)}, and {error}",
+                f"{batch.reader.name} delivered batch {tuple(delivery.id)}, but {error}",
                 where="reader",
                 remedy="use one version of shadowsync, and of a prepared folder, on all nodes",
             ) from error
@@ -238,7 +241,7 @@ class Worker(Service):
             return None
         batch = self._batches[0]
         if batch.training and (
-            self._held_until is not None
+            self._drain_until is not None
             or self._shards.lost
             or self._shards.pending_pushes >= MAX_UNANSWERED_PUSHES
         ):
@@ -324,7 +327,7 @@ class Worker(Service):
         now = time.monotonic()
         for reader in self._readers.values():
             reader.send_credit(now)
-        if self._hold_reply is not None and self._is_held():
+        if self._drain_reply is not None and self._is_drained():
             untrained = [batch for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training]
             self._batches.clear()
             self._stranded = []
@@ -333,13 +336,13 @@ class Worker(Service):
             for batch in untrained:
                 self._drop(batch)
             in_flight = sum(len(batch.delivery.labels) for batch in untrained)
-            self._hold_reply(HoldResult(in_flight, self._progressive_sums))
-            self._hold_reply = None
+            self._drain_reply(DrainResult(in_flight, self._progressive_sums))
+            self._drain_reply = None
 
-    def _is_held(self) -> bool:
-        assert self._held_until is not None
+    def _is_drained(self) -> bool:
+        assert self._drain_until is not None
         arrived = all(
-            reader.received >= self._held_until.get(name, 0) for name, reader in self._readers.items()
+            reader.received >= self._drain_until.get(name, 0) for name, reader in self._readers.items()
         )
         waiting = sum(1 for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training)
         unconfirmed = sum(reader.unfinished for reader in self._readers.values()) - waiting

@@ -20,7 +20,7 @@ _REMEDY = "restore the file, or use another checkpoint"
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _FilePiece:
     path: Path
     start: int
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class TensorReader:
     """
 
     def __init__(self, directory: Path, entries: Iterable[FileEntry]) -> None:
-        self._pieces: dict[str, list[_Piece]] = {}
+        self._pieces: dict[str, list[_FilePiece]] = {}
         self.metadata: dict[str, dict[str, str]] = {}
         for entry in entries:
             self._index(directory / entry.name)
@@ -93,7 +93,7 @@ class TensorReader:
             result[low - start : high - start] = _read_piece(piece, name, rows)
         return result
 
-    def _find(self, name: str) -> list[_Piece]:
+    def _find(self, name: str) -> list[_FilePiece]:
         if name not in self._pieces:
             raise CheckpointError(
                 f"the checkpoint has no tensor {name}", remedy="use a checkpoint of a job with this model"
@@ -109,7 +109,7 @@ class TensorReader:
             ranges = json.loads(metadata.pop(ROWS_KEY, "{}"))
             for name, (shape, dtype) in forms.items():
                 start, stop = ranges.get(name, (0, shape[0] if shape else 1))
-                piece = _Piece(path, int(start), shape, dtype, name in ranges)
+                piece = _FilePiece(path, int(start), shape, dtype, name in ranges)
                 if piece.stop != stop:
                     raise ValueError(f"tensor {name} does not have the rows that its file states")
                 self._pieces.setdefault(name, []).append(piece)
@@ -120,7 +120,7 @@ class TensorReader:
         self.metadata[path.name] = metadata
 
     @staticmethod
-    def _check(name: str, pieces: list[_Piece]) -> None:
+    def _check(name: str, pieces: list[_FilePiece]) -> None:
         expected = 0
         for piece in pieces:
             whole = piece.split or len(pieces) == 1
@@ -134,7 +134,7 @@ class TensorReader:
             expected = piece.stop
 
 
-def _read_piece(piece: _Piece, name: str, rows: slice | None) -> NDArray[Any]:
+def _read_piece(piece: _FilePiece, name: str, rows: slice | None) -> NDArray[Any]:
     try:
         with safe_open(piece.path, framework="numpy") as file:
             values: NDArray[Any] = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
-from .sections import STRICT
+from .sections import STRICT, Positive
 from .tables import TableColumn
 
 Kind: TypeAlias = Literal["label", "dense", "categorical", "multi_hot", "timestamp", "weight", "ignored"]
@@ -215,8 +215,6 @@ def seconds_of(moment: str | int | float) -> float:
         ) from error
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
-
-Positive: TypeAlias = Annotated[int, Field(ge=1)]
 
 _PARTS = (("validation", "validation_path"), ("test", "eval_path"))
 

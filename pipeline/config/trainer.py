@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from .sections import STRICT, Positive, Rate, Section
 
-Examples = Annotated[int, Field(ge=0, lt=2**53)]
+ScheduleExamples = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class ScheduleSection(BaseModel):
@@ -33,10 +33,10 @@ class ScheduleSection(BaseModel):
         Field(description="Shape of the schedule after the warm-up."),
     ] = "constant"
     warmup_examples: Annotated[
-        Examples, Field(description="Number of examples over which the factor grows from 0 to 1.")
+        ScheduleExamples, Field(description="Number of examples over which the factor grows from 0 to 1.")
     ] = 0
     decay_examples: Annotated[
-        Examples,
+        ScheduleExamples,
         Field(
             description="linear, cosine: number of examples, from the beginning, at which the factor reaches"
             " `final`."
@@ -45,7 +45,7 @@ class ScheduleSection(BaseModel):
     final: Annotated[
         float, Field(ge=0, le=1, allow_inf_nan=False, description="Smallest factor after the warm-up.")
     ] = 0.0
-    step_examples: Annotated[Examples, Field(description="step: number of examples of one step.")] = 0
+    step_examples: Annotated[ScheduleExamples, Field(description="step: number of examples of one step.")] = 0
     gamma: Annotated[
         float,
         Field(gt=0, le=1, allow_inf_nan=False, description="step: multiplier of the factor at each step."),

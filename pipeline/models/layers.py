@@ -43,7 +43,7 @@ class PairProducts(nn.Module):
             # The plain form can be exported; it is the same products.
             if not (torch.is_grad_enabled() and wide.requires_grad):
                 return _products(wide, pairs)
-            result = _PairProducts.apply(wide, pairs, mirror)  # type: ignore[no-untyped-call]
+            result = _PairProductsFunction.apply(wide, pairs, mirror)  # type: ignore[no-untyped-call]
             return cast(torch.Tensor, result)
 
 
@@ -51,7 +51,7 @@ def _products(vectors: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
     return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
 
 
-class _PairProducts(torch.autograd.Function):
+class _PairProductsFunction(torch.autograd.Function):
     """Compute pair products with a backward pass of one multiplication.
 
     Autograd would scatter the gradient into one triangle, multiply twice, and add. Mirrored into both

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from .measured import Amount, Link, Measured, ProfilePart
+from pydantic import NonNegativeFloat
+
+from .measured import Link, Measured, ProfilePart
 from .reasons import ADVICE, MORE_CORES, PREPARE, reasons_of
 from .worker_time import WorkerTime, worker_time
 
@@ -51,9 +53,9 @@ class TraceNote(ProfilePart):
             read one clock.
     """
 
-    seconds: Amount
+    seconds: NonNegativeFloat
     events: int
-    clock_error_seconds: Amount
+    clock_error_seconds: NonNegativeFloat
 
 
 class Profile(ProfilePart):
@@ -65,7 +67,7 @@ class Profile(ProfilePart):
     """
 
     format_version: Literal[1] = FORMAT_VERSION
-    examples_per_second: Amount
+    examples_per_second: NonNegativeFloat
     verdict: Verdict
     measured: Measured
     links: list[Link]

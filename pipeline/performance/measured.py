@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-Amount = Annotated[float, Field(ge=0)]
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat
 
 
 class ProfilePart(BaseModel):
@@ -18,8 +16,8 @@ class ProfilePart(BaseModel):
 class ThreadTime(ProfilePart):
     """Seconds that threads of one name ran or waited for a core."""
 
-    cpu_seconds: Amount
-    core_wait_seconds: Amount
+    cpu_seconds: NonNegativeFloat
+    core_wait_seconds: NonNegativeFloat
 
 
 class NodeMeasured(ProfilePart):
@@ -39,9 +37,9 @@ class NodeMeasured(ProfilePart):
     machine: str
     cores: int
     seconds: Annotated[float, Field(gt=0)]
-    cpu_seconds: Amount
-    stalled_share: Amount
-    locked_share: Amount
+    cpu_seconds: NonNegativeFloat
+    stalled_share: NonNegativeFloat
+    locked_share: NonNegativeFloat
     threads: dict[str, ThreadTime] = {}
     counts: dict[str, float] = {}
 
@@ -116,6 +114,6 @@ class Link(ProfilePart):
 
     trainer: str
     other: str
-    sent: Amount
-    received: Amount
-    shared: Amount = 0.0
+    sent: NonNegativeFloat
+    received: NonNegativeFloat
+    shared: NonNegativeFloat = 0.0

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from .measured import Amount, Measured, NodeMeasured, ProfilePart, ThreadTime
+from pydantic import NonNegativeFloat
+
+from .measured import Measured, NodeMeasured, ProfilePart, ThreadTime
 
 MOSTLY_TAKEN: Final = 0.6
-# Not worker-0-line, which only forwards messages of a worker process.
+# Not worker-0-monitor, which only forwards messages of a worker process.
 WORKER: Final = re.compile(r"worker-\d+")
 
 
@@ -27,14 +29,14 @@ class WorkerTime(ProfilePart):
         sync: waits for a round of synchronization, at a fixed rate.
     """
 
-    compute: Amount
-    core: Amount
-    gil: Amount
-    handling: Amount
-    reader: Amount
-    embedding: Amount
-    network: Amount
-    sync: Amount
+    compute: NonNegativeFloat
+    core: NonNegativeFloat
+    gil: NonNegativeFloat
+    handling: NonNegativeFloat
+    reader: NonNegativeFloat
+    embedding: NonNegativeFloat
+    network: NonNegativeFloat
+    sync: NonNegativeFloat
 
 
 def occupied_share(node: NodeMeasured) -> float:

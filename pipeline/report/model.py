@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, model_validator
 
-from .placement import Amount, Count, Placement, Point, ReportPart
+from .placement import Placement, Point, ReportPart
 
 FORMAT_VERSION: Final = 1
 NE_PICTURE: Final = "ne.png"
@@ -18,18 +18,18 @@ OUTCOMES: Final = ("finished", "finished although a node died", "interrupted")
 EARLY: Final = ("stopped: ", "finished early: ")
 
 
-class Examples(ReportPart):
+class ExampleCounts(ReportPart):
     """Where the examples went, by the ledger; `reasons` counts bad and dropped ones."""
 
-    read: Count
-    distinct: Count
-    trained: Count
-    replayed: Count
-    returned: Count
-    in_flight: Count
-    dropped: Count
-    bad_rows: Count
-    reasons: dict[str, Count] = {}
+    read: NonNegativeInt
+    distinct: NonNegativeInt
+    trained: NonNegativeInt
+    replayed: NonNegativeInt
+    returned: NonNegativeInt
+    in_flight: NonNegativeInt
+    dropped: NonNegativeInt
+    bad_rows: NonNegativeInt
+    reasons: dict[str, NonNegativeInt] = {}
 
 
 class Throughput(ReportPart):
@@ -38,9 +38,9 @@ class Throughput(ReportPart):
     `cpu_seconds_per_million` is of all nodes together, for a million trained examples.
     """
 
-    examples_per_second: Amount | None
-    per_trainer: dict[str, Amount]
-    cpu_seconds_per_million: Amount | None
+    examples_per_second: NonNegativeFloat | None
+    per_trainer: dict[str, NonNegativeFloat]
+    cpu_seconds_per_million: NonNegativeFloat | None
 
 
 class Progressive(ReportPart):
@@ -53,12 +53,12 @@ class Progressive(ReportPart):
     """
 
     model: str
-    examples: Count
-    trained: Count
-    ne: Amount | None
-    auc: Amount | None
-    auc_error: Amount | None
-    logloss: Amount | None
+    examples: NonNegativeInt
+    trained: NonNegativeInt
+    ne: NonNegativeFloat | None
+    auc: NonNegativeFloat | None
+    auc_error: NonNegativeFloat | None
+    logloss: NonNegativeFloat | None
 
 
 class Train(ReportPart):
@@ -69,7 +69,7 @@ class Train(ReportPart):
     all figures of quality are weighted by them; counts of examples are not.
     """
 
-    ne_progressive: Amount | None
+    ne_progressive: NonNegativeFloat | None
     progressive: Progressive | None = None
 
 
@@ -81,13 +81,13 @@ class Evaluation(ReportPart):
     """
 
     model: str
-    ne: Amount | None
-    auc: Amount | None
-    auc_error: Amount | None = None
-    logloss: Amount
-    calibration: Amount | None
+    ne: NonNegativeFloat | None
+    auc: NonNegativeFloat | None
+    auc_error: NonNegativeFloat | None = None
+    logloss: NonNegativeFloat
+    calibration: NonNegativeFloat | None
     examples: Annotated[int, Field(ge=1)]
-    teacher_ne: Amount | None = None
+    teacher_ne: NonNegativeFloat | None = None
     gain_ratio: float | None = None
 
 
@@ -100,10 +100,10 @@ class Validation(ReportPart):
     """
 
     metric: Literal["ne", "auc", "logloss"]
-    count: Count
-    failed: Count = 0
-    best: Amount | None
-    best_examples: Count | None
+    count: NonNegativeInt
+    failed: NonNegativeInt = 0
+    best: NonNegativeFloat | None
+    best_examples: NonNegativeInt | None
     folder: str | None
     best_is_last: bool
 
@@ -111,9 +111,9 @@ class Validation(ReportPart):
 class BadBatch(ReportPart):
     """A batch that was left out; `id` is (epoch, span, number, seed)."""
 
-    id: tuple[Count, Count, Count, Count]
+    id: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeInt]
     path: str
-    examples: Count
+    examples: NonNegativeInt
     trainer: str
     why: str
 
@@ -128,16 +128,16 @@ class BadBatches(ReportPart):
     """
 
     count: Annotated[int, Field(ge=1)]
-    examples: Count
-    limit: Count
+    examples: NonNegativeInt
+    limit: NonNegativeInt
     first: Annotated[list[BadBatch], Field(min_length=1)]
 
 
 class Checkpoints(ReportPart):
     """How many checkpoints were written during training, and how many failed."""
 
-    written: Count
-    failed: Count
+    written: NonNegativeInt
+    failed: NonNegativeInt
 
 
 class LinkTraffic(ReportPart):
@@ -148,8 +148,8 @@ class LinkTraffic(ReportPart):
     """
 
     codec: str
-    bytes: Count
-    float32_bytes: Count
+    bytes: NonNegativeInt
+    float32_bytes: NonNegativeInt
 
     @property
     def compression(self) -> float | None:
@@ -169,29 +169,29 @@ class Sync(ReportPart):
 
     algorithm: str
     mode: str
-    rounds: Count
-    incomplete_rounds: Count = 0
-    undecided_rounds: Count = 0
-    unanswered_slices: Count = 0
-    gap_mean: Amount | None
-    gap_max: Amount | None
-    bytes: Count
-    seconds_mean: Amount | None
+    rounds: NonNegativeInt
+    incomplete_rounds: NonNegativeInt = 0
+    undecided_rounds: NonNegativeInt = 0
+    unanswered_slices: NonNegativeInt = 0
+    gap_mean: NonNegativeFloat | None
+    gap_max: NonNegativeFloat | None
+    bytes: NonNegativeInt
+    seconds_mean: NonNegativeFloat | None
     links: dict[str, LinkTraffic] = {}
-    reference_bytes: dict[str, Count] = {}
+    reference_bytes: dict[str, NonNegativeInt] = {}
 
 
 class Staleness(ReportPart):
     """Pushes that a shard applied between a batch's lookup and its push."""
 
-    embedding_mean: Amount | None
-    embedding_max: Amount | None
+    embedding_mean: NonNegativeFloat | None
+    embedding_max: NonNegativeFloat | None
 
 
 class Replicas(ReportPart):
     """`divergence`: norm(w_i - mean) / norm(mean), averaged over the trainers, at the end."""
 
-    divergence: Amount | None
+    divergence: NonNegativeFloat | None
 
 
 class Identity(ReportPart):
@@ -223,8 +223,8 @@ class Ledger(ReportPart):
 
     identities: Annotated[list[Identity], Field(min_length=1)]
     adds_up: bool
-    lost_dense_updates: Count
-    shard_applied: dict[str, Count]
+    lost_dense_updates: NonNegativeInt
+    shard_applied: dict[str, NonNegativeInt]
 
     @classmethod
     def of(cls, identities: list[Identity], lost_dense_updates: int, shard_applied: dict[str, int]) -> Self:
@@ -246,21 +246,21 @@ class Ledger(ReportPart):
 class Event(ReportPart):
     """An event of a node (a death, a join), in seconds since the start."""
 
-    seconds: Amount
+    seconds: NonNegativeFloat
     node: str
     what: str
 
 
-class Node(ReportPart):
+class NodeRecord(ReportPart):
     """A process of the run; `exit` is such as ("0", "killed by signal 9"), None if it never ended;
     `refused_messages` are those that it refused for their form."""
 
     name: str
     role: str
-    cpu_seconds: Amount | None
-    peak_memory_bytes: Count | None
+    cpu_seconds: NonNegativeFloat | None
+    peak_memory_bytes: NonNegativeInt | None
     exit: str | None
-    refused_messages: Count = 0
+    refused_messages: NonNegativeInt = 0
 
 
 class Curves(ReportPart):
@@ -286,11 +286,11 @@ class EmulatedNetwork(ReportPart):
     """
 
     means: Literal["relay", "tc"]
-    delay_seconds: Amount
-    bytes_per_second: Amount | None
+    delay_seconds: NonNegativeFloat
+    bytes_per_second: NonNegativeFloat | None
     links: Literal["sync", "all"]
-    relay_cpu_seconds: Amount | None
-    relay_bytes: Count | None
+    relay_cpu_seconds: NonNegativeFloat | None
+    relay_bytes: NonNegativeInt | None
 
 
 class Hardware(ReportPart):
@@ -322,11 +322,11 @@ class Report(ReportPart):
     outcome: str
     exit_code: Annotated[int, Field(ge=0, le=255)]
     started_at: str
-    wall_seconds: Amount
-    seed: Count
+    wall_seconds: NonNegativeFloat
+    seed: NonNegativeInt
     job_digest: str
     model_saved: str | None
-    examples: Examples
+    examples: ExampleCounts
     throughput: Throughput
     train: Train
     eval: Evaluation | None
@@ -335,7 +335,7 @@ class Report(ReportPart):
     checkpoints: Checkpoints | None = None
     bad_batches: BadBatches | None = None
     resumed_from: str | None = None
-    restored_examples: Count = 0
+    restored_examples: NonNegativeInt = 0
     sync: Sync
     elp: Annotated[int, Field(ge=1)]
     precision: dict[str, str] = {}
@@ -343,7 +343,7 @@ class Report(ReportPart):
     replicas: Replicas
     ledger: Ledger
     events: list[Event] = []
-    nodes: list[Node] = []
+    nodes: list[NodeRecord] = []
     placement: Placement | None = None
     network: EmulatedNetwork | None = None
     hardware: Hardware

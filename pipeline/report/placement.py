@@ -6,13 +6,11 @@ Base class and field types of report.json.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
 
-Count = Annotated[int, Field(ge=0)]
-Amount = Annotated[float, Field(ge=0)]
-Point = tuple[Amount, Amount]
+Point = tuple[NonNegativeFloat, NonNegativeFloat]
 
 
 class ReportPart(BaseModel):
@@ -37,8 +35,8 @@ class PlacedPiece(ReportPart):
     """Rows [start, stop) of a table."""
 
     node: str
-    start: Count
-    stop: Count
+    start: NonNegativeInt
+    stop: NonNegativeInt
 
 
 class PlacedTable(ReportPart):
@@ -50,17 +48,17 @@ class PlacedTable(ReportPart):
     """
 
     name: str
-    rows: Count
-    dim: Count
+    rows: NonNegativeInt
+    dim: NonNegativeInt
     pooling: str
     optimizer: str
     storage: str
-    rows_per_example: Amount | None = None
-    distinct_per_example: Amount | None = None
-    head_share: Amount | None = None
-    lookup_ns: Amount | None = None
-    update_ns: Amount | None = None
-    wire_ns: Amount | None = None
+    rows_per_example: NonNegativeFloat | None = None
+    distinct_per_example: NonNegativeFloat | None = None
+    head_share: NonNegativeFloat | None = None
+    lookup_ns: NonNegativeFloat | None = None
+    update_ns: NonNegativeFloat | None = None
+    wire_ns: NonNegativeFloat | None = None
     pieces: list[PlacedPiece]
 
 
@@ -72,10 +70,10 @@ class PlacedNode(ReportPart):
     """
 
     name: str
-    pieces: Count
-    rows: Count
-    bytes: Count
-    expected_ns: Amount | None = None
+    pieces: NonNegativeInt
+    rows: NonNegativeInt
+    bytes: NonNegativeInt
+    expected_ns: NonNegativeFloat | None = None
 
 
 class PlanRecord(ReportPart):
@@ -83,7 +81,7 @@ class PlanRecord(ReportPart):
 
     format_version: Literal[1] = 1
     how: How
-    sampled_examples: Count
+    sampled_examples: NonNegativeInt
     digest: str
     nodes: list[PlacedNode]
     tables: list[PlacedTable]
@@ -96,8 +94,8 @@ class PlanRecord(ReportPart):
 class LoadedNode(PlacedNode):
     """A node with its load: rows that it looked up, CPU seconds of training."""
 
-    looked_up_rows: Count | None = None
-    cpu_seconds: Amount | None = None
+    looked_up_rows: NonNegativeInt | None = None
+    cpu_seconds: NonNegativeFloat | None = None
 
 
 class Placement(ReportPart):

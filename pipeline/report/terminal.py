@@ -16,7 +16,7 @@ from rich.text import Text
 from ..text.format import amount, count, data_size
 from ..text.terminal import add_row, plain_table
 from . import wording
-from .model import LinkTraffic, Node, Report
+from .model import LinkTraffic, NodeRecord, Report
 from .placement import HOW_IN_WORDS, PlacedNode, PlanRecord
 
 _WIDE: Final = 100
@@ -133,7 +133,7 @@ def _traffic(link: LinkTraffic) -> str:
     return f"{wording.data_size(link.bytes)}, {link.codec}{saved}"
 
 
-def _nodes(nodes: Sequence[Node]) -> Table:
+def _nodes(nodes: Sequence[NodeRecord]) -> Table:
     table = plain_table()
     add_row(table, ("node", "role", "CPU time", "peak memory", "exit"), "dim")
     if len(nodes) <= _NODE_ROWS:
@@ -147,7 +147,7 @@ def _nodes(nodes: Sequence[Node]) -> Table:
     return table
 
 
-def _role_facts(role: str, nodes: Sequence[Node]) -> tuple[str, str, str, str, str]:
+def _role_facts(role: str, nodes: Sequence[NodeRecord]) -> tuple[str, str, str, str, str]:
     cpu = [node.cpu_seconds for node in nodes]
     memory = [node.peak_memory_bytes for node in nodes]
     known_cpu = [value for value in cpu if value is not None]

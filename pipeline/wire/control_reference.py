@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 from ..types import BatchId
 from .control_base import Done, ErrorReply, Verb
 from .control_verbs import CONTROL_VERBS
-from .field_checks import Items, Range
+from .field_checks import Bounds, Items
 
 BEGIN: Final = "<!-- written by shadowsync.pipeline.wire.control_reference: begin -->"
 END: Final = "<!-- written by shadowsync.pipeline.wire.control_reference: end -->"
@@ -88,7 +88,7 @@ def _words(hint: Any, records: dict[type[Any], None]) -> str:
     return str(hint.__name__)
 
 
-def _bounded(hint: Any, bound: Range | Items, records: dict[type[Any], None]) -> str:
+def _bounded(hint: Any, bound: Bounds | Items, records: dict[type[Any], None]) -> str:
     words = _words(hint, records)
     if isinstance(bound, Items):
         return f"{words} (at most {bound.most:,})"

@@ -28,7 +28,7 @@ _FIELDS: Final[dict[type[Any], tuple[tuple[str, Check], ...]]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Range:
+class Bounds:
     """Bounds of an integer or a finite number, both included."""
 
     least: float
@@ -42,9 +42,9 @@ class Items:
     most: int
 
 
-Count = Annotated[int, Range(0)]
-Seconds = Annotated[float, Range(0.0, math.inf)]
-Real = Annotated[float, Range(-math.inf, math.inf)]
+Count = Annotated[int, Bounds(0)]
+Seconds = Annotated[float, Bounds(0.0, math.inf)]
+Real = Annotated[float, Bounds(-math.inf, math.inf)]
 Counts: TypeAlias = dict[str, int | float]
 """What a node measured so far, by name: finite numbers."""
 
@@ -81,8 +81,8 @@ def check_of(hint: Any) -> Check:
     raise TypeError(f"a message field cannot be of type {hint!r}")
 
 
-def _bounded(hint: Any, bound: Range | Items) -> Check:
-    if isinstance(bound, Range):
+def _bounded(hint: Any, bound: Bounds | Items) -> Check:
+    if isinstance(bound, Bounds):
         return functools.partial(_within, check_of(hint), bound)
     if typing.get_origin(hint) is tuple:
         return functools.partial(_items, check_of(typing.get_args(hint)[0]), bound.most)
@@ -156,7 +156,7 @@ def _mapping(check: Check, value: Any) -> dict[str, Any]:
     return {key: check_at(f"[{key!r:.80}]", check, item) for key, item in value.items()}
 
 
-def _within(check: Check, bound: Range, value: Any) -> Any:
+def _within(check: Check, bound: Bounds, value: Any) -> Any:
     checked = check(value)
     if not math.isfinite(checked) or not bound.least <= checked <= bound.most:
         raise ValueError(f"a finite number from {bound.least:g} to {bound.most:g} is expected, not {value!r}")

@@ -23,7 +23,7 @@ from .tasks import TaskSet
 REMEMBERED_ANSWERS: Final = 512
 MAX_ERROR_CHARACTERS: Final = 8192
 
-Handler = Callable[[Request[Any]], Awaitable[Reply]]
+HandleRequest = Callable[[Request[Any]], Awaitable[Reply]]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class RemoteError(ShadowSyncError):
     """The other side answered a request with an error; its words, and its exit code."""
 
 
-class PeerLost(ShadowSyncError):
+class ConnectionLost(ShadowSyncError):
     """The other side left or died, or did not answer in time."""
 
 
@@ -56,7 +56,7 @@ class RpcChannel:
         self,
         peer: str,
         send: Callable[[Message], None],
-        handle: Handler,
+        handle: HandleRequest,
         *,
         refused: Callable[[str], None] = _ignore,
         verbs: VerbTable = CONTROL_VERBS,
@@ -81,7 +81,7 @@ class RpcChannel:
             PeerLost: it left, or did not answer within the timeout.
         """
         if self._closed:
-            raise PeerLost(self._closed, where=self.peer)
+            raise ConnectionLost(self._closed, where=self.peer)
         number, self._next_number = self._next_number, self._next_number + 1
         verb = self._verbs.name_of(request)
         ask = Ask(number=number, verb=verb, body=encode_body(request))
@@ -99,7 +99,9 @@ class RpcChannel:
                     # The table of verbs says which reply belongs to which request.
                     return cast(ReplyType, answered.result())
                 if left <= CONTROL.interval_seconds:
-                    raise PeerLost(f"did not answer {verb!r} within {timeout_seconds:g} s", where=self.peer)
+                    raise ConnectionLost(
+                        f"did not answer {verb!r} within {timeout_seconds:g} s", where=self.peer
+                    )
         finally:
             self._waiting.pop(number, None)
             if answered.done() and not answered.cancelled():
@@ -163,15 +165,15 @@ class RpcChannel:
             return Answer(number=ask.number, ok=False, body=encode_body(ErrorReply(_short(what))))
 
     def _refuse(self, why: str) -> None:
-        log.error("refused a message of %s: %s", self.peer, why)
+        log.error("refused a message from %s: %s", self.peer, why)
         self._refused(why)
 
     def close(self, why: str) -> None:
-        """Ends the channel: waiting requests get `PeerLost(why)`, handling is cancelled."""
+        """Ends the channel: waiting requests get `ConnectionLost(why)`, handling is cancelled."""
         self._closed = why
         for _, future in self._waiting.values():
             if not future.done():
-                future.set_exception(PeerLost(why, where=self.peer))
+                future.set_exception(ConnectionLost(why, where=self.peer))
         self._tasks.cancel()
 
     def _not_answered(self, error: BaseException) -> None:

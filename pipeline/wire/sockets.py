@@ -28,7 +28,7 @@ _READABLE = int(zmq.POLLIN)
 log = logging.getLogger(__name__)
 
 
-def prepare(socket: zmq.Socket[bytes] | Any) -> None:
+def configure_socket(socket: zmq.Socket[bytes] | Any) -> None:
     """Set the options of every socket: bounded queues, bounded linger, bounded frames."""
     socket.setsockopt(zmq.LINGER, LINGER_MILLISECONDS)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MESSAGES)
@@ -81,7 +81,7 @@ class Connection:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, identity: str) -> None:
         self.endpoint = endpoint
         self.socket = context.socket(zmq.DEALER)
-        prepare(self.socket)
+        configure_socket(self.socket)
         self.socket.setsockopt_string(zmq.IDENTITY, identity)
         self.socket.connect(endpoint)
         self.sent_bytes = 0
@@ -127,7 +127,7 @@ class Listener:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
         self.socket = context.socket(zmq.ROUTER)
-        prepare(self.socket)
+        configure_socket(self.socket)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         try:

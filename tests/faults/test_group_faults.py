@@ -69,7 +69,7 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     wait_until(lambda: of(own, other) >= before + 50, "the others train on")
     assert of(own, stopped) == stood_at
     own.nodes["trainer"][2].resume()
-    again = f"{name}: takes part in the synchronization again"
+    again = f"{name}: rejoined the synchronization"
     wait_until(lambda: own.run.logged(again), "it is let in again", 30.0)
     wait_until(lambda: of(own, stopped) >= stood_at + 50, "it trains again")
     own.coordinator.interrupt()

@@ -93,7 +93,7 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
     wait_until(lambda: saved_examples(own.run) > 0, "a checkpoint is written")
     filler = fill(volume)
-    failed = "no checkpoint could be written while training"
+    failed = "a checkpoint could not be written during training"
     wait_until(lambda: own.run.logged(failed), "a checkpoint fails")
     kept = saved_examples(own.run)
     trained = own.run.batches()
@@ -173,10 +173,10 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) 
 def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validation_file: str) -> None:
     own, scorer = validating(cluster, validation_file)
     scorer.kill()
-    said = "a validation failed: the process that scores ended with killed by SIGKILL"
+    said = "a validation failed: the validation process ended with killed by SIGKILL"
     wait_until(lambda: own.run.logged(said), "that is an event")
     own.wait_for_batches(own.run.batches() + 20)
-    wait_until(lambda: own.run.logged("the best so far, kept in best/"), "the next one is validated")
+    wait_until(lambda: own.run.logged("the best so far, saved in best/"), "the next one is validated")
     own.coordinator.interrupt()
     assert own.wait(30.0) == 130, own.coordinator.text()
     report = own.run.report
@@ -220,7 +220,7 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     own.nodes["embedding"][1].kill()
     assert own.wait(60.0) == 6, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
-    assert "rows with it; go on from its last checkpoint with `shadowsync resume" in own.coordinator.text()
+    assert "rows are lost; go on from its last checkpoint with `shadowsync resume" in own.coordinator.text()
     again = cluster(going_on(settings, first)).start()
     assert again.wait(120.0) == 0, again.coordinator.text()
     second = RunFolder(again.run.folder.resolve())

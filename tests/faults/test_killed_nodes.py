@@ -29,7 +29,7 @@ def test_an_embedding_node(cluster: Callable[..., AnyCluster], embedding: dict[s
     own = endless(cluster, {"embedding": embedding})
     own.nodes["embedding"][0].kill()
     assert own.wait(SECONDS) == 6, own.coordinator.text()
-    assert "embedding-0 died and its 52,000 rows with it" in own.coordinator.text()
+    assert "embedding-0 died, and its 52,000 rows are lost" in own.coordinator.text()
     report = own.run.report
     assert report.model_saved is None
     assert any("rows are lost" in event.what for event in report.events)
@@ -42,7 +42,7 @@ def test_a_reader(cluster: Callable[..., AnyCluster]) -> None:
     own = endless(cluster, {})
     own.nodes["reader"][0].kill()
     assert own.wait(SECONDS) == 6, own.coordinator.text()
-    assert "reader-0 died; what it had not delivered is untrained" in own.coordinator.text()
+    assert "reader-0 died; the batches that it had not delivered are untrained" in own.coordinator.text()
     assert own.run.report.exit_code == 6
 
 
@@ -53,7 +53,7 @@ def test_a_node_under_the_supervisor(supervise: Callable[..., Supervised]) -> No
     job.wait_for_batches(20)
     job.node("embedding").kill()
     assert job.process.wait(SECONDS) == 6, job.process.text()
-    assert "embedding-0 died and its 52,000 rows with it" in job.last_line()
+    assert "embedding-0 died, and its 52,000 rows are lost" in job.last_line()
     assert job.run.logged("embedding-0: died (killed by SIGKILL)")
 
 

@@ -47,7 +47,7 @@ def test_a_batch_discarded_by_a_trainer(faulty_run: Callable[..., InProcessClust
     own = faulty_run(discard)
     assert fault_happened(own, "a batch was discarded")
     assert own.coordinator.code == 7, own.coordinator.text()
-    assert "batches delivered and neither trained nor on their way: 1;" in own.coordinator.text()
+    assert "batches delivered, but neither trained nor in flight: 1;" in own.coordinator.text()
     report = own.run.report
     assert not report.ledger.adds_up
     assert report.exit_code == 7

@@ -77,7 +77,7 @@ def test_a_killed_sync_node(cluster: Callable[..., AnyCluster]) -> None:
     assert report.eval.model == "the mean of the 2 replicas' own scores (easgd)"
     told = [event.what for event in report.events]
     assert any("silent" in what for what in told)
-    assert "the center is lost; the model is trainer-0's replica" in told
+    assert "the center is lost; the saved model is trainer-0's replica" in told
     _, manifest = open_checkpoint(own.run.folder, verify=True)
     assert not any(entry.role.startswith("sync") for entry in manifest.files)
 

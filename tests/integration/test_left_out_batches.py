@@ -147,7 +147,7 @@ def test_a_job_whose_batches_are_all_bad_is_no_success(cluster: ClusterMaker, li
     assert report.examples.trained == 0
     assert report.model_saved is None
     line = own.coordinator.text().strip().splitlines()[-1]
-    assert ("nothing was trained: of every batch" in line) is bool(limit)
+    assert ("nothing was trained: each of the" in line) is bool(limit)
     assert ("the limit trainer.max_bad_batches is 0" in line) is not bool(limit)
     assert report.examples.dropped == (EXAMPLES if limit else report.examples.dropped)
 

@@ -127,7 +127,7 @@ def _check_the_trace(trace: Mapping[str, Any]) -> None:
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     done = {(processes[e["pid"]], threads[e["pid"], e["tid"]], e["name"]) for e in events if e["ph"] == "X"}
     assert {
-        ("reader-0", "feed", "parse"),
+        ("reader-0", "parser", "parse"),
         ("trainer-0", "worker-0", "compute"),
         ("trainer-0", "worker-1", "compute"),
         ("trainer-0", "worker-0", "push gradients"),
@@ -208,5 +208,5 @@ def test_the_same_loops_in_processes_as_the_profile_advises(
     for worker in ("worker-0", "worker-1"):
         used = trainer.threads[worker]
         assert used.cpu_seconds + used.core_wait_seconds > 0.5 * trainer.seconds
-        assert trainer.threads[f"{worker}-line"].cpu_seconds < 0.5 * used.cpu_seconds
+        assert trainer.threads[f"{worker}-monitor"].cpu_seconds < 0.5 * used.cpu_seconds
     assert profile.trace is not None

@@ -125,9 +125,9 @@ def test_another_job_or_input_is_told_with_what_differs(
         assert process.wait(60.0) in (2, 3), process.text()
         return process.text()
 
-    assert "trainer.batch is 64 and was 128" in refused("--set", "trainer.batch=64")
+    assert "trainer.batch is 64 instead of 128" in refused("--set", "trainer.batch=64")
     said = refused("--set", f"data.path={click_log}/train-000.parquet")
-    assert "train-001.parquet is not part of it any more" in said
+    assert "train-001.parquet is missing" in said
     path = next(run.folder.glob("checkpoint/embedding-0-*"))
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert "the file was altered" in refused()

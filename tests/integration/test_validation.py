@@ -30,7 +30,7 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
     report = own.run.report
-    assert report.outcome.startswith("finished early: 1 validation was no improvement of ne")
+    assert report.outcome.startswith("finished early: 1 validation did not improve on ne")
     assert report.ledger.adds_up, report.ledger.identities
     counted, points = report.examples, report.curves.validation
     assert counted.read == counted.trained + counted.in_flight
@@ -91,5 +91,5 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
 def test_validation_without_data_is_refused(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
     process = starter.fork("run", str(job_file({"validation": {"every_examples": 100}})))
     assert process.wait(60.0) == 2, process.text()
-    assert "[validation] is set and the job has no data for it; give data.validation_path" in process.text()
+    assert "[validation] is set, but the job has no data for it; set data.validation_path" in process.text()
     assert not (tmp_path / "runs").exists()

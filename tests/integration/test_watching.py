@@ -25,7 +25,7 @@ from shadowsync.tests.support.browser import browser, find_browser
 from shadowsync.tests.support.processes import Starting, wait_until
 from shadowsync.tests.support.runs import Settings, small_job, write_job
 from shadowsync.tests.support.supervised import Supervised
-from shadowsync.watch.attach import conversation
+from shadowsync.watch.attach import open_channel
 from shadowsync.watch.metric_names import BY_ROLE, EVERY
 from shadowsync.watch.status import Status, read_status
 
@@ -170,7 +170,7 @@ def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
 
 def test_a_question_that_is_none_is_refused_and_the_job_goes_on(watched: Watched) -> None:
     async def ask(**wrong: Any) -> None:
-        async with conversation(watched.note["endpoint"]) as channel:
+        async with open_channel(watched.note["endpoint"]) as channel:
             await channel.call(GetStatus(**wrong), timeout_seconds=5.0)
 
     questions: list[dict[str, Any]] = [{"curves": 3}, {"curves": {"ne": [1]}}, {"incidents": "x"}]

@@ -10,12 +10,12 @@ from shadowsync.nodes.coordinator.audit import examples_of, ledger_of
 from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.nodes.coordinator.outcome import Outcome
-from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.placement import TablePlacement
 from shadowsync.nodes.coordinator.state import JobState, Origin
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
-from shadowsync.pipeline.report.model import Examples, Ledger
+from shadowsync.pipeline.report.model import ExampleCounts, Ledger
 from shadowsync.pipeline.types import BatchId
 
 BATCH = 10
@@ -57,7 +57,7 @@ class Books:
             }
         )
         origin = Origin(applied_before=self.applied_before)
-        self.state = JobState(job, self.folder, self.ledger, Placement.by_rows(job), origin=origin)
+        self.state = JobState(job, self.folder, self.ledger, TablePlacement.by_rows(job), origin=origin)
         self.members, self.bad_batches = self.state.members, self.state.bad_batches
         for role, token in (("reader", "r"), ("trainer", "t0"), ("trainer", "t1")):
             self.state.join(role, token, job.digest, "", "", 0)
@@ -119,7 +119,7 @@ class Books:
         self.store.returned((b.epoch, b.span, b.number, BATCH, name) for b in again)
         return again
 
-    def close(self, late_answers: dict[str, dict[str, Any]] | None = None) -> tuple[Examples, Ledger]:
+    def close(self, late_answers: dict[str, dict[str, Any]] | None = None) -> tuple[ExampleCounts, Ledger]:
         """The job ends: the living nodes tell their counts, and the books are closed. `late_answers` are of
         trainers that died after they had told theirs."""
         outcome = self.outcome

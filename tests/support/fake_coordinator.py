@@ -12,7 +12,7 @@ from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
 from shadowsync.nodes.coordinator.membership import Member
-from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.placement import TablePlacement
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state import JobState, Origin
 from shadowsync.nodes.runtime.settings import NodeSettings
@@ -63,7 +63,7 @@ def state_of(
     ledger = LedgerState([Span(0, "x", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
     ledger.grant("reader-0")
     ledger.acknowledge("trainer-0", batch_id(0), 10)
-    state = JobState(job, folder, ledger, Placement.by_rows(job), clock=clock, origin=origin)
+    state = JobState(job, folder, ledger, TablePlacement.by_rows(job), clock=clock, origin=origin)
     for node in members:
         joined = state.join(node.info.role, node.info.token, job.digest, "", "here", 1)
         assert joined.info.name == node.info.name

@@ -83,7 +83,7 @@ class Training:
         assert not self._failures, self._failures
 
     def _at_rest(self) -> bool:
-        done = self.trained == self._given and self.sender.state.kept_bytes == 0
+        done = self.trained == self._given and self.sender.state.retained_bytes == 0
         return done or bool(self._failures)
 
     def _on_trained(self, record: BatchAck) -> None:

@@ -152,7 +152,10 @@ def test_the_real_process_ends_with_the_code(job_file: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--join", "nonsense"], "nonsense: is no address to join (Invalid argument); write tcp://HOST:PORT"),
+        (
+            ["--join", "nonsense"],
+            "nonsense: is not an address to join (Invalid argument); write tcp://HOST:PORT",
+        ),
         ([*JOIN, "--bind", "127.0.0.1:99999"], "127.0.0.1:99999: there is no port 99999; give one up to"),
     ],
 )

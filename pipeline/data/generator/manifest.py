@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field, NonNegativeInt, ValidationError
 
 from ...errors import DataError
 from ...types import FrozenModel
@@ -24,15 +24,14 @@ GENERATOR_VERSION: Final = 1
 
 DataFormat = Literal["criteo_tsv", "parquet"]
 LogCompression = Literal["none", "gz", "zst"]
-Count = Annotated[int, Field(ge=0)]
 
 
 class LogFile(FrozenModel):
     """One data file: its name in the folder, examples and size."""
 
     name: str
-    examples: Count
-    bytes: Count
+    examples: NonNegativeInt
+    bytes: NonNegativeInt
 
 
 class PartManifest(FrozenModel):
@@ -51,12 +50,12 @@ class PartManifest(FrozenModel):
     """
 
     files: tuple[LogFile, ...]
-    examples: Count
-    positives: Count
+    examples: NonNegativeInt
+    positives: NonNegativeInt
     teacher_logloss: float | None
     teacher_ne: float | None
-    distinct_ids: Count
-    bytes: Count
+    distinct_ids: NonNegativeInt
+    bytes: NonNegativeInt
 
 
 class LogManifest(FrozenModel):
@@ -69,7 +68,7 @@ class LogManifest(FrozenModel):
 
     generator: Literal["shadowsync"] = "shadowsync"
     version: Annotated[int, Field(ge=1)]
-    seed: Count
+    seed: NonNegativeInt
     data_format: DataFormat
     compression: LogCompression
     train: PartManifest

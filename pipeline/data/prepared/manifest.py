@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, NonNegativeInt, ValidationError
 
 from ...errors import DataError
 from ...types import FrozenModel
@@ -32,7 +32,6 @@ PATH_KEYS: Final[dict[DataRole, str]] = {
 }
 """The key of [data] that names the files of each role."""
 
-Count = Annotated[int, Field(ge=0)]
 _NAME = re.compile(r"[a-z]+-\d{5,}\.parquet")
 _AGAIN = "prepare it again, with --force"
 
@@ -53,7 +52,7 @@ class SourceFile(FrozenModel):
 
     path: str
     role: DataRole
-    bytes: Count | None
+    bytes: NonNegativeInt | None
     modified_ns: int | None = None
 
 
@@ -117,12 +116,12 @@ class PreparedPart(FrozenModel):
     role: DataRole
     source: str
     kind: SpanKind
-    start: Count
-    stop: Count
-    first_row: Count
-    rows: Count
-    row_groups: Count
-    bytes: Count
+    start: NonNegativeInt
+    stop: NonNegativeInt
+    first_row: NonNegativeInt
+    rows: NonNegativeInt
+    row_groups: NonNegativeInt
+    bytes: NonNegativeInt
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -130,9 +129,9 @@ class RoleSummary(FrozenModel):
     """The rows of a role, and its bad rows with samples."""
 
     role: DataRole
-    rows: Count
-    positives: Count
-    bad_rows: Count
+    rows: NonNegativeInt
+    positives: NonNegativeInt
+    bad_rows: NonNegativeInt
     bad_samples: tuple[str, ...] = ()
 
 

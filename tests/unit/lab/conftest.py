@@ -14,7 +14,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.report.model import (
     Curves,
     Evaluation,
-    Examples,
+    ExampleCounts,
     Hardware,
     Identity,
     Ledger,
@@ -56,7 +56,7 @@ def make_report() -> Callable[..., Report]:
             "seed": 1,
             "job_digest": "d",
             "model_saved": None,
-            "examples": Examples(
+            "examples": ExampleCounts(
                 read=10, distinct=10, trained=10, replayed=0, returned=0, in_flight=0, dropped=0, bad_rows=0
             ),
             "throughput": Throughput(

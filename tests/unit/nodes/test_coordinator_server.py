@@ -106,7 +106,7 @@ def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
         (Ask(1, "settle", []), "the unknown verb 'settle'"),
         (Ask(1, "trained", [[], [], "x"]), "trained: synced_iterations: an integer"),
         (Ask(1, "drain", [{}, False, []]), "a coordinator does not answer 'drain'"),
-        (Ask(1, "next_span", []), "a trainer does not ask 'next_span'"),
+        (Ask(1, "next_span", []), "a trainer may not send 'next_span'"),
     ],
 )
 def test_a_request_that_is_none_is_answered_by_name(tmp_path: Path, ask: Ask, why: str) -> None:

@@ -9,7 +9,7 @@ from shadowsync.pipeline.performance.trace_events import NodeTrace, trace_events
 
 
 def marks(*found: list[int], names: tuple[str, ...] = ("lookup", "push")) -> dict[str, Any]:
-    return {"names": list(names), "threads": ["shard", "lane-1"], "marks": list(found)}
+    return {"names": list(names), "threads": ["shard", "rows-1"], "marks": list(found)}
 
 
 def test_events_are_in_microseconds_since_the_first_on_one_clock() -> None:
@@ -20,7 +20,7 @@ def test_events_are_in_microseconds_since_the_first_on_one_clock() -> None:
     done = {(e["name"], e["ts"], e["dur"], e["pid"], e["tid"]) for e in events if e["ph"] == "X"}
     assert done == {("compute", 0, 700, 1, 1), ("lookup", 1000, 250, 2, 1), ("push", 2000, 90, 2, 2)}
     named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert named[2, 2] == "lane-1"
+    assert named[2, 2] == "rows-1"
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["trainer-0", "embedding-0"]
 
 

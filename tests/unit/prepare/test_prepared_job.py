@@ -261,7 +261,7 @@ def test_a_folder_that_is_prepared_anew_under_a_run_is_seen(tmp_path: Path, orde
         with pytest.raises(DataError, match=r"folder: differs from the folder that the job was planned with"):
             list(batches_of(job, [span]))
     again = input_differences(saved, describe_input(plan_input(job).train))
-    assert again[0] == f"{folder / 'train-00000.parquet'} was prepared anew"
+    assert again[0] == f"{folder / 'train-00000.parquet'} was prepared again"
 
 
 @pytest.mark.parametrize("columns", [True, False], ids=["columns", "criteo"])

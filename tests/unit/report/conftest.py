@@ -9,12 +9,12 @@ from shadowsync.pipeline.report.model import (
     Curves,
     Evaluation,
     Event,
-    Examples,
+    ExampleCounts,
     Hardware,
     Identity,
     Ledger,
     LinkTraffic,
-    Node,
+    NodeRecord,
     Replicas,
     Report,
     Staleness,
@@ -24,10 +24,10 @@ from shadowsync.pipeline.report.model import (
 )
 
 
-def _nodes() -> list[Node]:
+def _nodes() -> list[NodeRecord]:
     roles = ["coordinator", "reader", "trainer", "trainer", "embedding", "embedding", "sync"]
     return [
-        Node(
+        NodeRecord(
             name=f"{role}-{number}",
             role=role,
             cpu_seconds=10.5 * (number + 1),
@@ -66,7 +66,7 @@ def full_report() -> Report:
         seed=1,
         job_digest="0123456789abcdef" * 4,
         model_saved="the center (easgd)",
-        examples=Examples(
+        examples=ExampleCounts(
             read=1_005_120,
             distinct=1_000_000,
             trained=1_001_024,
@@ -131,7 +131,7 @@ def minimal_report() -> Report:
         seed=1,
         job_digest="ab" * 32,
         model_saved=None,
-        examples=Examples(
+        examples=ExampleCounts(
             read=0, distinct=0, trained=0, replayed=0, returned=0, in_flight=0, dropped=0, bad_rows=0
         ),
         throughput=Throughput(examples_per_second=None, per_trainer={}, cpu_seconds_per_million=None),

@@ -6,7 +6,7 @@ import io
 
 import pytest
 from rich.console import Console
-from shadowsync.nodes.coordinator.bad_batches import KEPT, BadBatches
+from shadowsync.nodes.coordinator.bad_batches import LISTED, BadBatchCounter
 from shadowsync.nodes.coordinator.ledger import LeftOut
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.markdown import render_markdown
@@ -15,9 +15,9 @@ from shadowsync.pipeline.report.terminal import print_report
 from shadowsync.pipeline.types import BatchId
 
 
-def bad(count: int, limit: int = 10) -> BadBatches:
+def bad(count: int, limit: int = 10) -> BadBatchCounter:
     """So many batches of 10 examples, of two spans and two trainers in turn."""
-    batches = BadBatches(limit)
+    batches = BadBatchCounter(limit)
     for number in range(count):
         id = BatchId(0, number % 2, number, 1)
         left_out = LeftOut(id, 10, f"trainer-{number % 2}", "its loss is not finite")
@@ -39,27 +39,27 @@ def test_the_limit_is_borne_and_one_more_is_not() -> None:
 
 
 def test_a_job_of_bad_batches_alone_is_told_so_and_not_of_a_limit() -> None:
-    assert BadBatches(10).nothing_else() is None
+    assert BadBatchCounter(10).nothing_else() is None
     stop = bad(2).nothing_else()
     assert stop is not None
     assert (stop.kind, stop.exit_code, stop.diverged) == ("failed", ExitCode.USAGE, True)
-    assert stop.text.startswith("nothing was trained: of every batch, 2 over all trainers")
+    assert stop.text.startswith("nothing was trained: each of the 2 batches of all trainers")
     assert "batch (0, 0, 0, 1) of part-0.tsv" in stop.text
     assert "limit" not in stop.text
 
 
 def test_some_are_kept_and_all_are_counted() -> None:
-    assert BadBatches(10).told() is None
-    told = bad(7).told()
+    assert BadBatchCounter(10).report() is None
+    told = bad(7).report()
     assert told is not None
-    assert (told.count, told.examples, told.limit, len(told.first)) == (7, 70, 10, KEPT)
+    assert (told.count, told.examples, told.limit, len(told.first)) == (7, 70, 10, LISTED)
     assert [one.path for one in told.first[:2]] == ["part-0.tsv", "part-1.tsv"]
     assert [one.trainer for one in told.first[:2]] == ["trainer-0", "trainer-1"]
 
 
 @pytest.mark.parametrize("count", [0, 7])
 def test_the_report_says_it_where_there_are_some(full_report: Report, count: int) -> None:
-    told = full_report.model_copy(update={"bad_batches": bad(count).told()})
+    told = full_report.model_copy(update={"bad_batches": bad(count).report()})
     page, console = render_markdown(told), Console(file=io.StringIO(), width=200)
     print_report(told, console)
     assert isinstance(console.file, io.StringIO)

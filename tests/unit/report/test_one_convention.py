@@ -9,7 +9,7 @@ from rich.console import Console
 from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.performance.render import render_profile
 from shadowsync.pipeline.report.markdown import render_markdown
-from shadowsync.pipeline.report.model import Node, Report
+from shadowsync.pipeline.report.model import NodeRecord, Report
 from shadowsync.pipeline.report.terminal import print_report
 from shadowsync.pipeline.text.format import data_size
 from shadowsync.tests.support.measures import SECONDS, measured
@@ -29,7 +29,9 @@ def test_a_size_reads_the_same_while_the_job_runs_and_after_it(full_report: Repo
     status = a_status()
     nodes = [node.model_copy(update={"memory_bytes": size_bytes}) for node in status.nodes]
     running.print(table_of(status.model_copy(update={"nodes": nodes})))
-    node = Node(name="trainer-0", role="trainer", cpu_seconds=1.0, peak_memory_bytes=size_bytes, exit="0")
+    node = NodeRecord(
+        name="trainer-0", role="trainer", cpu_seconds=1.0, peak_memory_bytes=size_bytes, exit="0"
+    )
     report = full_report.model_copy(update={"nodes": [node]})
     ended = Console(width=100, file=io.StringIO())
     print_report(report, ended)

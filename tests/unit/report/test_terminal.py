@@ -7,7 +7,7 @@ import re
 
 import pytest
 from rich.console import Console
-from shadowsync.pipeline.report.model import Event, Identity, Ledger, Node, Report
+from shadowsync.pipeline.report.model import Event, Identity, Ledger, NodeRecord, Report
 from shadowsync.pipeline.report.terminal import print_report
 
 
@@ -27,7 +27,7 @@ def _printed(report: Report, width: int = 100, *, terminal: bool = False) -> str
 def _crowded(report: Report) -> Report:
     """30 trainers, 20 events, 20 identities, and long names."""
     nodes = [
-        Node(
+        NodeRecord(
             name=f"trainer-{n}",
             role="trainer",
             cpu_seconds=100.0,
@@ -124,7 +124,7 @@ def test_names_with_brackets_are_no_markup(full_report: Report) -> None:
 
 def test_a_sum_over_nodes_is_not_made_of_some_of_them(full_report: Report) -> None:
     nodes = [
-        Node(name=f"trainer-{n}", role="trainer", cpu_seconds=None if n == 3 else 1.0,
+        NodeRecord(name=f"trainer-{n}", role="trainer", cpu_seconds=None if n == 3 else 1.0,
              peak_memory_bytes=None, exit=None)
         for n in range(9)
     ]  # fmt: skip

@@ -124,7 +124,8 @@ def test_rounds_are_numbered_and_groups_drawn_by_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "phase"), [(who, phase) for who in WHO for phase in Phase if (who, phase) != (0, Phase.MEETING)]
+    ("who", "phase"),
+    [(who, phase) for who in WHO for phase in Phase if (who, phase) != (0, Phase.MEETING)],
 )
 @pytest.mark.parametrize("action", [Action.DIE, Action.LEAVE])
 def test_one_goes(action: Action, who: int, phase: Phase) -> None:

@@ -88,7 +88,8 @@ def test_unknown_name(refusal: Callable[..., str]) -> None:
         "sync.algorithm: 'easgd_symetric' is not an algorithm; did you mean 'easgd_symmetric'?"
     )
     assert refusal("zzz") == (
-        "sync.algorithm: 'zzz' is not an algorithm; give one of bmuf, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
+        "sync.algorithm: 'zzz' is not an algorithm; "
+        "give one of bmuf, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
     )
 
 

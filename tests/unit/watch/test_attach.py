@@ -23,7 +23,7 @@ ENOUGH_SECONDS = 20.0
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time to lose."""
     monkeypatch.setattr("shadowsync.watch.attach.PERIOD_SECONDS", 0.01)
-    monkeypatch.setattr("shadowsync.watch.attach.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("shadowsync.watch.attach.REPLY_SECONDS", 0.1)
 
 
 async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: list[GetStatus]) -> None:

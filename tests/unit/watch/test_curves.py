@@ -8,14 +8,14 @@ import pytest
 from shadowsync.nodes.coordinator.progress import TrainingMetrics
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.watch.curves import UNSETTLED_POINTS, Curves, parts_of
+from shadowsync.watch.curves import UNSETTLED_POINTS, ClientCurves, parts_of
 from shadowsync.watch.mirror import MOST_INCIDENTS, Mirror
 from shadowsync.watch.status import CurvePart, Incident, cursor_of, read_status
 
 
 def test_a_client_that_asks_now_and_then_has_the_whole_curves() -> None:
     """Through thousands of points, so that buckets are joined again and again."""
-    tally, client, sent = TrainingMetrics(), Curves(), 0
+    tally, client, sent = TrainingMetrics(), ClientCurves(), 0
     draw = random.Random(1)
     for step in range(3000):
         tally.trained(f"trainer-{step % 2}", step * 0.1, 512, 512 * 0.4, 128)
@@ -44,7 +44,7 @@ def test_only_what_may_have_changed_is_sent_again() -> None:
 
 
 def test_a_part_that_comes_twice_changes_nothing() -> None:
-    client = Curves()
+    client = ClientCurves()
     client.merge({"a": CurvePart(step=1.0, start=0, points=[(1, 1), (2, 2), (3, 3)])})
     again = {"a": CurvePart(step=1.0, start=1, points=[(2, 5), (3, 6)])}
     for _ in range(2):

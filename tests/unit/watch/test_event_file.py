@@ -12,7 +12,7 @@ from shadowsync.pipeline.errors import ResourceError
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.event_file import EventFile
 from shadowsync.watch.scalars import FOLDER, STEPS_PER_PERIOD, Scalars
-from shadowsync.watch.status import Progress, Validation
+from shadowsync.watch.status import Progress, ValidationStatus
 
 Series = dict[str, list[tuple[int, float]]]
 
@@ -65,7 +65,7 @@ def test_a_run_s_scalars(tmp_path: Path) -> None:
     scalars.publish(a_status(seconds=1.0, progress=Progress(trained=0, distinct=0)))
     for number in (1, 2, 3):
         progress = Progress(trained=1000 * number, distinct=1000 * number)
-        points = [Validation(examples=500 * at, value=1.0 / at) for at in range(1, number)]
+        points = [ValidationStatus(examples=500 * at, value=1.0 / at) for at in range(1, number)]
         scalars.publish(a_status(seconds=float(number), progress=progress, validation=points))
     scalars.publish(a_status(seconds=3.1, progress=Progress(trained=3001, distinct=3001)))
     scalars.close()

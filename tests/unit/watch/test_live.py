@@ -135,6 +135,6 @@ def test_an_address_that_is_none() -> None:
 
 
 def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowsync.watch.attach.FIRST_SECONDS", 0.3)
+    monkeypatch.setattr("shadowsync.watch.attach.FIRST_REPLY_SECONDS", 0.3)
     with pytest.raises(ClusterError, match=r"no coordinator answered within 0\.3 s"):
         asyncio.run(attach("tcp://127.0.0.1:9", once=True, as_json=False))

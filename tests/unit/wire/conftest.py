@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from shadowsync.pipeline.wire import rpc_channel as conversation
+from shadowsync.pipeline.wire import rpc_channel
 from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
 
 
@@ -35,4 +35,4 @@ def header(checksummed: Callable[[bytes], bytes]) -> Callable[[Any], bytes]:
 @pytest.fixture
 def resend_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions are asked again after 10 ms instead of a second."""
-    monkeypatch.setattr(conversation, "CONTROL", RetransmitPolicy(0.01))
+    monkeypatch.setattr(rpc_channel, "CONTROL", RetransmitPolicy(0.01))

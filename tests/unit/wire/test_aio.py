@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import zmq
 import zmq.asyncio
-from shadowsync.pipeline.wire.sockets import prepare, send_now
+from shadowsync.pipeline.wire.sockets import configure_socket, send_now
 
 Work = Callable[[zmq.asyncio.Socket, zmq.asyncio.Socket], Awaitable[None]]
 
@@ -21,7 +21,7 @@ def with_sockets(work: Work) -> None:
         context = zmq.asyncio.Context(io_threads=1)
         router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
         for socket in (router, dealer):
-            prepare(socket)
+            configure_socket(socket)
             socket.setsockopt(zmq.LINGER, 0)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.bind("tcp://127.0.0.1:*")

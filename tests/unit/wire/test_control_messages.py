@@ -19,7 +19,7 @@ from shadowsync.pipeline.wire.control_base import Reply, Request, encode_body
 from shadowsync.pipeline.wire.control_messages import Hello, NodeFacts, Ready, TrainedBatch, TrainedBatches
 from shadowsync.pipeline.wire.control_orders import Drain, Finish, Measures
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
-from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, MAX_ITEMS, MAX_TEXT_CHARACTERS, Range
+from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, MAX_ITEMS, MAX_TEXT_CHARACTERS, Bounds
 
 WHOLE = st.integers(-MAX_INTEGER, MAX_INTEGER)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -45,7 +45,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         inner, bound = arguments
-        if isinstance(bound, Range):
+        if isinstance(bound, Bounds):
             return values(inner).filter(lambda value: bound.least <= value <= bound.most)
         return values(inner)
     if origin is typing.Literal:

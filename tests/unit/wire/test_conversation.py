@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shadowsync.pipeline.wire import rpc_channel as conversation
+from shadowsync.pipeline.wire import rpc_channel
 from shadowsync.pipeline.wire.control_base import Reply, Request
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
@@ -126,7 +126,7 @@ def test_whatever_is_lost_each_is_handled_once(losses: list[bool], questions: in
 
 
 def test_memory_is_bounded_but_keeps_what_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "REMEMBERED_ANSWERS", 4)
+    monkeypatch.setattr(rpc_channel, "REMEMBERED_ANSWERS", 4)
 
     async def main() -> None:
         calls, finish, answers = list[int](), asyncio.Event(), asyncio.Queue[Message]()

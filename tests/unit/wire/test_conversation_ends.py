@@ -11,7 +11,7 @@ import pytest
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.control_base import Reply, Request
 from shadowsync.pipeline.wire.messages import Answer, Ask, Credit
-from shadowsync.pipeline.wire.rpc_channel import PeerLost, RemoteError, RpcChannel
+from shadowsync.pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.link import ENOUGH_SECONDS, VERBS, Add, Handler, Link, Slow, Sum, run
 
@@ -53,7 +53,7 @@ def test_without_an_answer_the_other_side_is_gone_at_the_timeout() -> None:
         link = Link(Handler(), lambda message: True)  # noqa: ARG005
         loop = asyncio.get_running_loop()
         before = loop.time()
-        with pytest.raises(PeerLost, match=r"the far end: did not answer 'add' within 0\.05 s"):
+        with pytest.raises(ConnectionLost, match=r"the far end: did not answer 'add' within 0\.05 s"):
             await link.asker.call(Add(), timeout_seconds=0.05)
         assert loop.time() - before >= 0.03
         assert 2 <= link.count(Ask) <= 6
@@ -65,7 +65,7 @@ def test_an_answer_after_the_timeout_changes_nothing() -> None:
     async def main() -> None:
         sent = asyncio.Queue[Message]()
         asker = RpcChannel("far", sent.put_nowait, Handler(), verbs=VERBS)
-        with pytest.raises(PeerLost):
+        with pytest.raises(ConnectionLost):
             await asker.call(Add(1), timeout_seconds=0.001)
         assert await sent.get() == Ask(number=1, verb="add", body=[1])
         waiting = asyncio.ensure_future(asker.call(Add(2), timeout_seconds=ENOUGH_SECONDS))
@@ -99,11 +99,11 @@ def test_closing_ends_what_waits_and_refuses_what_comes() -> None:
         await begun.wait()
         talk.close("it died")
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
-            assert isinstance(ended, PeerLost)
+            assert isinstance(ended, ConnectionLost)
             assert str(ended) == "far: it died"
         await cancelled.wait()
         asked = sent.qsize()
-        with pytest.raises(PeerLost, match="it died"):
+        with pytest.raises(ConnectionLost, match="it died"):
             await talk.call(Add(), timeout_seconds=ENOUGH_SECONDS)
         assert sent.qsize() == asked
 
@@ -119,7 +119,7 @@ def test_another_message_is_refused_and_the_channel_goes_on(caplog: pytest.LogCa
 
     with caplog.at_level(logging.ERROR):
         run(main())
-    assert "refused a message of the far end: a credit" in caplog.text
+    assert "refused a message from the far end: a credit" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,7 @@ def test_what_is_left_out_is_dropped_with_why_and_adds_up(books: Books) -> None:
     assert examples.reasons == {f"{because}loss": 2 * BATCH, f"{because}rows": BATCH}
     # A shard never hears of them.
     assert ledger.shard_applied == {"embedding-0": 5, "embedding-1": 5}
-    told = books.bad_batches.told()
+    told = books.bad_batches.report()
     assert told is not None
     assert (told.count, told.examples) == (3, 3 * BATCH)
     assert [bad.id for bad in told.first] == [tuple(batch) for batch in books.batches[5:]]

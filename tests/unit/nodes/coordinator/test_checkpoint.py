@@ -155,7 +155,7 @@ def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
         pause[0] = 1.5
         for _ in range(2):
             await keeps.take()
-        said = "pushes and lookups waited 1.5 s for a copy for a checkpoint"
+        said = "pushes and lookups waited 1.5 s while a checkpoint copied the rows"
         assert sorted(c.told) == [("embedding-0", said), ("trainer-0", said)]
 
     run(body())

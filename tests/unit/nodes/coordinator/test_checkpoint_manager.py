@@ -186,4 +186,4 @@ def test_training_goes_on_where_an_event_cannot_be_stored(
         assert len(c.told) == 2
 
     asyncio.run(asyncio.wait_for(body(), 10.0))
-    assert caplog.text.count("an event is not in the ledger's file") == 2
+    assert caplog.text.count("an event could not be stored in the ledger's file") == 2

@@ -28,15 +28,15 @@ def test_the_same_input_is_the_same_also_from_json(spans: list[Span]) -> None:
 def test_what_differs_is_named(spans: list[Span], tmp_path: Path) -> None:
     saved = describe_input(spans)
     a, b = tmp_path / "a.tsv", tmp_path / "b.tsv"
-    assert input_differences(saved, describe_input(spans[:2])) == [f"{b} is not part of it any more"]
-    assert input_differences(describe_input(spans[:2]), saved) == [f"{b} is new"]
+    assert input_differences(saved, describe_input(spans[:2])) == [f"{b} is missing"]
+    assert input_differences(describe_input(spans[:2]), saved) == [f"{b} was not there"]
     b.write_bytes(b"x" * 101)
-    assert input_differences(saved, describe_input(spans)) == [f"{b} has 101 bytes and had 100"]
+    assert input_differences(saved, describe_input(spans)) == [f"{b} has 101 bytes instead of 100"]
     b.write_bytes(b"x" * 100)
     whole = [Span(0, str(a), "bytes", 0, 100), Span(1, str(b), "bytes", 0, 100)]
-    assert input_differences(saved, describe_input(whole)) == [f"{a} is cut into 1 spans and was into 2"]
+    assert input_differences(saved, describe_input(whole)) == [f"{a} is cut into 1 spans instead of 2"]
     moved = [spans[2], *spans[:2]]
-    assert input_differences(saved, describe_input(moved)) == ["the spans are cut otherwise"]
+    assert input_differences(saved, describe_input(moved)) == ["the spans are cut differently"]
 
 
 def test_a_file_elsewhere_has_no_size_here() -> None:

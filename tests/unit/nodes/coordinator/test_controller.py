@@ -11,7 +11,7 @@ from shadowsync.nodes.coordinator.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
 from shadowsync.nodes.coordinator.outcome import FinalModel
-from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.placement import TablePlacement
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state import JobState
 from shadowsync.nodes.runtime.settings import NodeSettings
@@ -34,7 +34,7 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
         )
         ledger = LedgerState([Span(0, "nowhere.tsv", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
         store = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
-        state = JobState(job, tmp_path, ledger, Placement.by_rows(job))
+        state = JobState(job, tmp_path, ledger, TablePlacement.by_rows(job))
         c = CoordinatorServer(NodeSettings(job=job), state, store)
         try:
             ledger.grant("reader-0")
@@ -52,7 +52,7 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
             assert (stop is None) is bool(trained)
             if stop is not None:
                 assert stop.exit_code is ExitCode.USAGE
-                assert stop.text.startswith("nothing was trained: of every batch, 3 over all trainers")
+                assert stop.text.startswith("nothing was trained: each of the 3 batches of all trainers")
                 assert "nowhere.tsv" in stop.text
         finally:
             await c.close()

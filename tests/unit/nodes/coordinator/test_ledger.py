@@ -111,12 +111,12 @@ def test_the_same_numbers_of_another_epoch_are_other_batches() -> None:
 @pytest.mark.parametrize(
     ("batch", "examples", "why"),
     [
-        (batch_id(0, seed=2), 10, "is of seed 2; this job's is 1"),
+        (batch_id(0, seed=2), 10, "has seed 2; this job's is 1"),
         (batch_id(0, span=9), 10, "span 9 of epoch 0 was not handed out"),
         (batch_id(0, epoch=1), 10, "span 0 of epoch 1 was not handed out"),
-        (batch_id(2), 10, "is none of its span"),
-        (batch_id(0), 0, "is none of its span"),
-        (batch_id(0), -1, "is none of its span"),
+        (batch_id(2), 10, "is not in its span"),
+        (batch_id(0), 0, "is not in its span"),
+        (batch_id(0), -1, "is not in its span"),
     ],
 )
 def test_a_strangers_batch_changes_nothing(batch: BatchId, examples: int, why: str) -> None:
@@ -136,7 +136,7 @@ def test_a_span_is_read_once_and_only_if_handed_out() -> None:
     with pytest.raises(ValueError, match="span 1 of epoch 0 was not handed out"):
         read(state, 1, span=1)
     read(state, 1)
-    with pytest.raises(ValueError, match="was read before"):
+    with pytest.raises(ValueError, match="was reported as read before"):
         read(state, 1)
     assert state.totals.parsed_examples == 10
 
@@ -324,7 +324,7 @@ def test_a_strange_batch_cannot_be_left_out() -> None:
     state = ledger()
     read(state, 2)
     for batch, examples in ((batch_id(2), 10), (batch_id(0), 0), (batch_id(0, seed=2), 10)):
-        with pytest.raises(ValueError, match=r"none of its span|is of seed 2"):
+        with pytest.raises(ValueError, match=r"not in its span|has seed 2"):
             state.leave_out("trainer-0", batch, examples, "why")
     assert state.totals.left_out_batches == 0
     first = ledger()

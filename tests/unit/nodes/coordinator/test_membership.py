@@ -42,7 +42,7 @@ def test_a_repeated_hello_is_the_same_member() -> None:
     [
         ("cook", DIGEST, "this job has no role 'cook'"),
         ("sync", DIGEST, "this job has no role 'sync'"),
-        ("trainer", "d2", "another job than the coordinator; start every node with the same job file"),
+        ("trainer", "d2", "job differs from the coordinator's; start every node with the same job file"),
     ],
 )
 def test_a_stranger_is_refused_and_changes_nothing(role: str, digest: str, why: str) -> None:
@@ -55,7 +55,7 @@ def test_a_stranger_is_refused_and_changes_nothing(role: str, digest: str, why: 
 def test_one_too_many_is_refused() -> None:
     members = membership()
     join(members, "reader", "r1")
-    with pytest.raises(ClusterError, match="the job has all of its 1 reader nodes"):
+    with pytest.raises(ClusterError, match="the job already has its 1 reader nodes"):
         join(members, "reader", "r2")
     assert members.missing() == {"reader": 1, "trainer": 2}
 
@@ -98,7 +98,7 @@ def test_before_the_start_a_dead_nodes_place_is_free_again() -> None:
 
 def test_a_stranger_is_no_member() -> None:
     members = membership()
-    with pytest.raises(ClusterError, match="not a member of this job; say hello first"):
+    with pytest.raises(ClusterError, match="not a member of this job; join the job first"):
         members.require("x")
 
 

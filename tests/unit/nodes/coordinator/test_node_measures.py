@@ -23,7 +23,7 @@ def answer(clock: float, **changes: Any) -> RoleMeasures:
     return RoleMeasures("trainer", replace(standard, **changes))
 
 
-def told(clock: float, machine: str) -> Measures:
+def reply(clock: float, machine: str) -> Measures:
     return answer(clock, machine=machine).measures
 
 
@@ -53,16 +53,16 @@ def test_a_thread_and_a_count_that_came_later_began_at_nothing() -> None:
 def test_clocks_are_as_far_apart_as_the_shortest_way_says() -> None:
     clocks = NodeClocks("here")
     # Ahead by 50 s. The long way is 1 s there and back, the short one 0.02 s.
-    clocks.told("a", told(150.9, "there"), 100.0, 101.0)
+    clocks.record("a", reply(150.9, "there"), 100.0, 101.0)
     assert clocks.offset_seconds("a") == pytest.approx(50.4)
     assert clocks.error_seconds == pytest.approx(0.5)
-    clocks.told("a", told(152.01, "there"), 102.0, 102.02)
-    clocks.told("a", told(153.9, "there"), 103.0, 104.0)
+    clocks.record("a", reply(152.01, "there"), 102.0, 102.02)
+    clocks.record("a", reply(153.9, "there"), 103.0, 104.0)
     assert clocks.offset_seconds("a") == pytest.approx(50.0)
     assert clocks.error_seconds == pytest.approx(0.01)
 
 
 def test_processes_of_one_kernel_read_one_clock() -> None:
     clocks = NodeClocks("here")
-    clocks.told("a", told(100.9, "here"), 100.0, 101.0)
+    clocks.record("a", reply(100.9, "here"), 100.0, 101.0)
     assert (clocks.offset_seconds("a"), clocks.error_seconds) == (0.0, 0.0)

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from shadowsync.nodes.coordinator import placement as placement_module
 from shadowsync.nodes.coordinator.membership import require_same_plan
-from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.placement import TablePlacement
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -60,13 +60,13 @@ def job_of(path: Path, **sections: dict[str, Any]) -> Job:
     return job_of_tree(base)
 
 
-def found(job: Job) -> Placement:
-    return Placement.find(job, plan_input(job).train)
+def found(job: Job) -> TablePlacement:
+    return TablePlacement.find(job, plan_input(job).train)
 
 
-def expected(placement: Placement, plan: TablePlan) -> list[float]:
+def expected(placement: TablePlacement, plan: TablePlan) -> list[float]:
     """What a plan gives each node to do, by the costs that were found."""
-    costs = Placement(plan, "measured", placement.profiles, placement.examples)
+    costs = TablePlacement(plan, "measured", placement.profiles, placement.examples)
     return [costs.node(node).expected_ns or 0.0 for node in range(plan.nodes)]
 
 
@@ -90,11 +90,11 @@ def test_what_it_takes_to_plan_nothing(log: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(placement_module, "take_sample", never)
     for job in (job_of(log, embedding={"nodes": 1}), job_of(log, embedding={"placement": "rows"})):
-        placement = Placement.find(job, [])
+        placement = TablePlacement.find(job, [])
         assert (placement.how, placement.examples) == ("rows", 0)
         assert placement.record().nodes[0].expected_ns is None
     kept = TablePlan.make(job_of(log).tables, 2)
-    assert Placement.find(job_of(log), [], kept) == Placement(kept, "kept")
+    assert TablePlacement.find(job_of(log), [], kept) == TablePlacement(kept, "kept")
     with pytest.raises(AssertionError):
         found(job_of(log))
 
@@ -183,7 +183,7 @@ def test_input_that_does_not_come_is_not_waited_for(
     assert len(taken) == 2
     assert "the sample of the input ends early: is broken" in caplog.text
     monkeypatch.setattr(sample_module, "sample_batches", lambda *_: iter(()))
-    assert Placement.find(job, []).how == "rows", "where nothing is known"
+    assert TablePlacement.find(job, []).how == "rows", "where nothing is known"
 
 
 def test_bad_rows_are_left_to_the_reader(tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ def test_the_plan_on_the_terminal(log: Path) -> None:
     assert "tables over 2 embedding nodes, by measured cost, from " in text
     assert "embedding-0" in text
     assert " 1.0" in text
-    assert "by rows" in printed(Placement.by_rows(job_of(log)).record())
-    assert printed(Placement.by_rows(job_of(log, embedding={"nodes": 1})).record()) == ""
-    many = printed(Placement.by_rows(job_of(log, embedding={"nodes": 20})).record())
+    assert "by rows" in printed(TablePlacement.by_rows(job_of(log)).record())
+    assert printed(TablePlacement.by_rows(job_of(log, embedding={"nodes": 1})).record()) == ""
+    many = printed(TablePlacement.by_rows(job_of(log, embedding={"nodes": 20})).record())
     assert "4 more are in plan.json" in many
 
 

@@ -88,4 +88,4 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
     assert (saver, asked, outcome.notes) == ("trainer-1", [ModelOrigin.CENTER, ModelOrigin.CENTER], [])
     saver, asked, outcome = asyncio.run(body("both"))
     assert (saver, asked) == ("trainer-0", [ModelOrigin.CENTER, ModelOrigin.CENTER, ModelOrigin.REPLICAS])
-    assert any("is lost; the model is trainer-0's replica" in note for note in outcome.notes)
+    assert any("is lost; the saved model is trainer-0's replica" in note for note in outcome.notes)

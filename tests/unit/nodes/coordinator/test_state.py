@@ -13,8 +13,8 @@ from shadowsync.nodes.coordinator.state import (
     MAX_POINTS,
     NEXT_PHASES,
     DivergenceCurve,
+    JobPhase,
     JobState,
-    Phase,
     PhaseError,
 )
 from shadowsync.pipeline.errors import ExitCode
@@ -37,29 +37,29 @@ def state(tmp_path: Path) -> JobState:
 
 
 def test_a_whole_job_is_a_way_through_the_phases(state: JobState) -> None:
-    for phase in tuple(Phase)[1:]:
-        if phase not in (Phase.STOPPING, Phase.DONE):
+    for phase in tuple(JobPhase)[1:]:
+        if phase not in (JobPhase.STOPPING, JobPhase.DONE):
             state.enter(phase)
     state.finish("finished")
     assert (state.over, state.outcome) == (True, "finished")
 
 
-@pytest.mark.parametrize("phase", Phase)
-def test_what_cannot_follow_is_refused_and_changes_nothing(state: JobState, phase: Phase) -> None:
-    if phase in NEXT_PHASES[Phase.GATHERING]:
+@pytest.mark.parametrize("phase", JobPhase)
+def test_what_cannot_follow_is_refused_and_changes_nothing(state: JobState, phase: JobPhase) -> None:
+    if phase in NEXT_PHASES[JobPhase.GATHERING]:
         state.enter(phase)
         assert state.phase is phase
         return
     with pytest.raises(PhaseError, match=f"{phase.name} cannot follow GATHERING"):
         state.enter(phase)
-    assert state.phase is Phase.GATHERING
+    assert state.phase is JobPhase.GATHERING
 
 
 def test_every_phase_is_reached_and_ends() -> None:
-    assert set(NEXT_PHASES) == set(Phase)
-    assert set().union(*NEXT_PHASES.values()) == set(Phase) - {Phase.GATHERING}
+    assert set(NEXT_PHASES) == set(JobPhase)
+    assert set().union(*NEXT_PHASES.values()) == set(JobPhase) - {JobPhase.GATHERING}
     for phase, following in NEXT_PHASES.items():
-        assert phase is Phase.DONE or Phase.DONE in following
+        assert phase is JobPhase.DONE or JobPhase.DONE in following
 
 
 def test_the_first_reason_to_stop_counts(state: JobState) -> None:
@@ -82,8 +82,8 @@ def test_a_node_that_dies_before_the_start_stops_the_job(state: JobState) -> Non
     [
         (["trainer-0"], None, False),
         (["trainer-0", "trainer-1"], "the last trainer died", False),
-        (["embedding-0"], "embedding-0 died and its 1,000 rows with it", True),
-        (["reader-0"], "reader-0 died; what it had not delivered is untrained", False),
+        (["embedding-0"], "embedding-0 died, and its 1,000 rows are lost", True),
+        (["reader-0"], "reader-0 died; the batches that it had not delivered are untrained", False),
     ],
 )
 def test_which_deaths_a_job_survives(

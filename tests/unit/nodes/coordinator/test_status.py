@@ -13,10 +13,10 @@ from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
 from shadowsync.nodes.coordinator.monitoring import Monitoring
 from shadowsync.nodes.coordinator.monitoring import _names as page_names
-from shadowsync.nodes.coordinator.placement import Placement
+from shadowsync.nodes.coordinator.placement import TablePlacement
 from shadowsync.nodes.coordinator.progress import InputSize
 from shadowsync.nodes.coordinator.server import CoordinatorServer
-from shadowsync.nodes.coordinator.state import InputFacts, JobState, Phase
+from shadowsync.nodes.coordinator.state import InputFacts, JobPhase, JobState
 from shadowsync.nodes.coordinator.status import answer_status, build_status
 from shadowsync.nodes.runtime.settings import NodeSettings, metrics_address, metrics_ports
 from shadowsync.nodes.supervisor.starter import SpawnStarter
@@ -27,7 +27,7 @@ from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control_messages import GetStatus, StatusReply
-from shadowsync.watch.curves import Curves
+from shadowsync.watch.curves import ClientCurves
 from shadowsync.watch.status import read_status
 
 SPANS = [Span(number, "nowhere.tsv", "stream", 0, 100) for number in range(4)]
@@ -51,7 +51,7 @@ def on_coordinator(
     """Runs `work` with the state of a job that has its four nodes, two of them trainers."""
     job = a_job()
     ledger = LedgerState(SPANS, epochs=1, seed=job.run.seed, shuffled=False, restored=restored)
-    state = JobState(job, folder, ledger, Placement.by_rows(job), input_facts=input_facts)
+    state = JobState(job, folder, ledger, TablePlacement.by_rows(job), input_facts=input_facts)
     for role, count in job.expected.items():
         for index in range(count):
             state.join(role, f"{role}-token-{index}", job.digest, "", "", 0)
@@ -115,8 +115,8 @@ def test_what_the_run_before_left_out_is_not_still_to_come(
 ) -> None:
     def work(c: JobState) -> None:
         c.start_members()
-        c.enter(Phase.TRAINING)
-        monkeypatch.setattr(c.tally, "examples_per_second", lambda: 2000.0)
+        c.enter(JobPhase.TRAINING)
+        monkeypatch.setattr(c.training_metrics, "examples_per_second", lambda: 2000.0)
         status = build_status(c, None, 0)
         assert status.progress.seconds_left == pytest.approx((1000 - 100 - left_out) / 2000.0)
 
@@ -159,11 +159,11 @@ def test_two_trainers_have_one_edge_with_both_ways(tmp_path: Path) -> None:
 def test_only_what_is_new_is_answered(tmp_path: Path) -> None:
     def work(c: JobState) -> None:
         for step in range(200):
-            c.tally.trained("trainer-0", 0.0, 512, 200.0, 100)
+            c.training_metrics.trained("trainer-0", 0.0, 512, 200.0, 100)
             c.divergence.add(float(step), 0.1)
         c.add_event("trainer-0", "one")
         c.add_event("trainer-0", "two")
-        client = Curves()
+        client = ClientCurves()
         first = read_status(answer_status(c, GetStatus(curves={})))
         client.merge(first.curves)
         assert [incident.what for incident in first.incidents] == ["one", "two"]
@@ -213,7 +213,7 @@ def test_what_cannot_be_shown_does_not_stop_the_job(tmp_path: Path, monkeypatch:
             for _ in range(3):
                 watching.publish()
         assert [what for _, _, what in c.state.events] == [
-            "cannot be shown (ZeroDivisionError: of the display)"
+            "the status of the job could not be published (ZeroDivisionError: of the display)"
         ]
         watching.publish()
         assert c.state.stop is None

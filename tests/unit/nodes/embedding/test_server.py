@@ -161,7 +161,7 @@ def test_a_repeated_push_is_answered_and_changes_nothing(
         ),
         (push(7, batch_id(9), rows(1, 2), float("nan")), "gradients must be finite"),
         (push(7, batch_id(9), rows(1, 2), float("-inf")), "gradients must be finite"),
-        (Pushed(7, repeated=False), "an embedding node takes no pushed"),
+        (Pushed(7, repeated=False), "an embedding node does not accept a pushed"),
     ],
 )
 def test_what_cannot_be_done_is_answered_and_changes_nothing(

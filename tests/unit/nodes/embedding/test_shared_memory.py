@@ -485,6 +485,6 @@ def test_an_answer_into_memory_that_was_not_given_is_an_error(lines: EmbeddingCl
     assert isinstance(lookup, Lookup)
     assert lookup.segment == 0
     with pytest.raises(
-        LookupRefused, match="embedding-0: it answered into shared memory that it was not given"
+        LookupRefused, match="embedding-0: it answered into shared memory that was not lent to it"
     ):
         lines.receive(0, Vectors(lookup.request, 0, shared=True))

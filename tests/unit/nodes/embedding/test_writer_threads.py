@@ -103,7 +103,7 @@ def test_nothing_is_done_before_the_last_lane_is() -> None:
     go_on.set()
     lanes.wait_idle(late())
     lanes.close()
-    assert (done, work.finished_by) == ([7], ["lane-2"])
+    assert (done, work.finished_by) == ([7], ["rows-2"])
 
 
 def test_lanes_work_at_once() -> None:

@@ -63,9 +63,9 @@ def test_an_older_credit_changes_nothing() -> None:
     state.credit(A, credit(4))
     state.deliveries(0.0)
     state.credit(A, credit(5, received=4, done=3))
-    kept = state.kept_bytes
+    kept = state.retained_bytes
     state.credit(A, credit(2, received=1, done=0))
-    assert state.kept_bytes == kept
+    assert state.retained_bytes == kept
     assert numbers(state.deliveries(0.0)) == [(A, 5, 4)]
     assert numbers(state.overdue(DELIVERY.interval_seconds + 1)) == [(A, 5, 4)]
 
@@ -85,9 +85,9 @@ def test_what_is_done_is_forgotten_in_order() -> None:
     state = state_with(*range(4))
     state.credit(A, credit(4))
     state.deliveries(0.0)
-    assert state.kept_bytes == 4 * size_of(make_batch(0))
+    assert state.retained_bytes == 4 * size_of(make_batch(0))
     state.credit(A, credit(4, received=4, done=3))
-    assert state.kept_bytes == size_of(make_batch(0))
+    assert state.retained_bytes == size_of(make_batch(0))
     assert state.outstanding(TRAINING) == 1
     assert [item[0].number for item in state.lose("a")] == [3]
 
@@ -118,7 +118,7 @@ def test_a_dead_trainers_batches_wait_for_the_verdict() -> None:
     assert state.queued == 2
     state.resolve_lost("a", [batch_id(1)])
     assert state.outstanding(TRAINING) == 4
-    assert state.kept_bytes == 4 * size_of(make_batch(0))
+    assert state.retained_bytes == 4 * size_of(make_batch(0))
     state.credit(B, credit(9))
     # What was returned goes first: it is the oldest.
     assert numbers(state.deliveries(0.0)) == [(B, 2, 1), (B, 3, 3), (B, 4, 4)]
@@ -153,7 +153,7 @@ def test_holding_stops_training_and_tells_each_workers_last_sequence() -> None:
     state.credit(A, credit(2))
     state.credit(B, credit(1))
     state.deliveries(0.0)
-    assert state.hold() == {"a/0": 2, "b/0": 1}
+    assert state.drain() == {"a/0": 2, "b/0": 1}
     state.credit(A, credit(9))
     assert state.deliveries(0.0) == []
     state.open_pass(1, ["a"])
@@ -173,7 +173,7 @@ def test_a_pass_goes_to_its_trainers_and_drops_the_older() -> None:
     assert numbers(state.deliveries(0.0)) == [(A, 1, 20), (A, 2, 0)]
     assert [state.outstanding(number) for number in (0, 1, 2)] == [1, 0, 1]
     # Evaluation is not counted as read.
-    assert (state.read_batches, state.kept_bytes) == (1, 2 * size_of(make_batch(0)))
+    assert (state.read_batches, state.retained_bytes) == (1, 2 * size_of(make_batch(0)))
 
 
 def test_a_dead_trainers_evaluation_goes_on_elsewhere_at_once() -> None:
@@ -217,9 +217,9 @@ def test_held_out_batches_find_room_where_training_batches_wait() -> None:
     size = size_of(make_batch(0))
     state = state_with(0, 1, 2, 3, retain_bytes=4 * size)
     assert not state.needs_more(4)
-    state.hold()
+    state.drain()
     assert state.needs_more(4)
-    assert state.kept_bytes == 0
+    assert state.retained_bytes == 0
     # The parser may have had one at hand.
     state.offer(TRAINING, make_batch(4))
     assert state.queued == 0

@@ -142,10 +142,10 @@ class Deliveries(RuleBasedStateMachine):
         self.state.resolve_lost(token, again)
 
     @rule()
-    def hold(self) -> None:
+    def drain(self) -> None:
         # Nobody has been sent these, and nobody will be: no book has them.
         self.dropped += self.state.queued
-        told = self.state.hold()
+        told = self.state.drain()
         assert self.state.queued == 0
         self.held = True
         for name in self.living():
@@ -155,7 +155,9 @@ class Deliveries(RuleBasedStateMachine):
     def every_batch_is_somewhere(self) -> None:
         forgotten = len(self.offered) - self.state.outstanding(TRAINING)
         assert forgotten <= len(self.trained) + self.dropped
-        assert self.state.kept_bytes == self.state.outstanding(TRAINING) * size_of(make_batch(0, EXAMPLES))
+        assert self.state.retained_bytes == self.state.outstanding(TRAINING) * size_of(
+            make_batch(0, EXAMPLES)
+        )
         held = sum(1 for batch in self.holders if batch not in self.trained)
         judged = sum(batch not in self.trained for batches in self.judging.values() for batch in batches)
         untrained = len(self.offered) - len(self.trained) - self.dropped
@@ -184,7 +186,7 @@ class Deliveries(RuleBasedStateMachine):
                 self.state.credit(name, worker.credit())
         assert self.trained == set(self.offered)
         assert self.state.outstanding(TRAINING) == 0
-        assert self.state.kept_bytes == 0
+        assert self.state.retained_bytes == 0
 
 
 TestDeliveries = Deliveries.TestCase

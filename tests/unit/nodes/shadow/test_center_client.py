@@ -223,9 +223,9 @@ def test_a_part_can_be_read_while_another_is_exchanged(context: Context, sync_no
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (exchange_of(7, 90, np.zeros(20, np.float32)), "are not of the slice 0 to 100"),
-        (exchange_of(7, 0, np.zeros(0, np.float32)), "are not of the slice 0 to 100"),
-        (CenterRead(7, 50, 101), "elements 50 to 101 are not of 0 to 100"),
+        (exchange_of(7, 90, np.zeros(20, np.float32)), "are outside the slice 0 to 100"),
+        (exchange_of(7, 0, np.zeros(0, np.float32)), "are outside the slice 0 to 100"),
+        (CenterRead(7, 50, 101), "elements 50 to 101 are outside 0 to 100"),
         (Lookup(7, np.zeros(1, np.int32)), "a sync node does not accept a lookup"),
     ],
 )

@@ -117,9 +117,9 @@ def test_a_node_that_is_gone_ends_what_waits_for_it_at_once(context: Context) ->
         link.mark_lost(fakes[0].member.token)
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(ended, PeerLost)
-            assert str(ended) == "sync-0 is gone"
+            assert str(ended) == "sync-0 is lost"
         heard = len(fakes[0].heard)
-        with pytest.raises(PeerLost, match="sync-0 is gone"):
+        with pytest.raises(PeerLost, match="sync-0 is lost"):
             await link.read_all()
         assert len(fakes[0].heard) == heard
         assert (await link.read(link.slices[1])).tolist() == [0.0] * (NUMEL // 2)
@@ -209,7 +209,7 @@ def test_what_cannot_be_understood_is_counted_with_its_sender(
     for words in (
         "sync-0 sent an invalid message: ",
         "sync-0 answered: no room",
-        "sync-0 answered: a pushed",
+        "sync-0 answered with a pushed",
     ):
         assert words in caplog.text
 

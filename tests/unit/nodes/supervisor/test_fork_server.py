@@ -177,7 +177,7 @@ def test_a_dead_server_ends_its_processes(script: Callable[[str], list[str]]) ->
 
     code, text = with_starter(ForkStarter, work)
     assert code == -signal.SIGKILL
-    assert "the fork server is gone" in text
+    assert "the fork server has ended" in text
 
 
 def test_a_starter_that_is_closed_before_it_has_imported_leaves_nothing() -> None:

@@ -108,21 +108,21 @@ async def round_trip(ends: Ends) -> float:
 
 
 def test_a_line_without_a_rate_only_delays() -> None:
-    line = ThrottledLink(0.5, None)
-    assert [line.due(now, 1 << 20) for now in (1.0, 1.0, 2.0)] == [1.5, 1.5, 2.5]
-    assert line.bytes == 3 << 20
+    link = ThrottledLink(0.5, None)
+    assert [link.arrival_time(now, 1 << 20) for now in (1.0, 1.0, 2.0)] == [1.5, 1.5, 2.5]
+    assert link.bytes == 3 << 20
     # Without a delay nothing is added.
-    assert ThrottledLink(0.0, None).due(1.0, 1 << 20) == 1.0
+    assert ThrottledLink(0.0, None).arrival_time(1.0, 1 << 20) == 1.0
 
 
 def test_a_line_with_a_rate_lets_one_pass_after_the_other() -> None:
-    line = ThrottledLink(0.5, 100.0)
-    assert line.due(1.0, 50) == 2.0
+    link = ThrottledLink(0.5, 100.0)
+    assert link.arrival_time(1.0, 50) == 2.0
     # Behind the first, although it entered at the same time.
-    assert line.due(1.0, 50) == 2.5
+    assert link.arrival_time(1.0, 50) == 2.5
     # The line was free again in between: nothing is saved up.
-    assert line.due(10.0, 50) == 11.0
-    assert line.due(10.0, 0) == 11.0
+    assert link.arrival_time(10.0, 50) == 11.0
+    assert link.arrival_time(10.0, 0) == 11.0
 
 
 @pytest.mark.parametrize("ipc", [False, True])

@@ -197,11 +197,11 @@ def test_chunks_that_do_not_make_up_the_slice_are_refused() -> None:
 )
 def test_a_chunk_of_another_slice_is_refused(start: int, length: int) -> None:
     state = seeded(floats(6, 1))
-    with pytest.raises(ValueError, match="are not of the slice 100 to 106"):
+    with pytest.raises(ValueError, match="are outside the slice 100 to 106"):
         state.exchange(A, exchange_of(1, start, floats(length, 2)))
     exchange(state, A, 2, floats(6, 2))
     if length:
-        with pytest.raises(ValueError, match="are not of the slice"):
+        with pytest.raises(ValueError, match="are outside the slice"):
             state.exchange(A, exchange_of(2, start, floats(length, 2)))
     assert state.applied_slices == 1
 
@@ -209,7 +209,7 @@ def test_a_chunk_of_another_slice_is_refused(start: int, length: int) -> None:
 @pytest.mark.parametrize(("start", "stop"), [(99, 103), (103, 107), (103, 103), (104, 103), (0, 2**62)])
 def test_what_is_not_of_the_slice_cannot_be_read(start: int, stop: int) -> None:
     state = seeded(floats(6, 1))
-    with pytest.raises(ValueError, match="are not of 100 to 106"):
+    with pytest.raises(ValueError, match="are outside 100 to 106"):
         state.read(CenterRead(1, start, stop))
 
 

@@ -85,5 +85,5 @@ def test_a_slice_that_does_not_fit_into_memory_is_refused() -> None:
 def test_another_slice_than_the_first_is_refused() -> None:
     state = unseeded()
     state.seed(CenterSeed(1, 0, 6, 0, floats(3, 1)))
-    with pytest.raises(ValueError, match="another slice than 0 to 6"):
+    with pytest.raises(ValueError, match="the slice differs from 0 to 6"):
         state.seed(CenterSeed(1, 0, 7, 3, floats(3, 1)))
