@@ -26,7 +26,7 @@ from shadowsync.tests.support.center_messages import exchange_of
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[[int, float], list[tuple[CenterService, MemberInfo]]]
-ENOUGH_SECONDS = 20.0
+ENOUGH_SECONDS = 60.0
 
 
 def run(work: Awaitable[None]) -> None:
