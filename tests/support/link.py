@@ -15,7 +15,7 @@ from shadowsync.pipeline.wire.schema import Message
 
 from .virtual_time import run_in_virtual_time
 
-ENOUGH_SECONDS = 20.0
+ENOUGH_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)

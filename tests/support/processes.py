@@ -165,7 +165,7 @@ class WarmServer:
         """Ends it."""
         self._light.close()
         self._torch.close()
-        self._popen.wait(10)
+        self._popen.wait(60)
 
     def _hear(self, server: socket.socket) -> dict[str, Any]:
         answer = receive_answer(server)

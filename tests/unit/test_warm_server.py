@@ -37,7 +37,7 @@ def test_a_forked_node_ends_when_pytest_is_gone_and_not_before(tmp_path: Path) -
         _, alive = psutil.wait_procs(offspring, timeout=0.2)
         assert len(alive) == 4
         pytest.send_signal(signal.SIGKILL)
-        wait_until(lambda: not any(map(_lives, offspring)), "all have ended", 10.0)
+        wait_until(lambda: not any(map(_lives, offspring)), "all have ended")
 
 
 def _lives(process: psutil.Process) -> bool:

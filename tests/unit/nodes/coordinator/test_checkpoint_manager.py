@@ -129,7 +129,7 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
 
     def slow(candidate: Path, note: BestNote) -> Path:
         begun.set()
-        assert go_on.wait(30.0)
+        assert go_on.wait(60.0)
         assert candidate.is_dir()
         return promote(candidate, note)
 
@@ -140,7 +140,7 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
         monkeypatch.setattr(keeper_module, "promote", slow)
         running = await started(clock, keeper)
         c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
-        await asyncio.to_thread(begun.wait, 30.0)
+        await asyncio.to_thread(begun.wait, 60.0)
         await ended(running)
         ending = asyncio.ensure_future(keeper.cancel())
         await asyncio.wait({ending}, timeout=0.05)

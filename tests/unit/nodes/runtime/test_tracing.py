@@ -34,7 +34,10 @@ def test_an_activity_counts_its_clock_and_its_core(tracer: Tracer) -> None:
         other.start()
         other.join()
 
-    for activity, do in ((working, lambda: spin(0.03)), (idle, wait_for_another_thread)):
+    def work() -> None:
+        spin(0.03)
+
+    for activity, do in ((working, work), (idle, wait_for_another_thread)):
         around = time.monotonic(), time.thread_time()
         with activity:
             within = time.monotonic(), time.thread_time()

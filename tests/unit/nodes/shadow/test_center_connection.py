@@ -64,7 +64,7 @@ async def ask(socket: SlowSocket, answers: int, every_seconds: float) -> np.ndar
     for number in range(answers):
         loop.call_later(every_seconds * (number + 1), answer, line, number)
     target = np.zeros(CHUNK * CHUNKS, dtype=np.float32)
-    await asyncio.wait_for(line.request(1, read, target), 20.0)
+    await asyncio.wait_for(line.request(1, read, target), 60.0)
     return target
 
 
@@ -85,7 +85,7 @@ def test_chunks_that_leave_slowly_are_waited_for() -> None:
         line, loop = line_over(socket), asyncio.get_running_loop()
         for number in range(CHUNKS):
             loop.call_later(whole + 0.1 * TIMEOUT_SECONDS, answer, line, number)
-        await asyncio.wait_for(line.request(1, read, np.zeros(CHUNK * CHUNKS, dtype=np.float32)), 20.0)
+        await asyncio.wait_for(line.request(1, read, np.zeros(CHUNK * CHUNKS, dtype=np.float32)), 60.0)
 
     run_in_virtual_time(work())
     assert socket.taken == CHUNKS

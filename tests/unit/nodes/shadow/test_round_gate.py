@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from shadowsync.nodes.shadow.rounds import STARVED_SECONDS, RoundGate
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 class GateWorker:
