@@ -184,7 +184,7 @@ def test_each_trainer_may_have_a_device_of_its_own(cluster: MakeCluster) -> None
     for role in ("reader", "embedding", "sync"):
         own.join(role)
     refused = own.join("trainer")
-    assert refused.wait(20.0) == 2
+    assert refused.wait(60.0) == 2
     assert "trainer.device: 'cuda:99' given" in refused.text()
     own.nodes["trainer"].remove(refused)
     own.join("trainer", "trainer.device=cpu")

@@ -22,7 +22,7 @@ def job(tables: int, prefix: str = "C", **changes: dict[str, Any]) -> Settings:
     columns: dict[str, Any] = {"label": "label", **{f"I{n}": "dense" for n in range(1, 14)}}
     for n in range(1, tables + 1):
         columns[f"{prefix}{n}"] = {"kind": "categorical", "source": f"C{n}"}
-    settings = {
+    settings: Settings = {
         "data": {"columns": columns},
         "sync": {"algorithm": "none"},
         "trainer": {"count": 1},

@@ -96,7 +96,7 @@ def end(run: Watched) -> None:
     """Interrupts it, if nobody did, and waits for the end."""
     if run.process.poll() is None:
         run.process.signal(signal.SIGINT)
-        assert run.process.wait(40.0) == 130
+        assert run.process.wait(60.0) == 130
 
 
 def top(*arguments: str) -> list[str]:
@@ -191,7 +191,7 @@ def test_top_on_a_terminal_leaves_it_clean(watched: Watched) -> None:
         while b"trainer-1" not in text or text.count(b"\x1b[2K") < 5:
             text += os.read(ours, 1 << 16)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20.0) == 130
+        assert process.wait(60.0) == 130
         os.set_blocking(ours, False)
         try:
             while more := os.read(ours, 1 << 16):

@@ -75,7 +75,7 @@ def counts(service: ShardService) -> dict[str, Any]:
     """The counts when the thread is done with what it was asked so far."""
     done = threading.Event()
     service.call(done.set)
-    assert done.wait(10.0)
+    assert done.wait(60.0)
     return service.metrics()
 
 

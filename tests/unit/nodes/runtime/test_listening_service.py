@@ -77,7 +77,7 @@ def test_messages_are_handled_in_turn_and_counted(echo: Echo, asker: Connection)
     ]
     told = threading.Event()
     echo.call(told.set)
-    assert told.wait(10.0)
+    assert told.wait(60.0)
     assert [what for what in echo.done if what != "served"] == ["lookup 1", "lookup 2"]
     assert "served" in echo.done[echo.done.index("lookup 1") : echo.done.index("lookup 2")]
     counts = echo.metrics()
@@ -107,7 +107,7 @@ def test_commands_run_on_its_thread_without_any_message(echo: Echo) -> None:
         told.set()
 
     echo.call(note)
-    assert told.wait(10.0)
+    assert told.wait(60.0)
     assert where == ["echo"]
 
 

@@ -68,7 +68,7 @@ def counts(service: CenterService) -> dict[str, Any]:
     """The counts when the thread is done with what it was asked so far: it counts after it answers."""
     done = threading.Event()
     service.call(done.set)
-    assert done.wait(10.0)
+    assert done.wait(60.0)
     return service.metrics()
 
 
