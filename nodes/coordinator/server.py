@@ -342,17 +342,24 @@ class CoordinatorServer:
             self.state.heartbeat(member, message.counts)
 
     async def _watch(self) -> None:
-        state = self.state
-        limit = state.job.run.node_timeout_seconds
+        limit = self.state.job.run.node_timeout_seconds
+        looked = time.monotonic()
         while True:
             await asyncio.sleep(min(0.5, limit / 4))
             now = time.monotonic()
-            for member in state.members.alive():
-                seen_at = self.sessions.seen_at(member.info.token)
-                if member.ready and seen_at is not None and now - seen_at > limit:
-                    self.mark_dead(member.info.token, f"was silent for {limit:g} s")
-            self.sessions.forget_silent(now, lambda token: state.members.find(token) is not None)
+            # If this process itself stood still, what the nodes sent meanwhile is yet to be received.
+            if now - looked <= limit / 2:
+                self._end_silent(now, limit)
+            looked = now
             self._require_no_lost_batches()
+
+    def _end_silent(self, now: float, limit: float) -> None:
+        members = self.state.members
+        for member in members.alive():
+            seen_at = self.sessions.seen_at(member.info.token)
+            if member.ready and seen_at is not None and now - seen_at > limit:
+                self.mark_dead(member.info.token, f"was silent for {limit:g} s")
+        self.sessions.forget_silent(now, lambda token: members.find(token) is not None)
 
     def _require_no_lost_batches(self) -> None:
         state = self.state

@@ -103,7 +103,7 @@ def test_the_last_trainer(cluster: Callable[..., AnyCluster]) -> None:
     own = cluster(changes).start()
     own.wait_for_batches(20)
     own.nodes["trainer"][0].kill()
-    assert own.wait(20.0) == 6, own.coordinator.text()
+    assert own.wait(60.0) == 6, own.coordinator.text()
     report = own.run.report
     assert report.outcome == "stopped: the last trainer died"
     assert report.model_saved is None

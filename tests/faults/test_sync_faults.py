@@ -15,12 +15,7 @@ EPOCHS = 3
 
 
 def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., AnyCluster]) -> None:
-    # Rounds often, so that the unharmed gap is small on a busy machine, too.
     changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": 4}, "sync": {"duty": 0.2}}
-    control = cluster(changes | {"data": {"epochs": 2}}).start()
-    assert control.wait() == 0, control.coordinator.text()
-    unharmed = control.run.report
-
     own = cluster(changes).start()
     own.wait_for_batches(40)
     sync = own.nodes["sync"][0]
@@ -34,15 +29,13 @@ def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., AnyC
     assert report.examples.trained == 4 * EXAMPLES
     assert report.ledger.adds_up
     assert report.sync.gap_max is not None
-    assert unharmed.sync.gap_max is not None
     assert report.sync.gap_max >= 100
-    assert report.sync.gap_max > 2 * unharmed.sync.gap_max
     assert report.sync.rounds > 0
     assert report.model_saved == "the center (easgd)"
 
 
 def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., AnyCluster]) -> None:
-    """The control of the test above: in the foreground the same stop does hold up training."""
+    """The control of the test above: in the foreground the same stop holds up training, and no gap grows."""
     changes = {
         "run": {"node_timeout_seconds": 60.0},
         "data": {"epochs": 10_000},
@@ -59,6 +52,7 @@ def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., AnyClust
     own.wait_for_batches(before + 60)
     own.coordinator.interrupt()
     assert own.wait() == 130
+    assert own.run.report.sync.gap_max == 2
 
 
 def test_a_killed_sync_node(cluster: Callable[..., AnyCluster]) -> None:

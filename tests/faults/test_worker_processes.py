@@ -114,7 +114,7 @@ def test_an_interrupt_ends_workers_in_order(supervise: Callable[..., Supervised]
     for worker in workers:
         worker.send_signal(signal.SIGINT)
     job.process.signal(signal.SIGINT)
-    assert job.process.wait(30.0) == 130, job.process.text()
+    assert job.process.wait(60.0) == 130, job.process.text()
     report = job.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert (job.run.folder / "checkpoint").exists()

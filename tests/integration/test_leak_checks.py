@@ -30,7 +30,7 @@ def test_a_process_is_found_and_ended(tmp_path: Path) -> None:
     assert child.poll() is None
     end_marked(VALUE, set())
     # It may have been reaped already, and its exit code with it.
-    child.wait(5.0)
+    child.wait(60.0)
     child.stdin.close()
     assert not marked_processes(VALUE)
 
@@ -70,11 +70,11 @@ def test_shared_memory_that_a_living_process_has_is_not_left(tmp_path: Path) -> 
         wait_until(used.exists, "the child has it")
     os.close(end)
     os.close(ends)
-    child.wait(10.0)
+    child.wait(60.0)
 
 
 def test_nothing_left_is_no_failure(starting: Starting, tmp_path: Path) -> None:
     with starting(tmp_path) as starter:
         process = starter.fork("algos")
-        assert process.wait(20.0) == 0
+        assert process.wait(60.0) == 0
         assert "easgd" in process.text()

@@ -157,7 +157,7 @@ def test_a_run_that_goes_on_trains_no_bad_batch_again(cluster: ClusterMaker) -> 
     own = cluster(settings).start()
     own.wait_for_batches(200)
     own.coordinator.interrupt()
-    assert own.wait(30.0) == 130, own.coordinator.text()
+    assert own.wait(60.0) == 130, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     again = cluster(going_on(settings, first)).start()
     assert again.wait(120.0) == 0, again.coordinator.text()

@@ -84,7 +84,7 @@ def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMa
     own = cluster(settings).start()
     own.wait_for_batches(80)
     own.coordinator.interrupt()
-    assert own.wait(30.0) == 130, own.coordinator.text()
+    assert own.wait(60.0) == 130, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     by_rows = {"embedding": {"nodes": 3, "placement": "rows"}}
     kept = _finished(cluster, going_on(settings, first, by_rows))

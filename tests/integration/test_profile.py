@@ -1,6 +1,7 @@
 """`shadowsync profile` on whole jobs: each bottleneck is planted from outside, and the profile asked.
 
-The job without any plant is the control of all of them: none of those bottlenecks may be found in it.
+The job without any plant is the control of all of them: none of those bottlenecks may be found in it. What a
+machine that is busy with something else would change is left to `make faults`.
 """
 
 from __future__ import annotations
@@ -88,24 +89,23 @@ def loop(tmp_path: Path) -> Settings:
     return {"model": {"name": "./loop.py:Loop", "bottom": None, "top": None}}
 
 
-def test_a_job_without_a_plant_computes(
+def test_a_profile_of_a_whole_job(
     starter: Starter, job_file: JobMaker, found: Callable[[Process], Profile], tmp_path: Path
 ) -> None:
     job = str(job_file(NEUTRAL))
     process = starter.fork("profile", job, "--seconds", str(LEAST_SECONDS), "--quiet")
     profile = found(process)
-    assert profile.verdict.bottleneck == "compute", profile.verdict.reasons
     parts = profile.verdict.time.model_dump()
     assert sum(parts.values()) == pytest.approx(1.0, abs=0.05)
-    # On slow cores questions are late, and answers to the first later than those to the last.
-    assert LEAST_SECONDS - 0.5 < profile.measured.seconds < LEAST_SECONDS + 5.0
+    assert profile.measured.seconds > 0
     assert profile.examples_per_second > 0
     folder = tmp_path / "runs" / "latest"
     said = process.text()
-    assert "The bottleneck is compute" in said
+    assert f"The bottleneck is {profile.verdict.bottleneck}" in said
     assert "What would help" in said
     _check_the_run(folder, profile)
-    _check_the_trace(json.loads((folder / "trace.json").read_text("utf-8")))
+    trace = json.loads((folder / "trace.json").read_text("utf-8"))
+    _check_the_trace(trace, RunFolder(folder).report.wall_seconds)
 
 
 def _check_the_run(folder: Path, profile: Profile) -> None:
@@ -115,12 +115,12 @@ def _check_the_run(folder: Path, profile: Profile) -> None:
     assert report.eval is None
     assert not (folder / "checkpoint").exists()
     text = (folder / "profile.md").read_text("utf-8")
-    assert "**The bottleneck is compute" in text
+    assert f"**The bottleneck is {profile.verdict.bottleneck}" in text
     assert all(node.name in text for node in profile.measured.nodes)
     assert (folder / "profile.png").stat().st_size > 10_000
 
 
-def _check_the_trace(trace: Mapping[str, Any]) -> None:
+def _check_the_trace(trace: Mapping[str, Any], wall_seconds: float) -> None:
     events = trace["traceEvents"]
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert set(processes.values()) == {"coordinator", "reader-0", "trainer-0", "embedding-0", "sync-0"}
@@ -135,7 +135,14 @@ def _check_the_trace(trace: Mapping[str, Any]) -> None:
     } <= done
     assert any(process == "embedding-0" and name == "lookup" for process, _, name in done)
     length = max(e["ts"] + e["dur"] for e in events if e["ph"] == "X") / 1e6
-    assert 0.8 < length < 5.0, "it is of one second, on one clock"
+    assert 0 < length < wall_seconds, "all nodes are on one clock"
+
+
+@pytest.mark.faults_matrix
+def test_without_a_plant_it_computes(profiled: Profiled, found: Callable[[Process], Profile]) -> None:
+    """The control of all below."""
+    profile = found(profiled())
+    assert profile.verdict.bottleneck == "compute", profile.verdict.reasons
 
 
 @pytest.mark.faults_matrix

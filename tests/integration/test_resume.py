@@ -29,7 +29,7 @@ def interrupted(cluster: ClusterMaker, settings: Settings, batches: int) -> RunF
     own = cluster(settings).start()
     own.wait_for_batches(batches)
     own.coordinator.interrupt()
-    assert own.wait(30.0) == 130, own.coordinator.text()
+    assert own.wait(60.0) == 130, own.coordinator.text()
     return folder_of(own)
 
 

@@ -34,9 +34,10 @@ class Linear(nn.Module):
 """
 
 
-def _run(cluster: MakeCluster, name: str, *, deterministic: bool = True, **changes: Any) -> RunFolder:
+def _run(cluster: MakeCluster, name: str, **changes: Any) -> RunFolder:
+    """A deterministic job: what its scores are does not hang on who is faster."""
     trainer = {"count": 1, "batch": 256} | changes.pop("trainer", {})
-    settings = ALONE | {"run": {"deterministic": deterministic, "name": name}, "trainer": trainer} | changes
+    settings = ALONE | {"run": {"deterministic": True, "name": name}, "trainer": trainer} | changes
     own = cluster(settings).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
@@ -76,11 +77,11 @@ def test_a_recipe_repeats_to_the_bit_and_each_part_of_it_counts(cluster: MakeClu
 def test_bfloat16_trains_as_float32_does(cluster: MakeCluster) -> None:
     exact = _run(cluster, "exact")
     near = _run(cluster, "near", trainer={"precision": "bfloat16"})
-    other = _run(cluster, "other", run={"deterministic": True, "name": "other", "seed": 2})
+    still = _run(cluster, "still", trainer={"lr": 1e-9}, embedding={"lr": 1e-9})
     assert not np.array_equal(_replica(exact), _replica(near))
     assert _replica(near).dtype == np.float32
-    spread = max(abs(_ne(exact) - _ne(other)), 0.002)
-    assert _ne(near) == pytest.approx(_ne(exact), abs=2 * spread)
+    # The control is a job that learns nothing.
+    assert abs(_ne(near) - _ne(exact)) < 0.1 * (_ne(still) - _ne(exact))
 
 
 @pytest.fixture
@@ -131,7 +132,6 @@ def test_models_with_tables_of_their_own_dimensions_beat_a_linear_one(
         run = _run(
             cluster,
             name,
-            deterministic=False,
             data=data,
             trainer=trainer,
             model=small | model,
@@ -184,7 +184,7 @@ def test_each_trainer_may_have_a_device_of_its_own(cluster: MakeCluster) -> None
     for role in ("reader", "embedding", "sync"):
         own.join(role)
     refused = own.join("trainer")
-    assert refused.wait(20.0) == 2
+    assert refused.wait(60.0) == 2
     assert "trainer.device: 'cuda:99' given" in refused.text()
     own.nodes["trainer"].remove(refused)
     own.join("trainer", "trainer.device=cpu")

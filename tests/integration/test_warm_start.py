@@ -17,11 +17,18 @@ OLD_TABLES = 20
 
 
 def job(tables: int, prefix: str = "C", **changes: dict[str, Any]) -> Settings:
-    """A job of the first so many categorical columns of the log, under names that begin with `prefix`."""
+    """A deterministic job of the first so many categorical columns of the log, under names that begin with
+    `prefix`."""
     columns: dict[str, Any] = {"label": "label", **{f"I{n}": "dense" for n in range(1, 14)}}
     for n in range(1, tables + 1):
         columns[f"{prefix}{n}"] = {"kind": "categorical", "source": f"C{n}"}
-    return {"data": {"columns": columns}, "sync": {"algorithm": "none"}, **changes}
+    settings: Settings = {
+        "data": {"columns": columns},
+        "sync": {"algorithm": "none"},
+        "trainer": {"count": 1},
+        **changes,
+    }
+    return {**settings, "run": {"deterministic": True, **changes.get("run", {})}}
 
 
 def ended(cluster: ClusterMaker, settings: Settings, code: int = 0) -> InProcessCluster:

@@ -22,7 +22,7 @@ OPTIONS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-extensions", "--hide-scrollbars", "--mute-audio"),
 )
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 60.0
 
 
 def find_browser() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from uuid import uuid4
 
 import zmq
 import zmq.asyncio
@@ -40,8 +41,9 @@ class FakeCenter:
         self.heard: list[Message] = []
         self.leaving = leaving
         self._socket = zmq.asyncio.Context(context).socket(zmq.ROUTER)
-        self._socket.bind("tcp://127.0.0.1:*")
-        endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        # No thread of ZeroMQ is between the two ends, so a test may run in virtual time.
+        endpoint = f"inproc://center-{index}-{uuid4().hex}"
+        self._socket.bind(endpoint)
         self.member = MemberInfo(f"sync-{index}", "sync", index, f"token-{index}", endpoint)
         self._task = asyncio.get_running_loop().create_task(self._serve())
         self._changed = asyncio.Condition()

@@ -53,4 +53,4 @@ def http_files(files: Mapping[str, bytes], *, ranges: bool) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60.0)

@@ -40,7 +40,7 @@ from .in_process_node import (
 from .processes import wait_until
 from .runs import RunFolder
 
-END_SECONDS = 15.0
+END_SECONDS = 60.0
 SWITCH_SECONDS = 0.0005
 # Each belongs to the whole process, to its end: pyzmq's, and that of what reads from URLs.
 LASTING_THREADS = {"GarbageCollectorThread", "fsspecIO"}

@@ -13,7 +13,9 @@ from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 
-ENOUGH_SECONDS = 20.0
+from .virtual_time import run_in_virtual_time
+
+ENOUGH_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,9 @@ class Handler:
 
 
 def run(work: Awaitable[None]) -> None:
-    """Runs a test's coroutine on a loop of its own, for a bounded time."""
+    """Runs a test's coroutine on a loop of its own, for a bounded time, which is virtual."""
 
     async def bounded() -> None:
         await asyncio.wait_for(work, ENOUGH_SECONDS)
 
-    asyncio.run(bounded())
+    run_in_virtual_time(bounded())

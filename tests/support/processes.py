@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -47,6 +48,15 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0
             raise AssertionError(f"within {seconds:g} s it did not come to this: {what}")
         never.wait(0.02)
     return time.monotonic() - begun
+
+
+async def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """The same on a loop, which goes on meanwhile."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - what changes is plain attributes
+                await asyncio.sleep(0.005)
+    assert condition(), f"within {seconds:g} s it did not come to this: {what}"
 
 
 class Process(ABC):
@@ -163,7 +173,7 @@ class WarmServer:
         """Ends it."""
         self._light.close()
         self._torch.close()
-        self._popen.wait(10)
+        self._popen.wait(60)
 
     def _hear(self, server: socket.socket) -> dict[str, Any]:
         answer = receive_answer(server)

@@ -48,4 +48,4 @@ def pulsed(pid: int, *, stopped_seconds: float, running_seconds: float) -> Itera
         yield
     finally:
         over.set()
-        thread.join(10.0)
+        thread.join(60.0)

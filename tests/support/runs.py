@@ -89,7 +89,7 @@ class RunFolder:
         path = self.folder / "ledger.sqlite"
         if not path.exists():
             return [(0,)]
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10.0)) as database:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60.0)) as database:
             try:
                 return database.execute(statement).fetchall()
             except sqlite3.OperationalError as error:

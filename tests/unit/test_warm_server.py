@@ -38,4 +38,4 @@ def test_a_forked_node_ends_when_pytest_is_gone_and_not_before(tmp_path: Path) -
         _, alive = psutil.wait_procs(offspring, timeout=0.2)
         assert len(alive) == 4
         pytest.send_signal(signal.SIGKILL)
-        wait_until(lambda: not any(map(is_alive, offspring)), "all have ended", 10.0)
+        wait_until(lambda: not any(map(is_alive, offspring)), "all have ended")

@@ -276,7 +276,7 @@ def test_a_node_that_still_writes_leaves_nothing_of_what_is_abandoned(tmp_path: 
         wait_until(lambda enough=before + 20: len(written) > enough, "it writes", 10.0)  # type: ignore[misc]
         abandon(partial)
         assert list(tmp_path.iterdir()) == []
-        writer.join(10.0)
+        writer.join(60.0)
         assert not writer.is_alive()
 
 

@@ -62,7 +62,6 @@ def test_text_of_300_mb(tmp_path: Path, lines: Callable[..., list[str]]) -> None
     assert rows * len(block) == path.stat().st_size * 1000
     assert path.stat().st_size > 300_000_000
     assert after - before < 100
-    assert after < 300
 
 
 def test_parquet_of_one_row_group(tmp_path: Path, lines: Callable[..., list[str]]) -> None:
@@ -85,7 +84,6 @@ def test_parquet_of_one_row_group(tmp_path: Path, lines: Callable[..., list[str]
     rows, before, after = _read(path, "parquet")
     assert rows == 200_000
     assert after - before < 100
-    assert after < 300
 
 
 def test_the_bound_would_catch_a_file_loaded_whole(tmp_path: Path) -> None:

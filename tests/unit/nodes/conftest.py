@@ -47,4 +47,4 @@ def sync_nodes(
     for service in started:
         service.stop()
     for service in started:
-        assert service.join(10.0)
+        assert service.join(60.0)

@@ -63,7 +63,7 @@ def served(folder: Path, work: Callable[[CoordinatorServer, Client], Awaitable[N
         client = Client(context, server.listen())
         server.start(RequestHandler(server).handle)
         try:
-            await asyncio.wait_for(work(server, client), 20.0)
+            await asyncio.wait_for(work(server, client), 60.0)
         finally:
             client.close()
             context.term()

@@ -19,7 +19,7 @@ def test_the_loop_goes_on_while_the_disk_does_not(tmp_path: Path) -> None:
         go_on, order = threading.Event(), list[str]()
 
         def slow(_: LedgerStore) -> None:
-            assert go_on.wait(30.0)
+            assert go_on.wait(60.0)
             order.append("first")
 
         first = asyncio.ensure_future(writer.run(slow))
@@ -33,7 +33,7 @@ def test_the_loop_goes_on_while_the_disk_does_not(tmp_path: Path) -> None:
         assert order == ["first", "second"]
         await writer.close()
 
-    asyncio.run(asyncio.wait_for(main(), 30.0))
+    asyncio.run(asyncio.wait_for(main(), 60.0))
 
 
 def test_what_was_submitted_is_done_although_its_callers_are_cancelled(tmp_path: Path) -> None:
@@ -45,12 +45,12 @@ def test_what_was_submitted_is_done_although_its_callers_are_cancelled(tmp_path:
 
         def slow(_: LedgerStore) -> None:
             begun.set()
-            assert go_on.wait(30.0)
+            assert go_on.wait(60.0)
             done.append("slow")
 
         callers = [asyncio.ensure_future(writer.run(slow))]
         callers.append(asyncio.ensure_future(writer.run(lambda _: done.append("waiting"))))
-        await asyncio.to_thread(begun.wait, 30.0)
+        await asyncio.to_thread(begun.wait, 60.0)
         for caller in callers:
             caller.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
@@ -59,7 +59,7 @@ def test_what_was_submitted_is_done_although_its_callers_are_cancelled(tmp_path:
         await writer.close()
         assert done == ["slow", "waiting"]
 
-    asyncio.run(asyncio.wait_for(main(), 30.0))
+    asyncio.run(asyncio.wait_for(main(), 60.0))
 
 
 def test_events_are_there_before_what_comes_after_them(tmp_path: Path) -> None:

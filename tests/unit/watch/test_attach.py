@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -14,9 +15,10 @@ from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.virtual_time import run_in_virtual_time
 from shadowsync.watch.attach import attach
 
-ENOUGH_SECONDS = 20.0
+ENOUGH_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -46,26 +48,41 @@ async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: lis
             await socket.send_multipart([identity, *encode(end)])
 
 
+class SharedContext(zmq.asyncio.Context):
+    """That of both ends, so that a test may run in virtual time; who attaches does not end it."""
+
+    def term(self) -> None:
+        pass
+
+    def end(self) -> None:
+        """End it."""
+        super().term()
+
+
 def watch(plan: Iterable[str]) -> list[GetStatus]:
     """Attaches to a coordinator of this plan; gives what it was asked."""
     asked: list[GetStatus] = []
 
     async def main() -> None:
-        context = zmq.asyncio.Context()
+        context = SharedContext()
         socket = context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
-        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        socket.bind("inproc://coordinator")
         serving = asyncio.create_task(coordinate(socket, plan, asked))
         try:
-            address = f"tcp://127.0.0.1:{port}"
-            await asyncio.wait_for(attach(address, once=False, as_json=False), ENOUGH_SECONDS)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("shadowsync.watch.attach.zmq.asyncio.Context", lambda: context)
+                clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
+                patch.setattr("shadowsync.watch.attach.time", clock)
+                attached = attach("inproc://coordinator", once=False, as_json=False)
+                await asyncio.wait_for(attached, ENOUGH_SECONDS)
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
             socket.close()
-            context.term()
+            context.end()
 
-    asyncio.run(main())
+    run_in_virtual_time(main())
     return asked
 
 

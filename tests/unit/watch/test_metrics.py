@@ -62,7 +62,7 @@ def server() -> Iterator[Served]:
 
 def scrape(server: Served) -> dict[tuple[str, str], tuple[float, dict[str, str]]]:
     """By name and peer: the value and the labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10.0) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60.0) as answer:
         text = answer.read().decode()
     return {
         (sample.name, sample.labels.get("peer", "")): (sample.value, sample.labels)
@@ -85,11 +85,11 @@ def test_a_scrape_has_the_counts_of_the_last_heartbeat(server: Served) -> None:
 
 def test_health_is_told_by_the_status_code(server: Served) -> None:
     url = f"http://127.0.0.1:{server.port}/healthz"
-    with urllib.request.urlopen(url, timeout=10.0) as answer:
+    with urllib.request.urlopen(url, timeout=60.0) as answer:
         assert (answer.status, answer.read()) == (200, b"trainer-1: told\n")
     server.well = False
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(url, timeout=10.0)
+        urllib.request.urlopen(url, timeout=60.0)
     with caught.value as refused:
         assert (refused.code, refused.read()) == (503, b"trainer-1: told\n")
 
@@ -107,7 +107,7 @@ def test_the_port_is_free_again_at_the_end() -> None:
 
 def test_idle_connections_hold_up_no_scrape(server: Served) -> None:
     address = ("127.0.0.1", server.port)
-    idle = [socket.create_connection(address, timeout=10.0) for _ in range(100)]
+    idle = [socket.create_connection(address, timeout=60.0) for _ in range(100)]
     try:
         assert scrape(server)
     finally:
@@ -119,7 +119,7 @@ def test_an_idle_connection_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowsync.watch.metrics_server.IDLE_SECONDS", 0.2)
     own = Served("reader", "reader-0", dict)
     try:
-        with socket.create_connection(("127.0.0.1", own.port), timeout=20.0) as idle:
+        with socket.create_connection(("127.0.0.1", own.port), timeout=60.0) as idle:
             assert idle.recv(1) == b""
     finally:
         own.close()

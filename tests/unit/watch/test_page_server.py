@@ -36,7 +36,7 @@ def ask(
     port: int, path: str, *, host: str = "127.0.0.1", method: str = "GET", more: str = ""
 ) -> socket.socket:
     """A connection on which this was asked, the path as it stands here."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10.0)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60.0)
     connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n".encode())
     return connection
 

@@ -27,7 +27,7 @@ def with_sockets(work: Work) -> None:
         router.bind("tcp://127.0.0.1:*")
         dealer.setsockopt_string(zmq.IDENTITY, "node")
         try:
-            await asyncio.wait_for(work(router, dealer), 20)
+            await asyncio.wait_for(work(router, dealer), 60.0)
         finally:
             router.close()
             dealer.close()

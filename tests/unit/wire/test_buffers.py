@@ -154,7 +154,7 @@ def test_the_last_reference_may_end_on_another_thread() -> None:
     kept = [pool.take(10)]
     other = threading.Thread(target=kept.clear)
     other.start()
-    other.join(10.0)
+    other.join(60.0)
     pool.take(10)
     assert pool.allocations == 1
 

@@ -17,7 +17,7 @@ from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import SERVED_AT_ONCE, Connection, Listener
 
 Context = zmq.Context[zmq.Socket[bytes]]
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_cancelled_while_it_is_put_in_place_it_is_whole(
 
     def slow(partial: Path, manifest: CheckpointManifest) -> Path:
         begun.set()
-        assert go_on.wait(30.0)
+        assert go_on.wait(60.0)
         return commit(partial, manifest)
 
     async def body() -> None:
@@ -65,7 +65,7 @@ def test_cancelled_while_it_is_put_in_place_it_is_whole(
         monkeypatch.setattr(running_checkpoint, "commit", slow)
         c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
         task = asyncio.ensure_future(keeps.take())
-        await asyncio.to_thread(begun.wait, 30.0)
+        await asyncio.to_thread(begun.wait, 60.0)
         task.cancel()
         await asyncio.wait({task}, timeout=0.05)
         # Nothing of it is removed while it is put in its place.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from shadowsync.pipeline.wire.control_base import Reply
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.processes import until
 
 SPANS = [Span(0, "held-out", "bytes", 0, 100)]
 # The probability of the label, of each checkpoint in turn.
@@ -71,17 +71,11 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointScore]:
     return coming
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Looks as often as `CheckpointManager.run` does."""
-    while not condition():  # noqa: ASYNC110 - what changes is plain counts
-        await asyncio.sleep(0.01)
-
-
 async def started(clock: Clock, keeper: CheckpointManager) -> asyncio.Task[None]:
     """The keeper, which has looked at what is trained already."""
     before = clock.looks
     running = asyncio.ensure_future(keeper.run())
-    await until(lambda: clock.looks > before)
+    await until(lambda: clock.looks > before, "it has looked")
     return running
 
 
@@ -89,7 +83,7 @@ async def validated(c: FakeServer, keeper: CheckpointManager, number: int) -> No
     """Trains the batch of this number, and waits until a checkpoint with it is validated, or cannot be."""
     tried = len(keeper.validation.points) + keeper.validation.failed
     c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
-    await until(lambda: len(keeper.validation.points) + keeper.validation.failed > tried)
+    await until(lambda: len(keeper.validation.points) + keeper.validation.failed > tried, "it is validated")
 
 
 async def ended(running: asyncio.Task[None]) -> None:
@@ -122,7 +116,7 @@ def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
         await asyncio.gather(running, return_exceptions=True)
         await keeper.cancel()
 
-    asyncio.run(asyncio.wait_for(body(), 10.0))
+    asyncio.run(asyncio.wait_for(body(), 60.0))
     assert scores == []
     assert open_checkpoint(tmp_path, verify=True, which="best")[1].examples_trained == 20
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
@@ -135,7 +129,7 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
 
     def slow(candidate: Path, note: BestNote) -> Path:
         begun.set()
-        assert go_on.wait(30.0)
+        assert go_on.wait(60.0)
         assert candidate.is_dir()
         return promote(candidate, note)
 
@@ -146,7 +140,7 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
         monkeypatch.setattr(keeper_module, "promote", slow)
         running = await started(clock, keeper)
         c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
-        await asyncio.to_thread(begun.wait, 30.0)
+        await asyncio.to_thread(begun.wait, 60.0)
         await ended(running)
         ending = asyncio.ensure_future(keeper.cancel())
         await asyncio.wait({ending}, timeout=0.05)
@@ -154,7 +148,7 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
         go_on.set()
         await ending
 
-    asyncio.run(asyncio.wait_for(body(), 10.0))
+    asyncio.run(asyncio.wait_for(body(), 60.0))
     assert len(scores) == 1
     assert open_checkpoint(tmp_path, verify=True, which="best")[1].examples_trained == 20
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
@@ -179,11 +173,14 @@ def test_training_goes_on_where_an_event_cannot_be_stored(
         running = await started(clock, keeper)
         for number in (1, 2):
             c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
-            await until(lambda count=number: keeper.failed >= count or running.done())  # type: ignore[misc]
+            await until(
+                lambda count=number: keeper.failed >= count or running.done(),  # type: ignore[misc]
+                "it has failed once more",
+            )
         await ended(running)
         await c.store.flush()
         assert keeper.failed == 2
         assert len(c.told) == 2
 
-    asyncio.run(asyncio.wait_for(body(), 10.0))
+    asyncio.run(asyncio.wait_for(body(), 60.0))
     assert caplog.text.count("an event could not be stored in the ledger's file") == 2

@@ -176,7 +176,7 @@ def test_input_that_does_not_come_is_not_waited_for(
     take_sample(job, [], add, examples=1, seconds=0.05)
     (reader,) = [thread for thread in threading.enumerate() if thread.name == "sample"]
     coming.set()
-    reader.join(10.0)
+    reader.join(60.0)
     assert len(taken) == 1, "what came too late is not added"
     monkeypatch.setattr(sample_module, "sample_batches", broken)
     take_sample(job, [], add, examples=1, seconds=None)

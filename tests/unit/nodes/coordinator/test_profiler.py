@@ -1,13 +1,16 @@
-"""The coordinator's side of a profile, with nodes that answer as they are told to."""
+"""The coordinator's side of a profile, with nodes that answer as they are told to. Time is virtual."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from shadowsync.nodes.coordinator import profiler as profiler_module
 from shadowsync.nodes.coordinator.membership import Member
 from shadowsync.nodes.coordinator.profiler import Profiler
 from shadowsync.pipeline.performance.document import Profile
@@ -15,6 +18,21 @@ from shadowsync.pipeline.wire.control_base import Reply, ReplyType, Request
 from shadowsync.pipeline.wire.control_orders import Measure, Measures, ProcessTrace, Trace, TraceReply
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
+from shadowsync.tests.support.virtual_time import run_in_virtual_time
+
+ONE_WAY_SECONDS = 0.002
+
+
+@pytest.fixture(autouse=True)
+def profiler_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profiler's clock is the loop's, as it is outside of tests."""
+
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    monkeypatch.setattr(
+        profiler_module, "time", SimpleNamespace(monotonic=now, process_time=time.process_time)
+    )
 
 
 class PlayedServer(FakeServer):
@@ -39,9 +57,8 @@ class PlayedServer(FakeServer):
         assert self.state.ledger.complete
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Time goes fast."""
-        del seconds
-        await asyncio.sleep(0.002)
+        """All of the time that is given passes."""
+        await asyncio.sleep(seconds or 0.0)
         return condition()
 
     async def notify(self) -> None:
@@ -49,15 +66,18 @@ class PlayedServer(FakeServer):
         self.verbs.append("notified")
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
-        """What a node that trains 1,000 examples a second answers."""
+        """What a node that trains 1,000 examples a second answers, as far away as ONE_WAY_SECONDS."""
         del seconds
+        await asyncio.sleep(ONE_WAY_SECONDS)
         verb = CONTROL_VERBS.name_of(request)
         self.verbs.append(f"{verb}, last" if isinstance(request, Measure) and request.last else verb)
         if self.verbs.count("measure") > self.ends_after and not self.state.ledger.complete:
             self.end_input()
         if verb == "measure" and member.info.name == self.silent and self.verbs.count("measure") > 2:
             return None
-        return cast(ReplyType, answer_of(request))
+        reply = answer_of(request)
+        await asyncio.sleep(ONE_WAY_SECONDS)
+        return cast(ReplyType, reply)
 
 
 def answer_of(request: Request[Any]) -> Reply:
@@ -80,7 +100,7 @@ def profiled(
         await profiler.run()
         return played, profiler, profiler.profile()
 
-    return asyncio.run(run())
+    return run_in_virtual_time(run())
 
 
 def test_a_profile_measures_then_traces_then_ends_the_job(tmp_path: Path) -> None:
@@ -92,14 +112,14 @@ def test_a_profile_measures_then_traces_then_ends_the_job(tmp_path: Path) -> Non
     assert isinstance(profile, Profile)
     assert {node.name for node in profile.measured.nodes} == {"trainer-0", "reader-0", "coordinator"}
     # All of the time that was asked for, and not the trace after it.
-    assert 0.49 <= profile.measured.seconds < 0.8
+    assert profile.measured.seconds == pytest.approx(0.5 + 2 * ONE_WAY_SECONDS)
     assert profile.examples_per_second == pytest.approx(1000.0)
     assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
         *("trainer-0", "reader-0", "coordinator")
     }
     # The other machine's clock is known up to half of the way there and back.
     assert profile.trace is not None
-    assert 0.0 < profile.trace.clock_error_seconds < 0.2
+    assert profile.trace.clock_error_seconds == pytest.approx(ONE_WAY_SECONDS)
     assert not any("input ended" in note for note in profile.notes)
 
 

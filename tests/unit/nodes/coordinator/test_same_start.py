@@ -65,4 +65,4 @@ def test_nodes_that_read_different_checkpoints_do_not_begin(
         assert ("different checkpoints" in outcome.stop.text) is not same
         assert bool(c.asked) is same
 
-    asyncio.run(asyncio.wait_for(body(), 10.0))
+    asyncio.run(asyncio.wait_for(body(), 60.0))

@@ -1,13 +1,20 @@
-"""Who is remembered by the coordinator, and for how long."""
+"""Who is remembered by the coordinator, for how long, and who counts as dead."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from shadowsync.nodes.coordinator import server as server_module
 from shadowsync.nodes.coordinator.server import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
 from shadowsync.pipeline.wire.control_base import Done, Reply, Request
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
+from shadowsync.tests.support.fake_coordinator import FakeServer, member
+from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 _UNSENT: list[Message] = []
 
@@ -39,3 +46,36 @@ def test_of_those_who_want_to_hear_of_the_end_those_who_are_there_do() -> None:
     talks.watches("there")
     talks.record_seen(b"there", PRESENT_SECONDS)
     assert [talk.peer for talk in talks.watchers(PRESENT_SECONDS + 1.0)] == ["there"]
+
+
+def test_a_coordinator_that_stood_still_calls_nobody_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nodes sent meanwhile is in the socket, and is received before it looks again."""
+    stood_seconds = [0.0]
+    limit = 4.0
+
+    def now() -> float:
+        return asyncio.get_running_loop().time() + stood_seconds[0]
+
+    monkeypatch.setattr(server_module, "time", SimpleNamespace(monotonic=now))
+
+    async def main() -> None:
+        server = FakeServer(tmp_path, [member("trainer", 0)], run={"node_timeout_seconds": limit})
+        own = server.state.members.require("token-trainer-0")
+        server.sessions.record_seen(b"token-trainer-0", now())
+        watching = asyncio.ensure_future(server._watch())
+        await asyncio.sleep(0.7 * limit)
+        stood_seconds[0] += 10 * limit
+        await asyncio.sleep(0.5)
+        assert own.alive
+        server.sessions.record_seen(b"token-trainer-0", now())
+        await asyncio.sleep(0.9 * limit)
+        assert own.alive
+        await asyncio.sleep(0.3 * limit)
+        assert not own.alive, "the control: it was silent while the coordinator went on"
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await server.close()
+
+    run_in_virtual_time(main())

@@ -32,7 +32,7 @@ from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.saved_shards import manifest_of_files
 
 Context = zmq.Context[zmq.Socket[bytes]]
-ENOUGH_SECONDS = 30.0
+ENOUGH_SECONDS = 60.0
 ROWS, DIM = 400, 4
 EVERY_ROW: Int32Array = np.arange(ROWS, dtype=np.int32)
 

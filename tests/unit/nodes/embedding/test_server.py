@@ -38,7 +38,7 @@ def service(
     made.start()
     yield made, listener.endpoint
     made.stop()
-    assert made.join(10.0)
+    assert made.join(60.0)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def ask(worker: Connection) -> Answered:
 
     def one(message: Message) -> Message:
         worker.send(message)
-        assert worker.socket.poll(10_000), "nothing came"
+        assert worker.socket.poll(60_000), "nothing came"
         answer = worker.receive()
         assert answer is not None
         return answer
@@ -87,7 +87,7 @@ def counts(service: ShardService) -> dict[str, Any]:
     """The counts when the thread is done with what it was asked so far: it counts after it answers."""
     done = threading.Event()
     service.call(done.set)
-    assert done.wait(10.0)
+    assert done.wait(60.0)
     return service.metrics()
 
 
@@ -199,7 +199,7 @@ def test_answers_that_are_under_way_do_not_share_a_buffer(worker: Connection, as
         worker.send(Lookup(request, numbers))
     received: dict[int, Float32Array] = {}
     while len(received) < len(many):
-        assert worker.socket.poll(10_000), "nothing came"
+        assert worker.socket.poll(60_000), "nothing came"
         answer = worker.receive()
         assert isinstance(answer, Vectors)
         received[answer.request] = answer.values
@@ -213,7 +213,7 @@ def test_commands_run_on_the_thread_between_messages(
     told: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     ask(push(1, batch_id(0), rows(3)))
     service[0].call(lambda: told.put((threading.current_thread().name, len(service[0].applied))))
-    assert told.get(timeout=10) == ("shard", 1)
+    assert told.get(timeout=60) == ("shard", 1)
 
 
 def test_traffic_is_counted(service: tuple[ShardService, str], worker: Connection, ask: Answered) -> None:

@@ -68,21 +68,21 @@ def start(request: pytest.FixtureRequest, context: Context, failures: list[BaseE
     for service, connection in made:
         connection.close()
         service.stop()
-        assert service.join(10.0)
+        assert service.join(60.0)
 
 
 def counts(service: ShardService) -> dict[str, Any]:
     """The counts when the thread is done with what it was asked so far."""
     done = threading.Event()
     service.call(done.set)
-    assert done.wait(10.0)
+    assert done.wait(60.0)
     return service.metrics()
 
 
 def take(lines: EmbeddingClient) -> Message:
     """The next answer, handed to the lines."""
     (connection,) = lines.connections
-    assert connection.socket.poll(10_000), "nothing came"
+    assert connection.socket.poll(60_000), "nothing came"
     message = connection.receive()
     assert message is not None
     lines.receive(0, message)
@@ -171,7 +171,7 @@ class Offered:
     def ask(self, message: Message) -> Message:
         """Sends a message and gives its answer."""
         self._connection.send(message)
-        assert self._connection.socket.poll(10_000), "nothing came"
+        assert self._connection.socket.poll(60_000), "nothing came"
         answer = self._connection.receive()
         assert answer is not None
         return answer

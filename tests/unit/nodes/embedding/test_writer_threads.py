@@ -26,7 +26,7 @@ from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
-ROWS, DIM, ENOUGH_SECONDS = 40, 4, 20.0
+ROWS, DIM, ENOUGH_SECONDS = 40, 4, 60.0
 
 
 class Noted:
@@ -213,7 +213,7 @@ def test_a_flood_waits_in_the_socket_and_a_command_finds_the_lanes_at_rest(
     assert {answer.request for answer in answers if isinstance(answer, Pushed)} == set(range(many))
     connection.close()
     service.stop()
-    assert service.join(10.0)
+    assert service.join(60.0)
 
 
 def test_a_lookup_sees_the_pushes_that_came_before_it_and_none_after(
@@ -243,7 +243,7 @@ def test_a_lookup_sees_the_pushes_that_came_before_it_and_none_after(
     assert sorted(repeated) == [(1, False), (1, True), (3, False)]
     connection.close()
     service.stop()
-    assert service.join(10.0)
+    assert service.join(60.0)
 
 
 def test_a_lane_that_fails_fails_the_service(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_a_lane_that_fails_fails_the_service(context: Context, monkeypatch: pyte
     assert str(failed.get(timeout=ENOUGH_SECONDS)) == "broken rows"
     connection.close()
     service.stop()
-    assert service.join(10.0)
+    assert service.join(60.0)
 
 
 def test_no_command_runs_on_rows_that_lanes_are_at_when_the_service_stops(
@@ -280,7 +280,7 @@ def test_no_command_runs_on_rows_that_lanes_are_at_when_the_service_stops(
     service.stop()
     wait_until(lambda: service.listener.socket.closed or bool(ran), "it ends")
     held.set()
-    assert service.join(10.0)
+    assert service.join(60.0)
     assert not ran
     connection.close()
 
@@ -303,4 +303,4 @@ def test_an_answer_that_is_too_large_to_send_is_refused_and_its_buffer_used_agai
     assert not failures
     connection.close()
     service.stop()
-    assert service.join(10.0)
+    assert service.join(60.0)

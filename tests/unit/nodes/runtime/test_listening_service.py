@@ -49,7 +49,7 @@ def echo(context: Context, found: list[BaseException], monkeypatch: pytest.Monke
     made.start()
     yield made
     made.stop()
-    assert made.join(10.0)
+    assert made.join(60.0)
     assert made.listener.socket.closed
 
 
@@ -62,7 +62,7 @@ def asker(context: Context, echo: Echo) -> Iterator[Connection]:
 
 def answer(asker: Connection, message: Message) -> Message | None:
     asker.send(message)
-    assert asker.socket.poll(10_000), "nothing came"
+    assert asker.socket.poll(60_000), "nothing came"
     return asker.receive()
 
 
@@ -77,14 +77,14 @@ def test_messages_are_handled_in_turn_and_counted(echo: Echo, asker: Connection)
     ]
     told = threading.Event()
     echo.call(told.set)
-    assert told.wait(10.0)
+    assert told.wait(60.0)
     assert [what for what in echo.done if what != "served"] == ["lookup 1", "lookup 2"]
     assert "served" in echo.done[echo.done.index("lookup 1") : echo.done.index("lookup 2")]
     counts = echo.metrics()
     bytes_both_ways = (asker.received_bytes, asker.sent_bytes)
     assert (counts["sent_bytes"], counts["received_bytes"]) == bytes_both_ways
     assert counts["handled_messages"] == 2
-    assert 0.0 < counts["handled_seconds"] < counts["busy_seconds"] < 10.0
+    assert 0.0 < counts["handled_seconds"] < counts["busy_seconds"]
 
 
 def test_a_refusal_is_counted_and_answered_and_the_service_goes_on(
@@ -107,7 +107,7 @@ def test_commands_run_on_its_thread_without_any_message(echo: Echo) -> None:
         told.set()
 
     echo.call(note)
-    assert told.wait(10.0)
+    assert told.wait(60.0)
     assert where == ["echo"]
 
 
@@ -115,6 +115,6 @@ def test_a_mistake_of_ours_ends_it_and_is_told(
     echo: Echo, asker: Connection, found: list[BaseException]
 ) -> None:
     asker.send(lookup(1, rows=2))
-    assert echo.join(10.0)
+    assert echo.join(60.0)
     assert [str(error) for error in found] == ["a mistake of ours"]
     assert echo.listener.socket.closed

@@ -24,7 +24,7 @@ from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.schema import Message
 
-ENOUGH_SECONDS = 30.0
+ENOUGH_SECONDS = 60.0
 
 
 class Idle(Role):
@@ -53,7 +53,9 @@ class EndsFirst(Node):
 
     async def _handle(self, request: Request[Any]) -> Reply:
         reply = await super()._handle(request)
-        await asyncio.sleep(0.01)
+        await self._finished.wait()
+        # It is cancelled here, unless the node is not closed.
+        await asyncio.Event().wait()
         return reply
 
 
@@ -63,6 +65,7 @@ class Coordinator:
     def __init__(self, context: zmq.asyncio.Context) -> None:
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
+        self._gone = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         port = self.socket.bind_to_random_port("tcp://127.0.0.1")
         self.endpoint = f"tcp://127.0.0.1:{port}"
         self._node = b""
@@ -83,11 +86,19 @@ class Coordinator:
         await self.socket.send_multipart([self._node, *encode(message)])
 
     async def answer(self) -> Answer | None:
-        """The answer that has come, if one has."""
-        while await self.socket.poll(200):
+        """The answer that has come, if one has, once the node's connection is gone."""
+        await self._gone.recv_multipart()
+        # What came over it is there before that is told.
+        while await self.socket.poll(0):
             if isinstance(message := await self._next(), Answer):
                 return message
         return None
+
+    def close(self) -> None:
+        """End it."""
+        self.socket.disable_monitor()
+        self._gone.close()
+        self.socket.close()
 
 
 async def told_to_finish(kind: type[Node], folder: Path) -> tuple[ExitCode, str, Answer | None]:
@@ -105,7 +116,7 @@ async def told_to_finish(kind: type[Node], folder: Path) -> tuple[ExitCode, str,
         code = await life
         return code, node.exit_text, await coordinator.answer()
     finally:
-        coordinator.socket.close()
+        coordinator.close()
         context.term()
 
 

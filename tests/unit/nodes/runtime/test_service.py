@@ -8,7 +8,7 @@ from collections.abc import Callable
 import zmq
 from shadowsync.nodes.runtime.threads import Service
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 
 
 class Plain(Service):

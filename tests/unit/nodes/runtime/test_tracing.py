@@ -26,15 +26,26 @@ def spin(seconds: float) -> None:
 
 
 def test_an_activity_counts_its_clock_and_its_core(tracer: Tracer) -> None:
+    """Both are between what the clocks say just within it and just around it, however busy the machine is."""
     working, idle = Activity("work", cpu=True), Activity("idle", cpu=True)
-    with working:
+
+    def wait_for_another_thread() -> None:
+        other = threading.Thread(target=spin, args=(0.03,))
+        other.start()
+        other.join()
+
+    def work() -> None:
         spin(0.03)
-    with idle:
-        threading.Event().wait(0.03)
+
+    for activity, do in ((working, work), (idle, wait_for_another_thread)):
+        around = time.monotonic(), time.thread_time()
+        with activity:
+            within = time.monotonic(), time.thread_time()
+            do()
+            clock, core = time.monotonic() - within[0], time.thread_time() - within[1]
+        assert clock <= activity.seconds <= time.monotonic() - around[0]
+        assert core <= activity.cpu_seconds <= time.thread_time() - around[1]
     assert working.cpu_seconds >= 0.03
-    assert working.seconds >= working.cpu_seconds * 0.99
-    assert idle.seconds >= 0.03
-    assert idle.cpu_seconds < 0.02
     assert tracer.stop()["marks"] == [], "nothing is marked while it is off"
 
 
@@ -43,12 +54,12 @@ def test_an_activity_counts_what_fails_too() -> None:
 
     def work() -> None:
         with activity:
-            threading.Event().wait(0.01)
+            spin(0.01)
             raise KeyError("what the work met")
 
     with pytest.raises(KeyError):
         work()
-    assert activity.seconds >= 0.01
+    assert activity.seconds > 0.0
 
 
 def test_marks_have_their_names_and_threads(tracer: Tracer) -> None:
@@ -61,8 +72,9 @@ def test_marks_have_their_names_and_threads(tracer: Tracer) -> None:
     thread = threading.Thread(target=work, name="worker-7")
     thread.start()
     thread.join()
-    with Activity("parse"):
-        threading.Event().wait(0.01)
+    parsing = Activity("parse")
+    with parsing:
+        spin(0.01)
     tracer.note("too short", began, 1e-7)
     traced = tracer.stop()
     assert traced["names"] == ["compute", "parse"]
@@ -70,7 +82,7 @@ def test_marks_have_their_names_and_threads(tracer: Tracer) -> None:
     (compute, parse) = traced["marks"]
     assert compute == [0, 0, round(began * 1e6), 500_000]
     assert parse[:2] == [1, 1]
-    assert parse[3] >= 10_000
+    assert parse[3] == round(parsing.seconds * 1e6) > 0
 
 
 def test_the_last_marks_are_kept_and_each_trace_starts_anew(tracer: Tracer) -> None:

@@ -25,14 +25,14 @@ def test_cancelled_it_waits_for_the_end_and_is_cancelled_then(fails: bool) -> No
 
     def work() -> None:
         begun.set()
-        assert go_on.wait(30.0)
+        assert go_on.wait(60.0)
         ended.append("work")
         if fails:
             raise KeyError("x")
 
     async def body() -> None:
         task = asyncio.ensure_future(run_in_thread_uncancellable(work))
-        await asyncio.to_thread(begun.wait, 30.0)
+        await asyncio.to_thread(begun.wait, 60.0)
         for _ in range(2):
             task.cancel()
             await asyncio.wait({task}, timeout=0.05)

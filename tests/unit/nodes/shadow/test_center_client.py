@@ -26,7 +26,7 @@ from shadowsync.tests.support.center_messages import exchange_of
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[[int, float], list[tuple[CenterService, MemberInfo]]]
-ENOUGH_SECONDS = 20.0
+ENOUGH_SECONDS = 60.0
 
 
 def run(work: Awaitable[None]) -> None:
@@ -68,7 +68,7 @@ def counts(service: CenterService) -> dict[str, Any]:
     """The counts when the thread is done with what it was asked so far: it counts after it answers."""
     done = threading.Event()
     service.call(done.set)
-    assert done.wait(10.0)
+    assert done.wait(60.0)
     return service.metrics()
 
 

@@ -41,7 +41,7 @@ class Line:
     def end(self) -> None:
         """The line ends."""
         self._notes.put("end")
-        self._thread.join(10.0)
+        self._thread.join(60.0)
 
     def _play(self) -> None:
         while (verb := self._notes.get()) != "end":
@@ -57,7 +57,7 @@ def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
     gate = RoundGate(1, EVERY, lambda: None)
     line = Line(gate, 0)
     for _ in range(EVERY - 1):
-        line.step().join(10.0)
+        line.step().join(60.0)
     assert not gate.enter(wanted=False)
     third = line.step()
     wait_until(lambda: gate.has_waiting_worker, "the worker is at the gate", 10.0)
@@ -65,7 +65,7 @@ def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
     assert gate.enter(wanted=False)
     assert third.is_alive()
     gate.leave()
-    third.join(10.0)
+    third.join(60.0)
     assert not third.is_alive()
     # What does not change its place at the gate is not told.
     assert line.verbs == ["work", "arrive"]
@@ -75,7 +75,7 @@ def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
 def test_a_worker_without_input_does_not_hold_a_round_up_and_comes_back_after_it() -> None:
     gate = RoundGate(1, EVERY, lambda: None)
     line = Line(gate, 0)
-    line.step().join(10.0)
+    line.step().join(60.0)
     assert not gate.enter(wanted=True)
     for _ in range(3):
         line.distant.nothing_to_train()
@@ -84,7 +84,7 @@ def test_a_worker_without_input_does_not_hold_a_round_up_and_comes_back_after_it
     wait_until(lambda: line.verbs[-1] == "work", "the worker asks", 10.0)
     assert back.is_alive()
     gate.leave()
-    back.join(10.0)
+    back.join(60.0)
     assert not back.is_alive()
     assert line.verbs == ["work", "starve", "work"]
     line.end()
@@ -95,7 +95,7 @@ def test_an_open_gate_lets_pass() -> None:
     line = Line(gate, 0)
     gate.open()
     for _ in range(2 * EVERY):
-        line.step().join(10.0)
+        line.step().join(60.0)
     assert line.verbs == ["work", "arrive", "arrive"]
     line.end()
 
@@ -112,10 +112,10 @@ def test_a_worker_whose_process_ends_is_not_kept_at_the_gate() -> None:
 
     worker = threading.Thread(target=steps, daemon=True)
     worker.start()
-    assert told.get(timeout=10.0) == "work"
+    assert told.get(timeout=60.0) == "work"
     assert worker.is_alive()
     gate.open()
-    worker.join(10.0)
+    worker.join(60.0)
     assert not worker.is_alive()
     assert [told.get_nowait() for _ in range(3)] == ["arrive"] * 3
 

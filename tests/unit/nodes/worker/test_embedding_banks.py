@@ -48,12 +48,12 @@ def shard(
     yield service, connection, codecs
     connection.close()
     service.stop()
-    assert service.join(10.0)
+    assert service.join(60.0)
 
 
 def answered(lines: EmbeddingClient) -> InFlightBatch | None:
     connection = lines.connections[0]
-    assert connection.socket.poll(10_000), "nothing came"
+    assert connection.socket.poll(60_000), "nothing came"
     message = connection.receive()
     assert message is not None
     return lines.receive(0, message)
@@ -100,7 +100,7 @@ def test_a_push_whose_counts_do_not_fit_is_refused(
     floats = np.ones(4 + 6 + 4, np.float32)
     for counts in ((), (1, 1), (1, 1, 2), (2, 2, -1)):
         connection.send(RowCodec(codecs).outgoing(Push(7, batch_id(0), 0, rows, floats, 1.0, counts)))
-        assert connection.socket.poll(10_000), "nothing came"
+        assert connection.socket.poll(60_000), "nothing came"
         answer = connection.receive()
         assert isinstance(answer, Failure)
         assert "do not fit 3 rows in 3 banks" in answer.what

@@ -110,7 +110,7 @@ def shard(context: Context, failures: list[BaseException]) -> Iterator[tuple[Sha
     service.start()
     yield service, listener.endpoint
     service.stop()
-    assert service.join(10.0)
+    assert service.join(60.0)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def worker(context: Context, shard: tuple[ShardService, str]) -> Iterator[Connec
 
 def ask(worker: Connection, message: Message) -> Message:
     worker.send(message)
-    assert worker.socket.poll(10_000), "nothing came"
+    assert worker.socket.poll(60_000), "nothing came"
     answer = worker.receive()
     assert answer is not None
     return answer
