@@ -6,9 +6,10 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 BIN = $(VENV)/bin
-# How many tests run at once; those that start processes, which take both cores by themselves, run one after
-# the other.
-JOBS ?= 2
+# How many tests run at once: more than the two cores of a small machine, because half of a test's time is waiting;
+# fewer of those that start whole jobs as processes.
+JOBS ?= 3
+PROCESS_JOBS ?= 2
 PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
 UNIT = $(PYTEST) -n $(JOBS) --dist loadfile tests/unit
 
@@ -54,10 +55,10 @@ unit: install-dev
 
 test: lint types
 	$(PYTEST) -n $(JOBS) --dist loadfile -m "not processes and not faults_matrix"
-	$(PYTEST) -m "processes and not faults_matrix"
+	$(PYTEST) -n $(PROCESS_JOBS) --dist loadfile -m "processes and not faults_matrix"
 
 faults: install-dev
-	$(PYTEST) -m faults_matrix
+	$(PYTEST) -n $(PROCESS_JOBS) --dist loadfile -m faults_matrix
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
