@@ -13,12 +13,13 @@ PROCESS_JOBS ?= 2
 PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
 UNIT = $(PYTEST) -n $(JOBS) --dist loadfile tests/unit
 
-.PHONY: demo test faults install install-dev lint types unit clean help
+.PHONY: demo test faults gpu install install-dev lint types unit clean help
 
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
 	@echo "make test   install what it needs, lint, check types, run the suite"
 	@echo "make faults run what make test leaves out: the full matrix of kills, with real processes"
+	@echo "make gpu    run the tests and take the figures that need a GPU; first install a torch for it: make clean gpu TORCH_INDEX="
 	@echo "make clean  remove the virtual environment, the demo's data and its runs"
 
 $(VENV)/.torch: constraints.txt
@@ -59,6 +60,11 @@ test: lint types
 
 faults: install-dev
 	$(PYTEST) -n $(PROCESS_JOBS) --dist loadfile -m faults_matrix
+
+gpu: install-dev
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
+	$(PYTEST) -m gpu
+	$(BIN)/python benchmarks/gpu.py --out docs/results/gpu.json
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
