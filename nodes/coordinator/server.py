@@ -1,6 +1,6 @@
 """The coordinator's server: one socket, the sessions with nodes and watchers, heartbeats, deaths.
 
-Imports no torch. Training goes on without it, up to the readers' retention.
+Imports no torch. Training continues without it, up to the readers' retention.
 """
 
 from __future__ import annotations

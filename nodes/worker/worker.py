@@ -285,7 +285,7 @@ class Worker(Service):
                 f"batch {tuple(delivery.id)} of scoring pass {delivery.pass_number}, over held-out data,"
                 f" cannot be scored: {error}",
                 where=batch.reader.name,
-                remedy="lower trainer.lr or embedding.lr, or mend what the model makes of these rows",
+                remedy="lower trainer.lr or embedding.lr, or correct what the model computes from these rows",
             ) from error
 
     def _count_trained(self, trained: int) -> None:
