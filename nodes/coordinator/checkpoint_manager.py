@@ -58,7 +58,7 @@ class CheckpointManager:
     """Take and validate checkpoints when they are due. Runs on the coordinator's loop.
 
     A validation is of a checkpoint that was just written, pinned by hard links so that it stays; one runs at
-    a time, in a process of its own. A failure is an event; training continues, and the last saved checkpoint stays.
+    a time, in a process of its own. A failure is an event; training continues.
 
     Args:
         spans: of the validation part.

@@ -45,7 +45,7 @@ class Monitoring:
         self._failed = False
 
     def open(self) -> None:
-        """Start what the job asks for.
+        """Start what the job configures.
 
         Raises ClusterError for a port that cannot be had, ResourceError for a folder that cannot be written.
         """

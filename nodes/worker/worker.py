@@ -93,7 +93,7 @@ class Worker(Service):
         self._confirmed.put((reader, sequence))
 
     def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
-        """Stop training after the batch at hand; see `WorkerHandle.drain`."""
+        """Stop training after the current batch; see `WorkerHandle.drain`."""
 
         def command() -> None:
             self._drain_until, self._drain_reply = sequences, reply
