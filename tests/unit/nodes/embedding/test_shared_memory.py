@@ -39,7 +39,7 @@ from shadowsync.pipeline.wire.segment import HEAD_BYTES, CreatedSegment, running
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.leaks import memory_descriptors
-from shadowsync.tests.support.lookups import plan, in_flight, vectors
+from shadowsync.tests.support.lookups import in_flight, plan, vectors
 from shadowsync.tests.support.outbox import Outbox
 from shadowsync.tests.support.tables import make_tables
 
