@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from .listening import BACKLOG, listen
 from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
 
-# A connection on which nothing was asked for so long is ended.
+# A connection without a request for so long is closed.
 IDLE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 1.0
 LABELS = ("run", "role", "node")

@@ -91,7 +91,7 @@ class RoundPhase(Enum):
     """Phases of a round.
 
     MEETING: waits for the others, or for the algorithm's state. MET: waits for this trainer's values.
-    STREAMING: values and results are under way. RESOLVING: cannot end normally; asks who completed it.
+    STREAMING: values and results are under way. RESOLVING: cannot end normally; requests who completed it.
     """
 
     MEETING = "meeting"

@@ -129,7 +129,7 @@ def _size(path: str) -> int | None:
 
 
 # For the ledger, the logs and the report, which may be on the same volume: they must not fail because a
-# checkpoint is tried in vain.
+# checkpoint failed.
 RESERVE_BYTES = 64 << 20
 _FLOAT_BYTES = 4
 # Vectors as long as the dense model that are in no node's own part: the model that comes out, and of the
@@ -157,7 +157,7 @@ def require_room(folder: Path, needed_bytes: int) -> None:
 
 # A node that cannot copy and write its part in this time is taken to be unable to.
 PART_SECONDS = 600.0
-# Of a shard's copy: what is longer is told, as an event.
+# Of a shard's copy: a longer one is reported as an event.
 PAUSE_SECONDS = 1.0
 
 log = logging.getLogger(__name__)

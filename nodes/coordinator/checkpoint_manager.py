@@ -58,7 +58,7 @@ class CheckpointManager:
     """Take and validate checkpoints when they are due. Runs on the coordinator's loop.
 
     A validation is of a checkpoint that was just written, pinned by hard links so that it stays; one runs at
-    a time, in a process of its own. What fails is an event, and training goes on with what was kept before.
+    a time, in a process of its own. A failure is an event; training continues.
 
     Args:
         spans: of the validation part.
@@ -94,7 +94,7 @@ class CheckpointManager:
         return self._state.folder / BEST
 
     async def run(self) -> None:
-        """Take and validate checkpoints while training goes on, until cancelled."""
+        """Take and validate checkpoints during training, until cancelled."""
         await self._adopt()
         while not self.ended_early:
             await self._look()

@@ -33,7 +33,7 @@ from .validation import score_checkpoint
 
 log = logging.getLogger(__name__)
 
-# Of an interrupt: a trainer has a batch at hand, and says so after at most five.
+# At an interrupt a trainer finishes its current batch, and replies after at most five seconds.
 HURRIED_TRAINER_SECONDS = 5.5
 
 
@@ -155,7 +155,7 @@ class JobController:
         finally:
             for task in (sampling, checkpointing):
                 task.cancel()
-            # It knows by itself that training is over, and takes down what it measured.
+            # The profiler ends with training by itself, and keeps what it measured.
             await asyncio.gather(sampling, checkpointing, profiling, return_exceptions=True)
             self._outcome.divergence_curve = self._state.divergence.points
         if not self._state.ledger.complete and self._state.stop is None:

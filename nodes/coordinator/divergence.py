@@ -52,7 +52,7 @@ class DivergenceSampler:
 
     Each is of at most SAMPLED_ELEMENTS evenly spread elements.
 
-    All trainers are asked at once; what they trained while the question was on its way is part of the
+    All trainers are requested at once; what they trained while the request was in flight is part of the
     figure.
     """
 

@@ -127,7 +127,7 @@ class LedgerState:
     Args:
         spans: the plan of the training part; `epochs` passes over it, in an order drawn for each from `seed`
             if `shuffled`.
-        restored: what the run that this one goes on with had trained. It is not handed out again, and not
+        restored: what the resumed run had trained. It is not handed out again, and not
             part of `totals`.
 
     Attributes:

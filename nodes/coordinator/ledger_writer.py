@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class LedgerWriter:
     """Run work on a `LedgerStore`, one at a time, in the order of submission.
 
-    Belongs to the coordinator's loop. Whoever promises what is written awaits it first.
+    Belongs to the coordinator's loop. A caller that promises a write awaits it first.
     """
 
     def __init__(self, store: LedgerStore) -> None:

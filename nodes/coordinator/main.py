@@ -165,7 +165,7 @@ def _conclude(
     if not state.members.started:
         assert stop is not None
         return stop.exit_code, stop.text, None
-    # A run that goes on may find that all that was left to read was trained before.
+    # A resumed run may find that all its remaining batches were trained before.
     if stop is None and state.ledger.examples_so_far == 0:
         error = DataError(
             "no example could be read from the input",

@@ -45,7 +45,7 @@ class Monitoring:
         self._failed = False
 
     def open(self) -> None:
-        """Start what the job asks for.
+        """Start what the job configures.
 
         Raises ClusterError for a port that cannot be had, ResourceError for a folder that cannot be written.
         """
@@ -70,7 +70,7 @@ class Monitoring:
             self._metrics = MetricsServer(collector, self._health, *address)
 
     async def run(self) -> None:
-        """Publish until cancelled; what cannot be shown is logged, and training goes on."""
+        """Publish until cancelled; a failure is logged, and training continues."""
         if self._metrics is not None:
             await self._metrics.start()
         while self._page is not None or self._scalars is not None or self._metrics is not None:

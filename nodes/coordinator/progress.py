@@ -170,7 +170,7 @@ STALE_SECONDS = 3.0
 class NodeRates:
     """The heartbeats of the last WINDOW_SECONDS by node. Owned by the coordinator's loop.
 
-    A node that was not heard of for STALE_SECONDS has no rates.
+    A node without a heartbeat for STALE_SECONDS has no rates.
     """
 
     def __init__(self) -> None:
@@ -236,7 +236,7 @@ class InputSize:
 
     @classmethod
     def unknown(cls) -> InputSize:
-        """Return an input of which nothing is known yet."""
+        """Return an input without any estimate yet."""
         return cls({}, 1, None, exact=False)
 
     @classmethod
@@ -256,7 +256,7 @@ class InputSize:
         per_byte = _examples_per_byte(spans)
         sizes = {span.number: float(max(1, span.stop - span.start)) for span in spans}
         if per_byte is None:
-            # Without the length of a line, nobody knows how much of its file a range is.
+            # Without the length of a line, the share of a range in its file is unknown.
             weights = {span.number: sizes[span.number] * _share(span, split) for span in spans}
         else:
             weights = {

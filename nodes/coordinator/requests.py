@@ -81,7 +81,7 @@ class RequestHandler:
         if hello.token != token:
             raise ClusterError("the token differs from the connection's")
         if self._state.over:
-            # Nobody would tell it when to end.
+            # The coordinator would never tell it to end.
             raise ClusterError("the job has ended", remedy="start its nodes again")
         member = self._state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid)
         info = member.info
@@ -97,9 +97,9 @@ class RequestHandler:
             self._server.mark_dead(request.token, f"died ({request.how})")
         return Done()
 
-    def _status(self, asker: str, request: GetStatus) -> StatusReply:
+    def _status(self, token: str, request: GetStatus) -> StatusReply:
         if request.tell_end:
-            self._server.sessions.watches(asker)
+            self._server.sessions.watches(token)
         return StatusReply(answer_status(self._state, request))
 
     async def _ready(self, member: Member, request: Ready) -> Done:
@@ -108,18 +108,18 @@ class RequestHandler:
         return Done()
 
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
-        # A node of which a part has died is itself dead, no more; other failures are the job's.
+        # A node whose part has died is only dead itself; other failures end the job.
         if request.exit_code is not ExitCode.STOPPED_BY_DEATH:
             text = f"{member.info.name}: {request.what}"
             self._server.request_stop(Stop("failed", text, request.exit_code))
-        # It ends once it has the answer, so nobody should wait for it. The answer is sent before this runs.
-        # If that is lost, and the node asks again, it hears that it was declared dead.
+        # It ends once it has the reply, so no one should wait for it. The reply is sent before this runs. If
+        # that is lost and the node repeats the request, the reply says that it was declared dead.
         loop = asyncio.get_running_loop()
         loop.call_soon(self._server.mark_dead, member.info.token, f"failed: {request.what}")
         return Done()
 
     async def _interrupt(self, member: Member, request: Interrupt) -> Done:  # noqa: ARG002
-        text = f"{member.info.name} was asked to stop"
+        text = f"{member.info.name} was interrupted"
         self._server.request_stop(Stop("interrupted", text, ExitCode.INTERRUPTED))
         return Done()
 
@@ -187,7 +187,7 @@ class RequestHandler:
         if view is not None:
             text = f"left the synchronization: {member.info.name} waited for it in vain"
             self._server.event(f"trainer-{index}", text)
-        # Without a change, too: who reports what is settled has not heard of it.
+        # Without a change, too: the reporter does not know the current view.
         self._server.broadcast_group(view or self._state.group.view)
         await self._server.notify()
         return Done()

@@ -1,6 +1,6 @@
 """The coordinator's server: one socket, the sessions with nodes and watchers, heartbeats, deaths.
 
-Imports no torch. Training goes on without it, up to the readers' retention.
+Imports no torch. Training continues without it, up to the readers' retention.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .state import JobPhase, JobState
 
 # Nodes and the supervisor send more often; of those who only watch, most never announce that they leave.
 FORGET_SECONDS = 60.0
-# One who watches asks every second.
+# A watcher sends a request every second.
 PRESENT_SECONDS = 3.0
 
 
@@ -125,7 +125,7 @@ class CoordinatorServer:
         self.sessions = SessionRegistry()
         self._stopped = asyncio.Event()
         self._changed = asyncio.Condition()
-        # Why a node did not do what it was asked last, by its name.
+        # By name, why a node refused its last request.
         self._refusals: dict[str, ShadowSyncError] = {}
         self._handle: HandleMemberRequest | None = None
         self._tasks: set[asyncio.Task[Any]] = set()

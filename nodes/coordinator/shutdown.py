@@ -65,9 +65,11 @@ class JobFinalizer:
         self._model = model
 
     async def finalize_trainers(self, *, closing_round: bool) -> None:
-        """Each trainer's closing round, if asked for, and the model that comes out where it takes all of
-        them; then the counts of synchronization. Rounds with a center are run one after the other, those
-        of a group together."""
+        """Run each trainer's closing round, if requested, and finalize the model.
+
+        Then collect the counts of synchronization. Rounds with a center are run one after the other, those
+        of a group together.
+        """
         trainers = self._present("trainer", self._outcome.trainers)
         if self._model.needs_peers:
             await self._finalize_together(trainers, closing_round=closing_round)

@@ -88,15 +88,14 @@ def _progress(state: JobState) -> Progress:
     done = totals.distinct_examples + totals.untrained_examples
     done += restored + state.ledger.restored_left_out_examples
     left = max(0, expected.examples - done) if expected else None
+    training = state.phase is JobPhase.TRAINING
     return Progress(
         trained=totals.trained_examples,
         distinct=totals.distinct_examples + restored,
         total=expected.examples if expected else None,
         exact=expected.exact if expected else False,
         epochs=state.job.data.epochs,
-        seconds_left=left / speed
-        if left is not None and speed and state.phase is JobPhase.TRAINING
-        else None,
+        seconds_left=left / speed if left is not None and speed and training else None,
     )
 
 

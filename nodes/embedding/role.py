@@ -188,7 +188,7 @@ class EmbeddingRole(ServingRole[ShardService]):
     async def _checkpoint(self, directory: Path, *, running: bool) -> WriteCheckpointReply:
         """Write rows and the batches applied to them, of one moment.
 
-        While training goes on they are copied on the service thread, which pushes and lookups wait for, and
+        During training they are copied on the service thread, which pushes and lookups wait for, and
         written on another: no training waits for a disk (rule "Training never waits"). Raises ResourceError
         then if there is no memory for a copy.
         """

@@ -29,7 +29,7 @@ IDLE_ANSWER_BYTES = 256 << 20
 class ShardService(ListeningService):
     """Answers lookups and applies pushes, each row's in the order in which they come.
 
-    A push that was applied before, which the id of its batch tells, is answered again and changes nothing:
+    A push that was applied before, as the id of its batch shows, is answered again and changes nothing:
     each batch is applied exactly once. With several threads this one keeps the socket and the record of
     applied batches, and writer threads do the rest; a command finds them idle.
 

@@ -282,7 +282,7 @@ class SharedMemoryServer:
         something else by now.
 
         Raises:
-            SegmentError: the place is none of this worker's, or is for another number of floats.
+            SegmentError: the place is not this worker's, or is for another number of floats.
         """
         if not lookup.segment:
             return None
@@ -297,7 +297,7 @@ class SharedMemoryServer:
         """Return a view of the gradients of a push with a `segment`, float32 [floats].
 
         Raises:
-            SegmentError: the place is none of this worker's, or has another number of floats.
+            SegmentError: the place is not this worker's, or has another number of floats.
         """
         values = self._find(identity, push, floats).segment.floats(push.offset, floats)
         self.shared_bytes += FLOAT_BYTES * floats

@@ -35,7 +35,7 @@ class ProcessHooks:
         return zmq.Context(io_threads=1)
 
     def on_interrupt(self, loop: asyncio.AbstractEventLoop, interrupted: Callable[[], None]) -> None:
-        """Call `interrupted` on the loop whenever somebody asks the node to stop."""
+        """Call `interrupted` on the loop whenever the node is interrupted."""
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, interrupted)
 

@@ -22,9 +22,9 @@ class NodeSettings:
         job: the job, the same on every node.
         join: the coordinator's endpoint; empty for the coordinator itself.
         bind: host, or host:port, to listen on.
-        advertise: the host that others are told; empty for the bound one.
+        advertise: the host that others connect to; empty for the bound one.
         token: this process's incarnation, unique for ever.
-        folder: the run folder; given to the coordinator, told to the others.
+        folder: the run folder; set for the coordinator, which sends it to the others.
         announce: a file that the coordinator writes its endpoint to.
         metrics_port: where to serve metrics; None for `watch.metrics_port`, 0 for nowhere.
         profile_seconds: for how long to measure; given to the coordinator of a profile.

@@ -75,7 +75,7 @@ class Activity:
 
     Attributes:
         seconds: so far, of the clock; any thread may read it.
-        cpu_seconds: so far, of the thread's CPU, where `cpu` was asked for.
+        cpu_seconds: so far, of the thread's CPU, where `cpu` was requested.
 
     Args:
         name: what a trace calls it.
@@ -113,7 +113,7 @@ class Activity:
 
 PERIOD_SECONDS: Final = 0.08
 STALL_SECONDS: Final = 0.03
-# Who waits for the interpreter lock wakes every 5 ms and asks for it; who is stopped does not wake.
+# A thread that waits for the interpreter lock wakes every 5 ms to request it; a stopped one does not wake.
 ASKING_SECONDS: Final = 0.1
 # Long for a wake-up, short beside the 5 ms for which a thread that runs Python code keeps the lock.
 LOCK_SECONDS: Final = 0.0005

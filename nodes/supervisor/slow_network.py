@@ -81,7 +81,7 @@ class Emulation:
         await self.relay.close()
 
     def failure(self) -> tuple[ExitCode, str] | None:
-        """Return what to end with if the relay died before it was told to."""
+        """Return what to end with if the relay died before it was stopped."""
         if self.relay is None or not self.relay.ended.is_set() or self._printed("figures") is not None:
             return None
         return (

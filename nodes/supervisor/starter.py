@@ -296,7 +296,7 @@ class _ServerConnection:
         elif process is None:
             self._answers[request].set_exception(ClusterError(f"cannot be forked: {body['refused']}"))
         elif self._answers[request].done():
-            # Whoever asked for it was cancelled; the end of its input tells it.
+            # The caller was cancelled; the process ends when its input does.
             os.close(process)
         else:
             self._answers[request].set_result((int(body["pid"]), process))

@@ -23,7 +23,7 @@ class Restored:
 
     Attributes:
         model: the model that the checkpoint holds, float32 [numel]: a center begins with it.
-        state: the algorithm's, if it goes on.
+        state: the algorithm's, if the run is resumed.
         digest: which checkpoint it is.
         taken, fresh: names of the dense parameters that were taken over, and of those that were not.
     """

@@ -97,7 +97,7 @@ class TrainerRole(Role):
         self._checkpoint = TrainerCheckpoint(
             self._shared, self._algorithm, node.index, self._between_rounds, self._model
         )
-        # Of the first weights: in a run that goes on the replicas are not equal any more.
+        # Of the initial weights: in a resumed run the replicas are no longer equal.
         digest = digest_of(self._shared.replica.read())
         self._restored = await asyncio.to_thread(restore_trainer, self._shared, node.index)
         return NodeFacts(

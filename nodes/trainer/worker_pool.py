@@ -92,7 +92,7 @@ class WorkerPool(ABC):
     async def drain(
         self, last: Sequence[Mapping[str, int]], timeout_seconds: float
     ) -> tuple[DrainResult, bool]:
-        """Stop training after the batches at hand.
+        """Stop training after the current batches.
 
         `last` has, for each worker, the last sequence of each reader to it. Returns the sums over the workers
         that stopped in time, and whether these are all.

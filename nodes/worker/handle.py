@@ -44,7 +44,7 @@ class WorkerHandle(Protocol):
         ...
 
     def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
-        """Stop training after the batch at hand.
+        """Stop training after the current batch.
 
         Args:
             sequences: for each reader, the last sequence that it sent to this worker.

@@ -49,8 +49,8 @@ class WorkerProcessMain:
 
     Made and run by its first thread, which alone uses the channel.
 
-    The worker's thread queues what is to be sent. The process ends when the trainer says so, or is gone: then
-    nobody is left to train for.
+    The worker's thread queues what is to be sent. The process ends when the trainer stops it or ends
+    itself.
     """
 
     def __init__(self, config: WorkerProcessConfig) -> None:

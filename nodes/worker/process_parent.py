@@ -229,7 +229,7 @@ class ProcessWorker:
         self._monitor.send("confirm", {"reader": reader, "sequence": sequence})
 
     def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
-        """Stop training after the batch at hand; see `WorkerHandle.drain`."""
+        """Stop training after the current batch; see `WorkerHandle.drain`."""
         self._drain_reply = reply
         self._monitor.send("drain", {"sequences": dict(sequences)})
 

@@ -93,7 +93,7 @@ class Worker(Service):
         self._confirmed.put((reader, sequence))
 
     def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
-        """Stop training after the batch at hand; see `WorkerHandle.drain`."""
+        """Stop training after the current batch; see `WorkerHandle.drain`."""
 
         def command() -> None:
             self._drain_until, self._drain_reply = sequences, reply
@@ -285,7 +285,7 @@ class Worker(Service):
                 f"batch {tuple(delivery.id)} of scoring pass {delivery.pass_number}, over held-out data,"
                 f" cannot be scored: {error}",
                 where=batch.reader.name,
-                remedy="lower trainer.lr or embedding.lr, or mend what the model makes of these rows",
+                remedy="lower trainer.lr or embedding.lr, or correct what the model computes from these rows",
             ) from error
 
     def _count_trained(self, trained: int) -> None:

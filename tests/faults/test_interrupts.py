@@ -106,4 +106,4 @@ def test_sigterm_of_one_node_stops_the_job_and_says_which(cluster: Callable[...,
     own.nodes["embedding"][0].interrupt()
     assert own.wait(STOP_SECONDS) == 130, own.coordinator.text()
     check_interrupted(own.run)
-    assert own.run.logged("embedding-0 was asked to stop")
+    assert own.run.logged("embedding-0 was interrupted")

@@ -25,7 +25,7 @@ def endless(cluster: Callable[..., AnyCluster], changes: dict[str, dict[str, obj
     "embedding", [{}, {"threads": 3, "storage": "bfloat16"}], ids=["one thread", "threads"]
 )
 def test_an_embedding_node(cluster: Callable[..., AnyCluster], embedding: dict[str, object]) -> None:
-    """What its lanes had under way when it died is no more lost, and no less, than its rows."""
+    """What its threads had under way when it died is no more lost, and no less, than its rows."""
     own = endless(cluster, {"embedding": embedding})
     own.nodes["embedding"][0].kill()
     assert own.wait(SECONDS) == 6, own.coordinator.text()

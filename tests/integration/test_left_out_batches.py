@@ -119,7 +119,7 @@ def test_what_may_have_diverged_replaces_no_checkpoint(cluster: ClusterMaker) ->
     assert report.ledger.adds_up, report.ledger.identities
     assert report.checkpoints is not None
     assert report.checkpoints.written > 0
-    assert any("the checkpoint stays" in event.what for event in report.events)
+    assert any("written during training is kept" in event.what for event in report.events)
     _, manifest = open_checkpoint(own.run.folder, verify=True)
     assert manifest.examples_trained < report.examples.distinct
 

@@ -54,17 +54,17 @@ class Training:
         self._source: queue.Queue[Parsed] = queue.Queue(AHEAD_BATCHES)
         self._heard = trained
         self._given = self.trained = 0
-        doors = [Listener(context, "tcp://127.0.0.1:0") for _ in range(2)]
+        listeners = [Listener(context, "tcp://127.0.0.1:0") for _ in range(2)]
         members = [
-            MemberInfo(f"{role}-0", role, 0, role, door.endpoint)
-            for role, door in zip(("reader", "embedding"), doors, strict=True)
+            MemberInfo(f"{role}-0", role, 0, role, listener.endpoint)
+            for role, listener in zip(("reader", "embedding"), listeners, strict=True)
         ]
         store = ShardStore(TablePlan.make(job.tables, 1), 0, seed=5, memory_fraction=0.8)
         fail = self._failures.append
-        self.sender = Sender(doors[0], self._source, job.data.retain_bytes, lambda _: None)
+        self.sender = Sender(listeners[0], self._source, job.data.retain_bytes, lambda _: None)
         self._reader = SendingReader(self.sender, fail)
         self.worker = Worker(0, build_shared(job), context, members, TOKEN, self._on_trained, None, fail)
-        self.threads: list[Service] = [self._reader, ShardService(doors[1], store, fail), self.worker]
+        self.threads: list[Service] = [self._reader, ShardService(listeners[1], store, fail), self.worker]
         random = np.random.default_rng(1)
         count = job.trainer.batch
         self._arrays = (

@@ -14,7 +14,7 @@ from .outbox import Outbox
 DIM = 2
 
 
-def slot(number: int = 0, pass_number: int = 0) -> InFlightBatch:
+def in_flight(number: int = 0, pass_number: int = 0) -> InFlightBatch:
     nothing = np.zeros((1, 1), np.float32)
     delivery = Delivery(
         number + 1, pass_number, batch_id(number), nothing[0], nothing, np.zeros((1, 1), np.int32)

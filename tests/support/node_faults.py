@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-from shadowsync.nodes.embedding import shared_memory as shared_rows
-from shadowsync.nodes.reader import deliveries as delivery_state
+from shadowsync.nodes.embedding import shared_memory
+from shadowsync.nodes.reader import deliveries
 from shadowsync.nodes.reader.deliveries import DeliveryState
 from shadowsync.nodes.replica import replica
 from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.runtime.node import Node
-from shadowsync.nodes.worker import embedding_client as shard_line
+from shadowsync.nodes.worker import embedding_client
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.nodes.worker.worker import Worker
@@ -56,12 +56,12 @@ def discard(patch: pytest.MonkeyPatch) -> None:
     """A worker that drops a batch untrained and tells nobody."""
     compute, due = Worker._compute, once("a batch was discarded")
 
-    def faulty(self: Worker, slot: InFlightBatch) -> None:
-        if slot.training and due():
+    def faulty(self: Worker, batch: InFlightBatch) -> None:
+        if batch.training and due():
             self._batches.popleft()
-            self._drop(slot)
+            self._drop(batch)
         else:
-            compute(self, slot)
+            compute(self, batch)
 
     patch.setattr(Worker, "_compute", faulty)
 
@@ -71,17 +71,17 @@ def double(patch: pytest.MonkeyPatch) -> None:
     compute, finish, due = Worker._compute, Worker._acknowledge, once("a batch was trained twice")
     twice: list[InFlightBatch] = []
 
-    def faulty(self: Worker, slot: InFlightBatch) -> None:
-        if slot.training and due():
-            twice.append(slot)
-            _, gradients = self._stepper.train(slot.delivery, slot.requests, slot.answers)
-            self._shards.push(slot, gradients, 0.0)
-        compute(self, slot)
+    def faulty(self: Worker, batch: InFlightBatch) -> None:
+        if batch.training and due():
+            twice.append(batch)
+            _, gradients = self._stepper.train(batch.delivery, batch.requests, batch.answers)
+            self._shards.push(batch, gradients, 0.0)
+        compute(self, batch)
 
-    def finish_twice(self: Worker, slot: InFlightBatch) -> None:
-        finish(self, slot)
-        if slot in twice:
-            finish(self, slot)
+    def finish_twice(self: Worker, batch: InFlightBatch) -> None:
+        finish(self, batch)
+        if batch in twice:
+            finish(self, batch)
 
     patch.setattr(Worker, "_compute", faulty)
     patch.setattr(Worker, "_acknowledge", finish_twice)
@@ -125,17 +125,17 @@ def lose_messages(
     """The AT-th of each kind of message is lost on its way, of those that a worker needs but once the first;
     with `reports` also the first report of trained batches."""
     soon = RetransmitPolicy(0.3)
-    for module, name in ((delivery_state, "DELIVERY"), (shard_line, "LOOKUP"), (shared_rows, "ATTACH")):
+    for module, name in ((deliveries, "DELIVERY"), (embedding_client, "LOOKUP"), (shared_memory, "ATTACH")):
         assert isinstance(getattr(module, name), RetransmitPolicy)
         patch.setattr(module, name, soon)
     due = {
         kind: once(f"a {kind.KIND} was lost", at=1 if kind in (Attach, Attached) else AT) for kind in kinds
     }
-    due_ask = once("a report of trained batches was lost", at=1)
+    report_due = once("a report of trained batches was lost", at=1)
 
     def lost(message: Message) -> bool:
         if isinstance(message, Ask):
-            return reports and message.verb == "trained" and due_ask()
+            return reports and message.verb == "trained" and report_due()
         return type(message) in due and due[type(message)]()
 
     _lose(patch, lost)
@@ -200,14 +200,14 @@ def die(where: str, at_step: int) -> Fault:
     def plant(patch: pytest.MonkeyPatch) -> None:
         compute = Worker._compute
 
-        def faulty(self: Worker, slot: InFlightBatch) -> None:
+        def faulty(self: Worker, batch: InFlightBatch) -> None:
             node = current_node()
-            if node is not None and is_here(where) and slot.training and due():
+            if node is not None and is_here(where) and batch.training and due():
                 node.kill()
                 # The rest of the node is gone at this instant, so nothing of the batch is done.
                 self._stop.wait()
             else:
-                compute(self, slot)
+                compute(self, batch)
 
         patch.setattr(Worker, "_compute", faulty)
 

@@ -132,15 +132,15 @@ def test_a_row_is_stepped_alike_in_any_company(name: str, dim: int) -> None:
     together, apart = (make_row_optimizer(name, count, dim, LR) for _ in range(2))
     for gradient in gradients:
         whole = together.step(torch.arange(count), gradient.clone(), 1.0)
-        for lane in range(3):
-            rows = torch.arange(lane, count, 3)
+        for part in range(3):
+            rows = torch.arange(part, count, 3)
             assert torch.equal(apart.step(rows, gradient[rows], 1.0), whole[rows])
     # The control: a matrix product sums the squares of a row by where it stands.
     squares, mean = gradients[0].square(), torch.full((dim,), 1.0 / dim)
-    by_lane = torch.cat([torch.mv(squares[lane::3].contiguous(), mean) for lane in range(3)])
-    order = torch.cat([torch.arange(lane, count, 3) for lane in range(3)])
+    by_part = torch.cat([torch.mv(squares[part::3].contiguous(), mean) for part in range(3)])
+    order = torch.cat([torch.arange(part, count, 3) for part in range(3)])
     if dim > 1:
-        assert not torch.equal(by_lane, torch.mv(squares, mean)[order])
+        assert not torch.equal(by_part, torch.mv(squares, mean)[order])
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))

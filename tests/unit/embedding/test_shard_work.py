@@ -1,4 +1,4 @@
-"""A request shared out over lanes: the same bytes however many there are, and each row by one of them."""
+"""A request shared out over threads: the same bytes however many there are, and each row by one of them."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ PLAN = TablePlan.make(TABLES, 1)
 Run = Callable[[ShardWork, int], None]
 
 
-def in_turn(work: ShardWork, lanes: int) -> None:
-    for lane in range(lanes):
-        work.run(lane, lanes)
+def in_turn(work: ShardWork, threads: int) -> None:
+    for thread in range(threads):
+        work.run(thread, threads)
     work.finish()
 
 
-def backwards(work: ShardWork, lanes: int) -> None:
-    for lane in reversed(range(lanes)):
-        work.run(lane, lanes)
+def backwards(work: ShardWork, threads: int) -> None:
+    for thread in reversed(range(threads)):
+        work.run(thread, threads)
     work.finish()
 
 
-def trained(lanes: int, run: Run = in_turn) -> dict[str, NDArray[Any]]:
+def trained(threads: int, run: Run = in_turn) -> dict[str, NDArray[Any]]:
     """What the answers and the store are after some batches, by name."""
     store, router = ShardStore(PLAN, 0, seed=5, memory_fraction=0.8), ShardRouter(PLAN)
     draw, result = np.random.default_rng(3), dict[str, NDArray[Any]]()
@@ -53,11 +53,11 @@ def trained(lanes: int, run: Run = in_turn) -> dict[str, NDArray[Any]]:
         (asked,) = router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths)
         parts: Sequence[Any] = (asked.counts, asked.bag_lengths)
         out = np.full(asked.floats, np.nan, np.float32)
-        run(store.lookup_work(asked.rows, out, *parts), lanes)
+        run(store.lookup_work(asked.rows, out, *parts), threads)
         result[f"answer {number}"] = out
         gradients: Float32Array = draw.standard_normal(asked.floats).astype(np.float32)
         counts, lengths = parts
-        run(store.push_work(asked.rows, gradients, counts, 0.5, lengths, batch_id(number)), lanes)
+        run(store.push_work(asked.rows, gradients, counts, 0.5, lengths, batch_id(number)), threads)
     for piece, arrays in store.pieces():
         for name, values in arrays.items():
             result[f"{piece.table}.{name}"] = np.array(values)
@@ -69,12 +69,12 @@ def differing(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> s
     return {name for name in one if one[name].tobytes() != other[name].tobytes()}
 
 
-@pytest.mark.parametrize("lanes", [2, 3, 4, 7])
-def test_lanes_change_no_bit(lanes: int) -> None:
+@pytest.mark.parametrize("threads", [2, 3, 4, 7])
+def test_threads_change_no_bit(threads: int) -> None:
     alone = trained(1)
     assert not any(np.isnan(values).any() for values in alone.values())
-    assert differing(alone, trained(lanes)) == set()
-    assert differing(alone, trained(lanes, backwards)) == set()
+    assert differing(alone, trained(threads)) == set()
+    assert differing(alone, trained(threads, backwards)) == set()
 
 
 def test_a_sum_that_goes_by_the_number_of_rows_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_sum_that_goes_by_the_number_of_rows_would_show(monkeypatch: pytest.Mo
     assert any("adagrad_sums" in name for name in differing(trained(1), trained(3)))
 
 
-def test_each_row_is_used_by_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_row_is_used_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     used: dict[tuple[int, int], set[int]] = {}
     current = 0
     lookup, apply = RowBank.lookup, RowBank.apply
@@ -105,24 +105,24 @@ def test_each_row_is_used_by_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         note(bank, rows)
         apply(bank, rows, *others)
 
-    def run(work: ShardWork, lanes: int) -> None:
+    def run(work: ShardWork, threads: int) -> None:
         nonlocal current
-        for current in range(lanes):
-            work.run(current, lanes)
+        for current in range(threads):
+            work.run(current, threads)
         work.finish()
 
     monkeypatch.setattr(RowBank, "lookup", noted_lookup)
     monkeypatch.setattr(RowBank, "apply", noted_apply)
     trained(3, run)
-    assert {lane for lanes in used.values() for lane in lanes} == {0, 1, 2}
-    assert all(lanes == {row % 3} for (_, row), lanes in used.items())
+    assert {thread for threads in used.values() for thread in threads} == {0, 1, 2}
+    assert all(threads == {row % 3} for (_, row), threads in used.items())
 
 
-@pytest.mark.parametrize("lanes", [2, 3, 5, 8])
-def test_the_lanes_share_out_every_place_once(lanes: int) -> None:
+@pytest.mark.parametrize("threads", [2, 3, 5, 8])
+def test_the_threads_share_out_every_place_once(threads: int) -> None:
     rows = np.random.default_rng(1).integers(0, 2**31 - 1, 500).astype(np.int32)
-    own = [shard_work_module._positions_of_thread(rows, lane, lanes) for lane in range(lanes)]
+    own = [shard_work_module._positions_of_thread(rows, thread, threads) for thread in range(threads)]
     np.testing.assert_array_equal(np.sort(np.concatenate(own)), np.arange(500))
-    for lane, places in enumerate(own):
-        assert (rows[places] % lanes == lane).all()
+    for thread, places in enumerate(own):
+        assert (rows[places] % threads == thread).all()
         assert (np.diff(places) > 0).all()

@@ -91,20 +91,22 @@ def test_closing_ends_what_waits_and_refuses_what_comes() -> None:
                 cancelled.set()
             return Sum(0)
 
-        talk = RpcChannel("far", sent.put_nowait, hang, verbs=VERBS)
-        waiting = [asyncio.ensure_future(talk.call(Add(), timeout_seconds=ENOUGH_SECONDS)) for _ in range(3)]
-        talk.receive(Ask(number=1, verb="slow", body=[0]))
+        channel = RpcChannel("far", sent.put_nowait, hang, verbs=VERBS)
+        waiting = [
+            asyncio.ensure_future(channel.call(Add(), timeout_seconds=ENOUGH_SECONDS)) for _ in range(3)
+        ]
+        channel.receive(Ask(number=1, verb="slow", body=[0]))
         for _ in range(3):
             assert isinstance(await sent.get(), Ask)
         await begun.wait()
-        talk.close("it died")
+        channel.close("it died")
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(ended, ConnectionLost)
             assert str(ended) == "far: it died"
         await cancelled.wait()
         asked = sent.qsize()
         with pytest.raises(ConnectionLost, match="it died"):
-            await talk.call(Add(), timeout_seconds=ENOUGH_SECONDS)
+            await channel.call(Add(), timeout_seconds=ENOUGH_SECONDS)
         assert sent.qsize() == asked
 
     run(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.nodes.coordinator import checkpoint_manager as keeper_module
+from shadowsync.nodes.coordinator import checkpoint_manager
 from shadowsync.nodes.coordinator.checkpoint_manager import CheckpointManager
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.nodes.coordinator.outcome import FinalModel
@@ -37,7 +37,7 @@ def score(probability: float) -> CheckpointScore:
     return CheckpointScore("m", 10, 0, sums)
 
 
-def keeper_of(c: FakeServer) -> CheckpointManager:
+def manager_of(c: FakeServer) -> CheckpointManager:
     model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
     return CheckpointManager(c, model, SPANS)
 
@@ -67,23 +67,23 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointScore]:
         assert spans == SPANS
         return coming.pop(0)
 
-    monkeypatch.setattr(keeper_module, "score_checkpoint", next_score)
+    monkeypatch.setattr(checkpoint_manager, "score_checkpoint", next_score)
     return coming
 
 
-async def started(clock: Clock, keeper: CheckpointManager) -> asyncio.Task[None]:
-    """The keeper, which has looked at what is trained already."""
+async def started(clock: Clock, manager: CheckpointManager) -> asyncio.Task[None]:
+    """The manager, which has looked at what is trained already."""
     before = clock.looks
-    running = asyncio.ensure_future(keeper.run())
+    running = asyncio.ensure_future(manager.run())
     await until(lambda: clock.looks > before, "it has looked")
     return running
 
 
-async def validated(c: FakeServer, keeper: CheckpointManager, number: int) -> None:
+async def validated(c: FakeServer, manager: CheckpointManager, number: int) -> None:
     """Trains the batch of this number, and waits until a checkpoint with it is validated, or cannot be."""
-    tried = len(keeper.validation.points) + keeper.validation.failed
+    tried = len(manager.validation.points) + manager.validation.failed
     c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
-    await until(lambda: len(keeper.validation.points) + keeper.validation.failed > tried, "it is validated")
+    await until(lambda: len(manager.validation.points) + manager.validation.failed > tried, "it is validated")
 
 
 async def ended(running: asyncio.Task[None]) -> None:
@@ -99,22 +99,22 @@ def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
     async def body() -> None:
         clock = Clock()
         c = job(tmp_path, clock)
-        keeper = keeper_of(c)
-        running = await started(clock, keeper)
-        await validated(c, keeper, 1)
-        best = keeper.validation.best
+        manager = manager_of(c)
+        running = await started(clock, manager)
+        await validated(c, manager, 1)
+        best = manager.validation.best
 
         def full(candidate: Path, note: BestNote) -> Path:
             raise ResourceError(f"{candidate.name} of {note.examples} cannot be written")
 
-        monkeypatch.setattr(keeper_module, "promote", full)
-        await validated(c, keeper, 2)
-        assert keeper.validation.best is best
-        assert keeper.validation.failed == 1
+        monkeypatch.setattr(checkpoint_manager, "promote", full)
+        await validated(c, manager, 2)
+        assert manager.validation.best is best
+        assert manager.validation.failed == 1
         assert [text for _, text in c.told] == ["a validation failed: best.candidate of 10 cannot be written"]
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await keeper.cancel()
+        await manager.cancel()
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
     assert scores == []
@@ -136,13 +136,13 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
     async def body() -> None:
         clock = Clock()
         c = job(tmp_path, clock)
-        keeper = keeper_of(c)
-        monkeypatch.setattr(keeper_module, "promote", slow)
-        running = await started(clock, keeper)
+        manager = manager_of(c)
+        monkeypatch.setattr(checkpoint_manager, "promote", slow)
+        running = await started(clock, manager)
         c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
         await asyncio.to_thread(begun.wait, 60.0)
         await ended(running)
-        ending = asyncio.ensure_future(keeper.cancel())
+        ending = asyncio.ensure_future(manager.cancel())
         await asyncio.wait({ending}, timeout=0.05)
         assert not ending.done()
         go_on.set()
@@ -160,7 +160,7 @@ def test_training_goes_on_where_an_event_cannot_be_stored(
     async def body() -> None:
         clock = Clock()
         c = job(tmp_path, clock)
-        keeper = keeper_of(c)
+        manager = manager_of(c)
 
         def full(*event: object) -> None:
             raise ResourceError(f"the ledger cannot be written, {event}")
@@ -170,16 +170,16 @@ def test_training_goes_on_where_an_event_cannot_be_stored(
 
         monkeypatch.setattr(LedgerStore, "event", full)
         c.answer = refuse
-        running = await started(clock, keeper)
+        running = await started(clock, manager)
         for number in (1, 2):
             c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
             await until(
-                lambda count=number: keeper.failed >= count or running.done(),  # type: ignore[misc]
+                lambda count=number: manager.failed >= count or running.done(),  # type: ignore[misc]
                 "it has failed once more",
             )
         await ended(running)
         await c.store.flush()
-        assert keeper.failed == 2
+        assert manager.failed == 2
         assert len(c.told) == 2
 
     asyncio.run(asyncio.wait_for(body(), 60.0))

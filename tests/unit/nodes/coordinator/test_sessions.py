@@ -24,28 +24,28 @@ async def _nothing(request: Request[Any]) -> Reply:  # noqa: ARG001
 
 
 def test_who_only_watched_is_forgotten_and_nodes_are_not() -> None:
-    talks = SessionRegistry()
+    sessions = SessionRegistry()
     for identity in (b"a-node", b"watcher-1", b"watcher-2"):
-        talks.record_seen(identity, 0.0)
-        talks.begin(identity, RpcChannel(identity.decode(), _UNSENT.append, _nothing))
-    talks.record_seen(b"watcher-2", FORGET_SECONDS)
-    talks.forget_silent(FORGET_SECONDS + 1.0, lambda token: token == "a-node")
-    assert talks.of(b"watcher-1") is None
-    assert talks.of(b"watcher-2") is not None
-    assert talks.of(b"a-node") is not None
-    assert talks.seen_at("a-node") == 0.0
-    assert len(talks) == 2
+        sessions.record_seen(identity, 0.0)
+        sessions.begin(identity, RpcChannel(identity.decode(), _UNSENT.append, _nothing))
+    sessions.record_seen(b"watcher-2", FORGET_SECONDS)
+    sessions.forget_silent(FORGET_SECONDS + 1.0, lambda token: token == "a-node")
+    assert sessions.of(b"watcher-1") is None
+    assert sessions.of(b"watcher-2") is not None
+    assert sessions.of(b"a-node") is not None
+    assert sessions.seen_at("a-node") == 0.0
+    assert len(sessions) == 2
 
 
 def test_of_those_who_want_to_hear_of_the_end_those_who_are_there_do() -> None:
-    talks = SessionRegistry()
+    sessions = SessionRegistry()
     for identity in (b"gone", b"there", b"asked-once"):
-        talks.record_seen(identity, 0.0)
-        talks.begin(identity, RpcChannel(identity.decode(), _UNSENT.append, _nothing))
-    talks.watches("gone")
-    talks.watches("there")
-    talks.record_seen(b"there", PRESENT_SECONDS)
-    assert [talk.peer for talk in talks.watchers(PRESENT_SECONDS + 1.0)] == ["there"]
+        sessions.record_seen(identity, 0.0)
+        sessions.begin(identity, RpcChannel(identity.decode(), _UNSENT.append, _nothing))
+    sessions.watches("gone")
+    sessions.watches("there")
+    sessions.record_seen(b"there", PRESENT_SECONDS)
+    assert [session.peer for session in sessions.watchers(PRESENT_SECONDS + 1.0)] == ["there"]
 
 
 def test_a_coordinator_that_stood_still_calls_nobody_dead(

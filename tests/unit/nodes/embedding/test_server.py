@@ -26,7 +26,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 ROWS, DIM, LR = 40, 4, 0.5
 
 
-@pytest.fixture(params=[1, 3], ids=["one thread", "three lanes"])
+@pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
 def service(
     request: pytest.FixtureRequest, context: Context, failures: list[BaseException]
 ) -> Iterator[tuple[ShardService, str]]:

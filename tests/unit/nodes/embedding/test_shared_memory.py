@@ -39,7 +39,7 @@ from shadowsync.pipeline.wire.segment import HEAD_BYTES, CreatedSegment, running
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.leaks import memory_descriptors
-from shadowsync.tests.support.lookups import plan, slot, vectors
+from shadowsync.tests.support.lookups import in_flight, plan, vectors
 from shadowsync.tests.support.outbox import Outbox
 from shadowsync.tests.support.tables import make_tables
 
@@ -50,7 +50,7 @@ PLAN = TablePlan.make(make_tables([ROWS, ROWS], DIM, lr=LR), 1)
 Start = Callable[..., tuple[ShardService, Connection]]
 
 
-@pytest.fixture(params=[1, 3], ids=["one thread", "three lanes"])
+@pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
 def start(request: pytest.FixtureRequest, context: Context, failures: list[BaseException]) -> Iterator[Start]:
     """Starts an embedding node, and connects to it; they end with the test."""
     made: list[tuple[ShardService, Connection]] = []
@@ -79,37 +79,37 @@ def counts(service: ShardService) -> dict[str, Any]:
     return service.metrics()
 
 
-def take(lines: EmbeddingClient) -> Message:
-    """The next answer, handed to the lines."""
-    (connection,) = lines.connections
+def take(client: EmbeddingClient) -> Message:
+    """The next answer, handed to the client."""
+    (connection,) = client.connections
     assert connection.socket.poll(60_000), "nothing came"
     message = connection.receive()
     assert message is not None
-    lines.receive(0, message)
+    client.receive(0, message)
     return message
 
 
-def train(lines: EmbeddingClient, batches: int) -> Float32Array:
+def train(client: EmbeddingClient, batches: int) -> Float32Array:
     """A few batches, their gradients written where they are sent from; gives the last vectors."""
     router = ShardRouter(PLAN)
     random = np.random.default_rng(3)
     for number in range(batches):
-        one = slot(number)
+        one = in_flight(number)
         (request,) = router.requests(random.integers(0, ROWS, (2, BATCH), dtype=np.int32))
-        lines.look_up(one, [request], 0.0)
+        client.look_up(one, [request], 0.0)
         while one.unanswered:
-            take(lines)
+            take(client)
         joined = router.assemble([request], one.answers)
-        lent = lines.targets(one)
+        lent = client.targets(one)
         joined.gradients_into([None if place is None else place.values for place in lent])
         torch.cat(joined.embeddings, 1).square().sum().backward()  # type: ignore[no-untyped-call]
         (gradients,) = joined.gradients()
         assert [place is None or place.holds(gradients) for place in lent] == [True]
         last = one.answers[0].copy()
         del lent, joined
-        lines.push(one, [gradients], 0.0)
+        client.push(one, [gradients], 0.0)
         while one.unpushed:
-            take(lines)
+            take(client)
     return last
 
 
@@ -118,19 +118,19 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
     values = 2 * BATCH * DIM * 4
     for shares in (True, False):
         service, connection = start(shares=shares)
-        lines = EmbeddingClient(
+        client = EmbeddingClient(
             [connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
         )
-        last = train(lines, batches)
+        last = train(client, batches)
         figures.append((last, connection.sent_bytes + connection.received_bytes))
         # The first lookup leaves before the node has the memory; no push does.
         through = (2 * batches - 1) * values if shares else 0
-        assert (lines.shared_memory[0].shared_bytes, counts(service)["shared_bytes"]) == (through, through)
-        assert (lines.shared_memory[0].refused, counts(service)["shared_segments"]) == (
+        assert (client.shared_memory[0].shared_bytes, counts(service)["shared_bytes"]) == (through, through)
+        assert (client.shared_memory[0].refused, counts(service)["shared_segments"]) == (
             not shares,
             int(shares),
         )
-        lines.shared_memory[0].close()
+        client.shared_memory[0].close()
     np.testing.assert_array_equal(figures[0][0], figures[1][0])
     # That of the first batch would be another.
     assert (figures[0][0] != train(EmbeddingClient([start()[1]], ["embedding-0"]), 1)).mean() > 0.9
@@ -141,21 +141,21 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
 def test_what_a_codec_makes_smaller_is_not_shared(start: Start, way: str) -> None:
     codecs = LinkCodecs(**{way: make_codec("bfloat16")})
     service, connection = start(codecs)
-    lines = EmbeddingClient([connection], ["e"], codecs, shared_memory=[SharedMemoryClient("e", BLOCKS)])
-    router, one = ShardRouter(PLAN), slot(0)
+    client = EmbeddingClient([connection], ["e"], codecs, shared_memory=[SharedMemoryClient("e", BLOCKS)])
+    router, one = ShardRouter(PLAN), in_flight(0)
     for number in range(3):
-        one = slot(number)
+        one = in_flight(number)
         (request,) = router.requests(np.zeros((2, BATCH), np.int32))
-        lines.look_up(one, [request], 0.0)
+        client.look_up(one, [request], 0.0)
         while one.unanswered:
-            take(lines)
-        lines.push(one, [np.ones(request.floats, np.float32)], 0.0)
+            take(client)
+        client.push(one, [np.ones(request.floats, np.float32)], 0.0)
         while one.unpushed:
-            take(lines)
+            take(client)
     # The first is always over the socket, and all that is coded.
     assert counts(service)["shared_bytes"] == 2 * request.floats * 4
-    assert lines.shared_memory[0].shared_bytes == 2 * request.floats * 4
-    lines.shared_memory[0].close()
+    assert client.shared_memory[0].shared_bytes == 2 * request.floats * 4
+    client.shared_memory[0].close()
 
 
 class Offered:
@@ -292,12 +292,12 @@ def box() -> Outbox:
 
 
 @pytest.fixture
-def lines(box: Outbox) -> Iterator[EmbeddingClient]:
+def client(box: Outbox) -> Iterator[EmbeddingClient]:
     """With memory that the node has."""
     made = EmbeddingClient(
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
-    made.look_up(slot(99), [plan(0, 1, 2)], 0.0)
+    made.look_up(in_flight(99), [plan(0, 1, 2)], 0.0)
     made.receive(0, Attached(1, shared=True, why=""))
     made.receive(0, vectors(1, 1.0, 2.0))
     assert [type(message) for message in box.take()] == [Attach, Lookup]
@@ -311,75 +311,75 @@ def asked(box: Outbox) -> Lookup | Push:
     return message
 
 
-def answered(lines: EmbeddingClient, box: Outbox, one: InFlightBatch) -> int:
+def answered(client: EmbeddingClient, box: Outbox, one: InFlightBatch) -> int:
     """Looks a batch up, in shared memory; gives the place."""
-    lines.look_up(one, [plan(0, 4, 5)], 0.0)
+    client.look_up(one, [plan(0, 4, 5)], 0.0)
     lookup = asked(box)
     assert lookup.segment == 1
-    lines.receive(0, Vectors(lookup.request, 3, shared=True))
+    client.receive(0, Vectors(lookup.request, 3, shared=True))
     assert one.unanswered == 0
     return lookup.offset
 
 
-def test_a_place_is_free_when_the_batch_is_trained(lines: EmbeddingClient, box: Outbox) -> None:
-    one, two = slot(0), slot(1)
-    place = answered(lines, box, one)
-    assert answered(lines, box, two) != place
+def test_a_place_is_free_when_the_batch_is_trained(client: EmbeddingClient, box: Outbox) -> None:
+    one, two = in_flight(0), in_flight(1)
+    place = answered(client, box, one)
+    assert answered(client, box, two) != place
     # As the worker does once the gradients are sent.
     one.answers = []
-    assert answered(lines, box, slot(2)) == place
+    assert answered(client, box, in_flight(2)) == place
 
 
-def test_a_place_is_not_free_while_a_step_computes_with_it(lines: EmbeddingClient, box: Outbox) -> None:
-    one = slot(0)
-    place = answered(lines, box, one)
+def test_a_place_is_not_free_while_a_step_computes_with_it(client: EmbeddingClient, box: Outbox) -> None:
+    one = in_flight(0)
+    place = answered(client, box, one)
     tensor = torch.from_numpy(one.answers[0]).view(-1, 2).detach()
     one.answers = []
-    assert answered(lines, box, slot(1)) != place
+    assert answered(client, box, in_flight(1)) != place
     # The control: it was the tensor alone.
     del tensor
-    assert answered(lines, box, slot(2)) == place
+    assert answered(client, box, in_flight(2)) == place
 
 
-def test_a_push_keeps_its_place_until_it_is_answered(lines: EmbeddingClient, box: Outbox) -> None:
-    one = slot(0)
-    answered(lines, box, one)
+def test_a_push_keeps_its_place_until_it_is_answered(client: EmbeddingClient, box: Outbox) -> None:
+    one = in_flight(0)
+    answered(client, box, one)
     one.answers = []
-    lines.push(one, [np.array([1, 2, 3, 4], np.float32)], 0.0)
+    client.push(one, [np.array([1, 2, 3, 4], np.float32)], 0.0)
     push = asked(box)
     assert isinstance(push, Push)
     assert (push.segment, push.gradients.size) == (1, 0)
-    place = answered(lines, box, slot(1))
+    place = answered(client, box, in_flight(1))
     assert place != push.offset
-    assert lines.receive(0, Pushed(push.request, repeated=False)) is one
-    free = slot(2)
-    assert answered(lines, box, free) == push.offset
+    assert client.receive(0, Pushed(push.request, repeated=False)) is one
+    free = in_flight(2)
+    assert answered(client, box, free) == push.offset
 
 
 def test_what_is_sent_again_is_whole_and_its_place_is_never_used_again(
-    lines: EmbeddingClient, box: Outbox
+    client: EmbeddingClient, box: Outbox
 ) -> None:
-    one, two = slot(0), slot(1)
-    answered(lines, box, one)
+    one, two = in_flight(0), in_flight(1)
+    answered(client, box, one)
     one.answers = []
-    lines.push(one, [np.array([1, 2, 3, 4], np.float32)], 0.0)
+    client.push(one, [np.array([1, 2, 3, 4], np.float32)], 0.0)
     push = asked(box)
-    lines.look_up(two, [plan(0, 6, 7)], 0.0)
+    client.look_up(two, [plan(0, 6, 7)], 0.0)
     lookup = asked(box)
     assert len({push.offset, lookup.offset, 0}) == 3
-    lines.resend_overdue(LOOKUP.interval_seconds + 1)
+    client.resend_overdue(LOOKUP.interval_seconds + 1)
     pushed_again, asked_again = box.take()
     assert isinstance(pushed_again, Push)
     assert isinstance(asked_again, Lookup)
     assert (pushed_again.segment, asked_again.segment) == (0, 0)
     assert pushed_again.gradients.tolist() == [1, 2, 3, 4]
-    lines.receive(0, Pushed(push.request, repeated=True))
+    client.receive(0, Pushed(push.request, repeated=True))
     # The first answer may come late all the same: what it says is there.
-    lines.receive(0, Vectors(lookup.request, 3, shared=True))
+    client.receive(0, Vectors(lookup.request, 3, shared=True))
     assert (two.unanswered, two.answers[0].size) == (0, 4)
     two.answers = []
-    kept = [slot(number) for number in range(10, 12)]
-    places = {answered(lines, box, each) for each in kept}
+    kept = [in_flight(number) for number in range(10, 12)]
+    places = {answered(client, box, each) for each in kept}
     assert not places & {push.offset, lookup.offset}
 
 
@@ -387,65 +387,65 @@ MANY = plan(0, *range(2000))
 
 
 def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
-    lines: EmbeddingClient, box: Outbox
+    client: EmbeddingClient, box: Outbox
 ) -> None:
-    one = slot(0)
-    answered(lines, box, one)
-    (target,) = lines.targets(one)
+    one = in_flight(0)
+    answered(client, box, one)
+    (target,) = client.targets(one)
     assert target is not None
-    lines.look_up(slot(1), [MANY], 0.0)
+    client.look_up(in_flight(1), [MANY], 0.0)
     offer, lookup = box.take()
     assert isinstance(offer, Attach)
     assert isinstance(lookup, Lookup)
     assert (offer.segment, lookup.segment) == (2, 0)
     target.values[:] = [1, 2, 3, 4]
-    lines.push(one, [target.values], 0.0)
+    client.push(one, [target.values], 0.0)
     push = asked(box)
     assert isinstance(push, Push)
     assert (push.segment, push.gradients.tolist()) == (0, [1, 2, 3, 4])
     # The control: once the node has the new one, it is used.
-    lines.receive(0, Attached(2, shared=True, why=""))
-    lines.look_up(slot(2), [MANY], 0.0)
+    client.receive(0, Attached(2, shared=True, why=""))
+    client.look_up(in_flight(2), [MANY], 0.0)
     assert asked(box).segment == 2
 
 
 def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_replaced(box: Outbox) -> None:
-    lines = EmbeddingClient(
+    client = EmbeddingClient(
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
-    lines.look_up(slot(0), [plan(0, 1, 2)], 0.0)
-    lines.look_up(slot(1), [MANY], 0.0)
+    client.look_up(in_flight(0), [plan(0, 1, 2)], 0.0)
+    client.look_up(in_flight(1), [MANY], 0.0)
     assert [type(message) for message in box.take()] == [Attach, Lookup, Lookup]
-    lines.receive(0, Attached(1, shared=True, why=""))
-    lines.look_up(slot(2), [plan(0, 1, 2)], 0.0)
+    client.receive(0, Attached(1, shared=True, why=""))
+    client.look_up(in_flight(2), [plan(0, 1, 2)], 0.0)
     offer, lookup = box.take()
     assert isinstance(offer, Attach)
     assert isinstance(lookup, Lookup)
     assert (offer.segment, lookup.segment) == (2, 0)
-    lines.shared_memory[0].close()
+    client.shared_memory[0].close()
 
 
 def test_a_node_takes_what_a_worker_sends_while_its_segments_grow(start: Start) -> None:
     service, connection = start()
-    lines = EmbeddingClient([connection], ["e"], shared_memory=[SharedMemoryClient("e", BLOCKS)])
+    client = EmbeddingClient([connection], ["e"], shared_memory=[SharedMemoryClient("e", BLOCKS)])
     router = ShardRouter(PLAN)
     for number, batch in enumerate((3, 400, 3, 1200, 5, 1300, 2500, 7)):
-        one = slot(number)
+        one = in_flight(number)
         (request,) = router.requests(np.zeros((2, batch), np.int32))
-        lines.look_up(one, [request], 0.0)
-        lines.targets(one)
+        client.look_up(one, [request], 0.0)
+        client.targets(one)
         # Another is asked for between the step and its push, as workers do that launch ahead.
-        other = slot(100 + number)
+        other = in_flight(100 + number)
         (larger,) = router.requests(np.zeros((2, 2 * batch), np.int32))
-        lines.look_up(other, [larger], 0.0)
+        client.look_up(other, [larger], 0.0)
         while one.unanswered or other.unanswered:
-            take(lines)
-        lines.push(one, [np.ones(request.floats, np.float32)], 0.0)
+            take(client)
+        client.push(one, [np.ones(request.floats, np.float32)], 0.0)
         while one.unpushed:
-            take(lines)
+            take(client)
     assert counts(service)["applied_batches"] == 8
-    assert lines.shared_memory[0].shared_bytes > 0
-    lines.shared_memory[0].close()
+    assert client.shared_memory[0].shared_bytes > 0
+    client.shared_memory[0].close()
 
 
 @pytest.mark.parametrize(("module", "name"), [("os", "memfd_create"), ("fcntl", "F_ADD_SEALS")])
@@ -453,38 +453,38 @@ def test_a_python_without_such_memory_sends_all_over_the_socket(
     box: Outbox, monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
     monkeypatch.delattr(f"{module}.{name}")
-    lines = EmbeddingClient(
+    client = EmbeddingClient(
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     for number in range(3):
-        lines.look_up(slot(number), [plan(0, 1, 2)], 0.0)
+        client.look_up(in_flight(number), [plan(0, 1, 2)], 0.0)
     assert {(type(message), getattr(message, "segment", 1)) for message in box.take()} == {(Lookup, 0)}
-    assert lines.shared_memory[0].refused
+    assert client.shared_memory[0].refused
 
 
-def test_a_forgotten_lookup_keeps_its_place(lines: EmbeddingClient, box: Outbox) -> None:
-    lines.look_up(slot(0), [plan(0, 4, 5)], 0.0)
+def test_a_forgotten_lookup_keeps_its_place(client: EmbeddingClient, box: Outbox) -> None:
+    client.look_up(in_flight(0), [plan(0, 4, 5)], 0.0)
     lookup = asked(box)
-    lines.forget_lookups()
+    client.forget_lookups()
     gc.collect()
-    assert answered(lines, box, slot(1)) != lookup.offset
+    assert answered(client, box, in_flight(1)) != lookup.offset
 
 
-def test_a_lost_node_is_lent_nothing(lines: EmbeddingClient, box: Outbox) -> None:
-    lines.lose("embedding-0")
-    lines.look_up(slot(0), [plan(0, 4, 5)], 0.0)
+def test_a_lost_node_is_lent_nothing(client: EmbeddingClient, box: Outbox) -> None:
+    client.lose("embedding-0")
+    client.look_up(in_flight(0), [plan(0, 4, 5)], 0.0)
     assert asked(box).segment == 0
-    assert not lines.shared_memory[0].refused
-    lines.resend_overdue(100.0)
+    assert not client.shared_memory[0].refused
+    client.resend_overdue(100.0)
     assert [type(message) for message in box.take()] == [Lookup]
 
 
-def test_an_answer_into_memory_that_was_not_given_is_an_error(lines: EmbeddingClient, box: Outbox) -> None:
-    lines.look_up(slot(0), [plan(0, *range(9000))], 0.0)
+def test_an_answer_into_memory_that_was_not_given_is_an_error(client: EmbeddingClient, box: Outbox) -> None:
+    client.look_up(in_flight(0), [plan(0, *range(9000))], 0.0)
     lookup = box.take()[-1]
     assert isinstance(lookup, Lookup)
     assert lookup.segment == 0
     with pytest.raises(
         LookupRefused, match="embedding-0: it answered into shared memory that was not lent to it"
     ):
-        lines.receive(0, Vectors(lookup.request, 0, shared=True))
+        client.receive(0, Vectors(lookup.request, 0, shared=True))

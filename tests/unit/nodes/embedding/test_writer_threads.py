@@ -1,4 +1,4 @@
-"""The lanes of an embedding node: in order, at once, bounded, and what happens when one fails."""
+"""The threads of an embedding node: in order, at once, bounded, and what happens when one fails."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Noted:
         self._name, self._notes, self._wait = name, notes, wait
         self.finished_by: list[str] = []
 
-    def run(self, lane: int, _: int) -> None:
+    def run(self, thread: int, _: int) -> None:
         self._wait()
-        self._notes.append((lane, self._name))
+        self._notes.append((thread, self._name))
 
     def finish(self) -> None:
         self.finished_by.append(threading.current_thread().name)
@@ -49,7 +49,7 @@ class Noted:
 
 
 def unwanted(error: BaseException) -> None:
-    pytest.fail(f"a lane failed: {error}")
+    pytest.fail(f"a thread failed: {error}")
 
 
 def late() -> Callable[[], bool]:
@@ -58,99 +58,99 @@ def late() -> Callable[[], bool]:
 
     def is_late() -> bool:
         if time.monotonic() > until:
-            pytest.fail(f"the lanes are not at rest after {ENOUGH_SECONDS} s")
+            pytest.fail(f"the threads are not at rest after {ENOUGH_SECONDS} s")
         return False
 
     return is_late
 
 
-def test_each_lane_does_all_work_in_the_order_it_was_put_and_one_finishes_it() -> None:
+def test_each_thread_does_all_work_in_the_order_it_was_put_and_one_finishes_it() -> None:
     woken = threading.Event()
-    lanes = WriterThreads(3, woken.set, unwanted)
-    lanes.start()
+    threads = WriterThreads(3, woken.set, unwanted)
+    threads.start()
     notes: list[tuple[int, int]] = []
     done: list[int] = []
     works = [Noted(number, notes) for number in range(12)]
     for number, work in enumerate(works):
-        lanes.submit(work.as_work, lambda number=number: done.append(number))  # type: ignore[misc]
-    lanes.wait_idle(late())
-    lanes.close()
+        threads.submit(work.as_work, lambda number=number: done.append(number))  # type: ignore[misc]
+    threads.wait_idle(late())
+    threads.close()
     assert woken.is_set()
     assert sorted(done) == list(range(12))
-    for lane in range(3):
-        assert [name for who, name in notes if who == lane] == list(range(12))
+    for thread in range(3):
+        assert [name for who, name in notes if who == thread] == list(range(12))
     assert all(len(work.finished_by) == 1 for work in works)
-    assert lanes.busy_seconds > 0
+    assert threads.busy_seconds > 0
 
 
-def test_nothing_is_done_before_the_last_lane_is() -> None:
+def test_nothing_is_done_before_the_last_thread_is() -> None:
     go_on, notes = threading.Event(), list[tuple[int, int]]()
 
     class OneIsSlow(Noted):
-        def run(self, lane: int, lanes: int) -> None:
-            if lane == 2:
+        def run(self, thread: int, threads: int) -> None:
+            if thread == 2:
                 go_on.wait(ENOUGH_SECONDS)
-            super().run(lane, lanes)
+            super().run(thread, threads)
 
-    lanes = WriterThreads(3, lambda: None, unwanted)
-    lanes.start()
+    threads = WriterThreads(3, lambda: None, unwanted)
+    threads.start()
     work, done = OneIsSlow(7, notes), list[int]()
-    lanes.submit(work.as_work, lambda: done.append(7))
-    wait_until(lambda: len(notes) == 2, "two of three lanes are done")
-    lanes.collect()
+    threads.submit(work.as_work, lambda: done.append(7))
+    wait_until(lambda: len(notes) == 2, "two of three threads are done")
+    threads.collect()
     assert not done
     assert not work.finished_by
     go_on.set()
-    lanes.wait_idle(late())
-    lanes.close()
+    threads.wait_idle(late())
+    threads.close()
     assert (done, work.finished_by) == ([7], ["rows-2"])
 
 
-def test_lanes_work_at_once() -> None:
+def test_threads_work_at_once() -> None:
     # Neither gets on before the other has come.
     both = threading.Barrier(2)
-    lanes = WriterThreads(2, lambda: None, unwanted)
-    lanes.start()
+    threads = WriterThreads(2, lambda: None, unwanted)
+    threads.start()
     done: list[int] = []
-    lanes.submit(Noted(0, [], lambda: both.wait(ENOUGH_SECONDS)).as_work, lambda: done.append(0))
-    lanes.wait_idle(late())
-    lanes.close()
+    threads.submit(Noted(0, [], lambda: both.wait(ENOUGH_SECONDS)).as_work, lambda: done.append(0))
+    threads.wait_idle(late())
+    threads.close()
     assert done == [0]
 
 
 def test_no_more_is_taken_than_is_done() -> None:
     go_on = threading.Event()
-    lanes = WriterThreads(2, lambda: None, unwanted)
-    lanes.start()
+    threads = WriterThreads(2, lambda: None, unwanted)
+    threads.start()
     for number in range(MAX_IN_PROGRESS):
-        assert not lanes.full
-        lanes.submit(Noted(number, [], lambda: go_on.wait(ENOUGH_SECONDS)).as_work, lambda: None)
-    assert lanes.full
+        assert not threads.full
+        threads.submit(Noted(number, [], lambda: go_on.wait(ENOUGH_SECONDS)).as_work, lambda: None)
+    assert threads.full
     go_on.set()
-    lanes.wait_idle(late())
-    assert not lanes.full
-    lanes.close()
+    threads.wait_idle(late())
+    assert not threads.full
+    threads.close()
 
 
-def test_a_lane_that_raises_fails_the_node_and_settling_ends_with_it() -> None:
+def test_a_thread_that_raises_fails_the_node_and_settling_ends_with_it() -> None:
     failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-    lanes = WriterThreads(2, lambda: None, failures.put)
-    lanes.start()
+    threads = WriterThreads(2, lambda: None, failures.put)
+    threads.start()
 
     def broken() -> None:
         raise RuntimeError("broken")
 
-    lanes.submit(Noted(0, [], broken).as_work, lambda: pytest.fail("it is not done"))
+    threads.submit(Noted(0, [], broken).as_work, lambda: pytest.fail("it is not done"))
     assert str(failures.get(timeout=ENOUGH_SECONDS)) == "broken"
     stopping = threading.Event()
     threading.Timer(0.05, stopping.set).start()
-    lanes.wait_idle(stopping.is_set)
-    lanes.close()
+    threads.wait_idle(stopping.is_set)
+    threads.close()
 
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Pushes wait for it in their lanes."""
+    """Pushes wait for it in their threads."""
     go_on = threading.Event()
     apply = RowBank.apply
 
@@ -177,15 +177,15 @@ def push(number: int) -> Push:
     return Push(number, batch_id(number), 0, rows, np.ones(ROWS * DIM, np.float32))
 
 
-def test_a_flood_waits_in_the_socket_and_a_command_finds_the_lanes_at_rest(
+def test_a_flood_waits_in_the_socket_and_a_command_finds_the_threads_at_rest(
     context: Context, failures: list[BaseException], held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[float] = []
     collect = WriterThreads.collect
 
-    def noted(lanes: WriterThreads) -> None:
+    def noted(threads: WriterThreads) -> None:
         turns.append(time.monotonic())
-        collect(lanes)
+        collect(threads)
 
     monkeypatch.setattr(WriterThreads, "collect", noted)
     service, connection = make_service(context, failures.append)
@@ -194,7 +194,7 @@ def test_a_flood_waits_in_the_socket_and_a_command_finds_the_lanes_at_rest(
     many = 3 * MAX_IN_PROGRESS
     for number in range(many):
         connection.send(push(number))
-    wait_until(lambda: service.metrics()["applied_batches"] == MAX_IN_PROGRESS, "the lanes are full")
+    wait_until(lambda: service.metrics()["applied_batches"] == MAX_IN_PROGRESS, "the threads are full")
     # It takes no more, and does not spin: it turns at most once in POLL_MILLISECONDS.
     turned = len(turns)
     wait_until(lambda: len(turns) >= turned + 3, "it turns")
@@ -246,7 +246,7 @@ def test_a_lookup_sees_the_pushes_that_came_before_it_and_none_after(
     assert service.join(60.0)
 
 
-def test_a_lane_that_fails_fails_the_service(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_fails_fails_the_service(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     failed: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
     def broken(*_: Any) -> None:
@@ -261,12 +261,12 @@ def test_a_lane_that_fails_fails_the_service(context: Context, monkeypatch: pyte
     assert service.join(60.0)
 
 
-def test_no_command_runs_on_rows_that_lanes_are_at_when_the_service_stops(
+def test_no_command_runs_on_rows_that_threads_are_at_when_the_service_stops(
     context: Context, failures: list[BaseException], held: threading.Event
 ) -> None:
     service, connection = make_service(context, failures.append)
     connection.send(push(0))
-    wait_until(lambda: service.metrics()["applied_batches"] == 1, "it is in the lanes")
+    wait_until(lambda: service.metrics()["applied_batches"] == 1, "it is in the threads")
     settling, ran = threading.Event(), list[int]()
     settle = service.finish_taken
 

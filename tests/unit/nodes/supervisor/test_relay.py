@@ -25,10 +25,10 @@ PATIENCE = 60.0
 
 
 class Behind:
-    """A node behind a door, and connections through it or around it."""
+    """A node behind a proxy listener, and connections through it or around it."""
 
-    def __init__(self, door: ProxyListener, near: str, target: str) -> None:
-        self.door, self.near, self.target = door, near, target
+    def __init__(self, listener: ProxyListener, near: str, target: str) -> None:
+        self.listener, self.near, self.target = listener, near, target
         self.opened: list[asyncio.StreamWriter] = []
 
     async def connect(self, *, around: bool = False) -> Ends:
@@ -45,7 +45,7 @@ class Behind:
 async def behind(
     handler: Handler, *, delay: float = 0.0, rate: float | None = None, ipc: bool = False
 ) -> AsyncIterator[Behind]:
-    """A server with `handler`, and a door before it."""
+    """A server with `handler`, and a proxy listener before it."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -61,9 +61,9 @@ async def behind(
     else:
         server = await asyncio.start_server(handle, "127.0.0.1", 0)
         target = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    door = ProxyListener(target, delay, rate)
-    near = await door.open(local_address(uuid4().hex) if ipc else "tcp://127.0.0.1:0")
-    place = Behind(door, near, target)
+    listener = ProxyListener(target, delay, rate)
+    near = await listener.open(local_address(uuid4().hex) if ipc else "tcp://127.0.0.1:0")
+    place = Behind(listener, near, target)
     try:
         async with asyncio.timeout(PATIENCE):
             yield place
@@ -71,7 +71,7 @@ async def behind(
         for writer in place.opened:
             writer.close()
         server.close()
-        await door.close()
+        await listener.close()
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,8 +136,8 @@ def test_every_byte_passes_in_order_on_every_connection(ipc: bool) -> None:
 
         async with behind(echo, delay=0.01, ipc=ipc) as place:
             await asyncio.gather(*(one(place) for _ in range(6)))
-            assert place.door.connections == 6
-            assert place.door.inward.bytes == place.door.outward.bytes == 6 * 1_500_000
+            assert place.listener.connections == 6
+            assert place.listener.inward.bytes == place.listener.outward.bytes == 6 * 1_500_000
 
     asyncio.run(main())
 
@@ -281,7 +281,7 @@ def test_a_peer_learns_that_the_node_is_gone() -> None:
 def test_where_nobody_listens_the_connection_ends() -> None:
     async def main() -> None:
         async with behind(echo) as place:
-            place.door.target = local_address(uuid4().hex)
+            place.listener.target = local_address(uuid4().hex)
             reader, _ = await place.connect()
             assert await reader.read(1) == b""
 

@@ -1,4 +1,4 @@
-"""A shard with several banks, between a worker's lines and the service: one message each way all the same."""
+"""A shard with several banks, between a worker's client and the service: one message each way."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def shard(
     assert service.join(60.0)
 
 
-def answered(lines: EmbeddingClient) -> InFlightBatch | None:
-    connection = lines.connections[0]
+def answered(client: EmbeddingClient) -> InFlightBatch | None:
+    connection = client.connections[0]
     assert connection.socket.poll(60_000), "nothing came"
     message = connection.receive()
     assert message is not None
-    return lines.receive(0, message)
+    return client.receive(0, message)
 
 
 @pytest.mark.parametrize("lr_scale", [1.0, 0.25])
@@ -64,26 +64,26 @@ def test_a_batch_is_looked_up_and_pushed_whole(
     shard: tuple[ShardService, Connection, LinkCodecs], lr_scale: float
 ) -> None:
     service, connection, codecs = shard
-    lines, router = EmbeddingClient([connection], ["embedding-0"], codecs), ShardRouter(PLAN)
+    client, router = EmbeddingClient([connection], ["embedding-0"], codecs), ShardRouter(PLAN)
     drawn = draw_rows(TABLES, 15, 1)
-    slot = InFlightBatch(
+    batch = InFlightBatch(
         ReaderClient("reader-0", connection, 4),
         Delivery(1, 0, batch_id(0), np.zeros(15, np.float32), np.zeros((15, 1), np.float32), drawn.rows),
     )
-    lines.look_up(slot, router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths), 0.0)
-    assert answered(lines) is None
+    client.look_up(batch, router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths), 0.0)
+    assert answered(client) is None
     before = {piece.table: arrays["weights"].copy() for piece, arrays in service.store.pieces()}
-    vectors = router.assemble(slot.requests, slot.answers)
+    vectors = router.assemble(batch.requests, batch.answers)
     embeddings = vectors.embeddings
     assert [tuple(embedding.shape) for embedding in embeddings] == [(15, 4), (15, 6), (15, 4)]
     np.testing.assert_allclose(embeddings[2].detach(), before[2][drawn.rows[1]], rtol=1 / 256)
-    slot.lr_scale = lr_scale
+    batch.lr_scale = lr_scale
     # Gradients of 1 for each row of the batch, so those of the means' vectors are the lengths of the bags.
     lengths = torch.from_numpy(drawn.bag_lengths[0])[:, None]
     total = embeddings[0].sum() + (embeddings[1] * lengths).sum() + embeddings[2].sum()
     total.backward()  # type: ignore[no-untyped-call]
-    lines.push(slot, vectors.gradients(), 0.0)
-    assert answered(lines) is slot
+    client.push(batch, vectors.gradients(), 0.0)
+    assert answered(client) is batch
     rows = {0: drawn.rows[0], 1: drawn.bag_rows, 2: drawn.rows[1]}
     for piece, arrays in service.store.pieces():
         table = TABLES[piece.table]

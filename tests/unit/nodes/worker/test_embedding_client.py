@@ -8,7 +8,7 @@ from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefu
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.lookups import DIM, plan, slot, vectors
+from shadowsync.tests.support.lookups import DIM, in_flight, plan, vectors
 from shadowsync.tests.support.outbox import Outbox
 
 
@@ -18,40 +18,42 @@ def boxes() -> list[Outbox]:
 
 
 @pytest.fixture
-def lines(boxes: list[Outbox]) -> EmbeddingClient:
+def client(boxes: list[Outbox]) -> EmbeddingClient:
     return EmbeddingClient([box.connection for box in boxes], ["embedding-0", "embedding-1", "embedding-2"])
 
 
-def test_each_node_is_asked_for_its_part_even_of_nothing(lines: EmbeddingClient, boxes: list[Outbox]) -> None:
-    one = slot()
-    lines.look_up(one, [plan(0, 4, 5), plan(1), plan(2, 6)], 0.0)
+def test_each_node_is_asked_for_its_part_even_of_nothing(
+    client: EmbeddingClient, boxes: list[Outbox]
+) -> None:
+    one = in_flight()
+    client.look_up(one, [plan(0, 4, 5), plan(1), plan(2, 6)], 0.0)
     for box, rows in zip(boxes, ([4, 5], [], [6]), strict=True):
         (asked,) = box.take()
         assert isinstance(asked, Lookup)
         assert asked.rows.tolist() == rows
-    assert (one.unanswered, lines.outstanding, lines.lookups) == (3, 3, 3)
-    assert lines.receive(2, vectors(3, 0.5, version=9)) is None
-    assert lines.receive(0, vectors(1, 1.5, 2.5, version=3)) is None
+    assert (one.unanswered, client.outstanding, client.lookups) == (3, 3, 3)
+    assert client.receive(2, vectors(3, 0.5, version=9)) is None
+    assert client.receive(0, vectors(1, 1.5, 2.5, version=3)) is None
     assert one.unanswered == 1
-    assert lines.receive(1, vectors(2, version=7)) is None
-    assert one.unanswered == lines.outstanding == 0
+    assert client.receive(1, vectors(2, version=7)) is None
+    assert one.unanswered == client.outstanding == 0
     assert one.versions == [3, 7, 9]
     assert [answer.tolist() for answer in one.answers] == [[1.5, 1.5, 2.5, 2.5], [], [0.5, 0.5]]
     assert one.answers[1].shape == (0,)
 
 
 def test_a_push_carries_the_batch_and_the_lookups_version(
-    lines: EmbeddingClient, boxes: list[Outbox]
+    client: EmbeddingClient, boxes: list[Outbox]
 ) -> None:
-    one = slot(7)
-    lines.look_up(one, [plan(0, 4), plan(1), plan(2, 6)], 0.0)
-    lines.receive(0, vectors(1, 1.0, version=3))
-    lines.receive(1, vectors(2, version=5))
-    lines.receive(2, vectors(3, 1.0, version=9))
+    one = in_flight(7)
+    client.look_up(one, [plan(0, 4), plan(1), plan(2, 6)], 0.0)
+    client.receive(0, vectors(1, 1.0, version=3))
+    client.receive(1, vectors(2, version=5))
+    client.receive(2, vectors(3, 1.0, version=9))
     for box in boxes:
         box.take()
     gradients = [np.full(count * DIM, 0.25, np.float32) for count in (1, 0, 1)]
-    lines.push(one, gradients, 0.0)
+    client.push(one, gradients, 0.0)
     # A node that has none of its rows is told of the batch too: its books have every batch.
     (told,) = boxes[1].take()
     assert isinstance(told, Push)
@@ -61,47 +63,47 @@ def test_a_push_carries_the_batch_and_the_lookups_version(
     assert (push.request, push.id, push.version) == (6, batch_id(7), 9)
     assert push.rows.tolist() == [6]
     assert push.gradients is gradients[2]
-    # The slot is finished by the last of its answers, once.
-    assert lines.receive(2, Pushed(6, repeated=True)) is None
-    assert lines.receive(2, Pushed(6, repeated=True)) is None
-    assert lines.receive(0, Pushed(4, repeated=False)) is None
-    assert lines.receive(1, Pushed(5, repeated=False)) is one
-    assert lines.receive(1, Pushed(5, repeated=False)) is None
-    assert (one.unpushed, lines.outstanding) == (0, 0)
+    # The batch is finished by the last of its answers, once.
+    assert client.receive(2, Pushed(6, repeated=True)) is None
+    assert client.receive(2, Pushed(6, repeated=True)) is None
+    assert client.receive(0, Pushed(4, repeated=False)) is None
+    assert client.receive(1, Pushed(5, repeated=False)) is one
+    assert client.receive(1, Pushed(5, repeated=False)) is None
+    assert (one.unpushed, client.outstanding) == (0, 0)
 
 
-def test_an_answer_counts_once_and_from_whom_was_asked(lines: EmbeddingClient) -> None:
-    one = slot()
-    lines.look_up(one, [plan(0, 4), plan(1, 5)], 0.0)
-    lines.receive(1, vectors(1, 9.0))
-    lines.receive(0, vectors(99, 9.0))
-    lines.receive(0, Pushed(1, repeated=False))
+def test_an_answer_counts_once_and_from_whom_was_asked(client: EmbeddingClient) -> None:
+    one = in_flight()
+    client.look_up(one, [plan(0, 4), plan(1, 5)], 0.0)
+    client.receive(1, vectors(1, 9.0))
+    client.receive(0, vectors(99, 9.0))
+    client.receive(0, Pushed(1, repeated=False))
     assert (one.unanswered, one.unpushed) == (2, 0)
-    lines.receive(0, vectors(1, 1.0))
-    lines.receive(0, vectors(1, 2.0))
+    client.receive(0, vectors(1, 1.0))
+    client.receive(0, vectors(1, 2.0))
     assert one.unanswered == 1
     assert one.answers[0].tolist() == [1.0, 1.0]
 
 
 def test_only_what_is_overdue_is_sent_again_and_is_the_same(
-    lines: EmbeddingClient, boxes: list[Outbox]
+    client: EmbeddingClient, boxes: list[Outbox]
 ) -> None:
-    early, late = slot(0), slot(1)
-    lines.look_up(early, [plan(0, 4), plan(1, 5)], 100.0)
-    lines.look_up(late, [plan(0, 6)], 102.0)
+    early, late = in_flight(0), in_flight(1)
+    client.look_up(early, [plan(0, 4), plan(1, 5)], 100.0)
+    client.look_up(late, [plan(0, 6)], 102.0)
     first = boxes[0].take()[0]
     boxes[1].take()
-    lines.receive(1, vectors(2, 1.0))
-    lines.resend_overdue(99.9 + LOOKUP.interval_seconds)
+    client.receive(1, vectors(2, 1.0))
+    client.resend_overdue(99.9 + LOOKUP.interval_seconds)
     assert boxes[0].sent == []
-    lines.resend_overdue(100.5 + LOOKUP.interval_seconds)
+    client.resend_overdue(100.5 + LOOKUP.interval_seconds)
     assert boxes[0].take() == [first]
     assert boxes[1].take() == []
-    lines.resend_overdue(100.6 + LOOKUP.interval_seconds)
+    client.resend_overdue(100.6 + LOOKUP.interval_seconds)
     assert boxes[0].take() == []
-    lines.resend_overdue(100.7 + 2 * LOOKUP.interval_seconds)
+    client.resend_overdue(100.7 + 2 * LOOKUP.interval_seconds)
     assert len(boxes[0].take()) == 2
-    assert lines.resent == 3
+    assert client.resent == 3
 
 
 @pytest.mark.parametrize(
@@ -114,59 +116,59 @@ def test_only_what_is_overdue_is_sent_again_and_is_the_same(
     ],
 )
 def test_a_refusal_or_a_wrong_answer_is_an_error_by_name(
-    lines: EmbeddingClient, message: Failure | Vectors, why: str
+    client: EmbeddingClient, message: Failure | Vectors, why: str
 ) -> None:
-    lines.look_up(slot(), [plan(0, 4)], 0.0)
+    client.look_up(in_flight(), [plan(0, 4)], 0.0)
     with pytest.raises(LookupRefused, match=why):
-        lines.receive(0, message)
+        client.receive(0, message)
 
 
-def test_forgetting_lookups_keeps_pushes(lines: EmbeddingClient, boxes: list[Outbox]) -> None:
-    trained, waiting = slot(0), slot(1)
-    lines.look_up(trained, [plan(0, 4)], 0.0)
-    lines.receive(0, vectors(1, 1.0))
-    lines.push(trained, [np.zeros(DIM, np.float32)], 0.0)
-    lines.look_up(waiting, [plan(0, 5)], 0.0)
-    assert lines.outstanding == 2
-    lines.forget_lookups()
-    assert lines.outstanding == 1
+def test_forgetting_lookups_keeps_pushes(client: EmbeddingClient, boxes: list[Outbox]) -> None:
+    trained, waiting = in_flight(0), in_flight(1)
+    client.look_up(trained, [plan(0, 4)], 0.0)
+    client.receive(0, vectors(1, 1.0))
+    client.push(trained, [np.zeros(DIM, np.float32)], 0.0)
+    client.look_up(waiting, [plan(0, 5)], 0.0)
+    assert client.outstanding == 2
+    client.forget_lookups()
+    assert client.outstanding == 1
     for box in boxes:
         box.take()
-    lines.resend_overdue(LOOKUP.interval_seconds + 1)
+    client.resend_overdue(LOOKUP.interval_seconds + 1)
     assert [message.KIND for message in boxes[0].take()] == ["push"]
-    assert lines.receive(0, vectors(3, 1.0)) is None
+    assert client.receive(0, vectors(3, 1.0)) is None
     assert waiting.unanswered == 1
-    assert lines.receive(0, Pushed(2, repeated=False)) is trained
+    assert client.receive(0, Pushed(2, repeated=False)) is trained
 
 
-def test_a_lost_node_strands_what_was_pushed_to_it_once(lines: EmbeddingClient, boxes: list[Outbox]) -> None:
-    both, other, waiting = slot(0), slot(1), slot(2)
+def test_a_lost_node_strands_what_was_pushed_to_it_once(client: EmbeddingClient, boxes: list[Outbox]) -> None:
+    both, other, waiting = in_flight(0), in_flight(1), in_flight(2)
     nothing = np.zeros(0, np.float32)
     one = np.zeros(DIM, np.float32)
     both.requests = other.requests = [plan(0, 4), plan(1, 5), plan(2)]
     both.versions = other.versions = [0, 0, 0]
-    lines.push(both, [one, one, nothing], 0.0)
-    lines.push(other, [one, one, nothing], 0.0)
-    assert lines.receive(2, Pushed(3, repeated=False)) is None
-    assert lines.receive(0, Pushed(4, repeated=False)) is None
-    lines.look_up(waiting, [plan(0, 4)], 0.0)
-    assert not lines.lost
-    assert lines.pending_pushes == 4
-    assert lines.lose("embedding-0") == [both]
-    assert lines.lost
+    client.push(both, [one, one, nothing], 0.0)
+    client.push(other, [one, one, nothing], 0.0)
+    assert client.receive(2, Pushed(3, repeated=False)) is None
+    assert client.receive(0, Pushed(4, repeated=False)) is None
+    client.look_up(waiting, [plan(0, 4)], 0.0)
+    assert not client.lost
+    assert client.pending_pushes == 4
+    assert client.lose("embedding-0") == [both]
+    assert client.lost
     # The others' answers are still awaited, and finish nothing that is stranded.
-    assert lines.pending_pushes == 3
-    assert lines.receive(1, Pushed(2, repeated=False)) is None
+    assert client.pending_pushes == 3
+    assert client.receive(1, Pushed(2, repeated=False)) is None
     for box in boxes:
         box.take()
-    lines.resend_overdue(LOOKUP.interval_seconds + 1)
+    client.resend_overdue(LOOKUP.interval_seconds + 1)
     assert [len(box.take()) for box in boxes] == [0, 1, 1]
-    assert lines.lose("embedding-2") == [other]
+    assert client.lose("embedding-2") == [other]
     # One that both are missing is not counted twice.
-    assert lines.lose("embedding-1") == []
-    assert lines.outstanding == 0
+    assert client.lose("embedding-1") == []
+    assert client.outstanding == 0
 
 
-def test_a_slot_is_for_training_or_for_a_pass() -> None:
-    assert slot().training
-    assert not slot(pass_number=2).training
+def test_a_batch_is_for_training_or_for_a_pass() -> None:
+    assert in_flight().training
+    assert not in_flight(pass_number=2).training

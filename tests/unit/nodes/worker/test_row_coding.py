@@ -1,4 +1,4 @@
-"""Vectors and gradients by a codec, between a worker's lines and a shard's service."""
+"""Vectors and gradients by a codec, between a worker's client and a shard's service."""
 
 from __future__ import annotations
 
@@ -160,17 +160,17 @@ def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], 
 
 
 def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
-    lines = EmbeddingClient([worker], ["embedding-0"], LinkCodecs(down=make_codec("bfloat16")))
+    client = EmbeddingClient([worker], ["embedding-0"], LinkCodecs(down=make_codec("bfloat16")))
     one = np.zeros((1, 1), np.float32)
     delivery = Delivery(1, 0, BATCH, one[0], one, np.zeros((1, 1), np.int32))
-    slot = InFlightBatch(ReaderClient("reader-0", worker, 4), delivery)
+    batch = InFlightBatch(ReaderClient("reader-0", worker, 4), delivery)
     rows = np.array([4], np.int32)
     bank = BankLookup(BankShare(DIM, 1, 0, 0, 0), None, (), (), (), ())
     request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS)
-    lines.look_up(slot, [request], 0.0)
+    client.look_up(batch, [request], 0.0)
     with pytest.raises(LookupRefused, match="embedding-0: its answer cannot be decoded: bfloat16: 3 bytes"):
-        lines.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)))
+        client.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)))
     good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(DIM, 0.5, np.float32)))
-    assert lines.receive(0, good) is None
-    assert slot.answers[0].tolist() == [0.5] * DIM
-    assert slot.versions == [6]
+    assert client.receive(0, good) is None
+    assert batch.answers[0].tolist() == [0.5] * DIM
+    assert batch.versions == [6]

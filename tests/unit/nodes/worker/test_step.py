@@ -154,22 +154,22 @@ class _Differentiable(TorchFunctionMode):
 def test_all_of_a_workers_backward_is_on_its_own_stream() -> None:
     """Else autograd chains the backward of all workers on the default stream."""
     shared, streams = _on_fake_device(build_shared(_job()))
-    lanes = [shared.device.open_stream() for _ in range(2)]
+    device_streams = [shared.device.open_stream() for _ in range(2)]
     labels, dense = np.zeros(BATCH, np.float32), np.zeros((BATCH, DENSE_NOT_FINITE), np.float32)
     embeddings = [torch.zeros(BATCH, DIM, requires_grad=True) for _ in range(TABLES)]
-    streams_of_lanes = []
-    for lane in lanes:
+    stream_names = []
+    for stream in device_streams:
         with _Differentiable(streams) as noted:
-            staged = lane.stage(labels, None, dense, embeddings)
+            staged = stream.stage(labels, None, dense, embeddings)
         assert all(embedding.requires_grad for embedding in staged.embeddings)
         streams.log.clear()
-        with lane.computing(staged):
+        with stream.computing(staged):
             compute = streams.current
         assert compute is not None
         assert len(noted.made_on) > TABLES
         assert set(noted.made_on) == {compute.name}
-        streams_of_lanes.append(compute.name)
-    assert len(set(streams_of_lanes)) == 2
+        stream_names.append(compute.name)
+    assert len(set(stream_names)) == 2
     with _Differentiable(streams) as noted:
         staged.embeddings[0].view(-1)
     assert noted.made_on == ["the default stream"], "the control"

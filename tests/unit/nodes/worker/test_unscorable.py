@@ -41,15 +41,15 @@ def test_of_a_job(kind: str) -> None:
     worker = Worker.__new__(Worker)
     worker._sums = QualitySums()
     worker._stepper = cast("Stepper", _Scorer(LOGITS[kind]))
-    slot = InFlightBatch(
+    batch = InFlightBatch(
         ReaderClient("reader-0", Outbox().connection, 4), Delivery(1, 3, BatchId(0, 2, 5, 1), *ARRAYS)
     )
     if kind == "finite":
-        worker._score(slot)
+        worker._score(batch)
         assert worker._sums.examples == 4, "the control"
         return
     with pytest.raises(JobFileError, match=r"reader-0: batch \(0, 2, 5, 1\) of scoring pass 3") as raised:
-        worker._score(slot)
+        worker._score(batch)
     assert "logit 1 of 4 is nan" in str(raised.value)
 
 
