@@ -155,7 +155,7 @@ def test_integers_are_hashed_as_they_stood_in_the_text_of_training(model: SavedM
     unknown = dataclasses.replace(model, id_classes={})
     assert unknown.predict(columns) != unknown.predict(integers), "the control"
     on_integers = dataclasses.replace(model, id_classes={"C1": "integer"})
-    with pytest.raises(DataError, match="column 'C1' holds texts, but the model was trained on integers"):
+    with pytest.raises(DataError, match="column 'C1' has texts, but the model was trained on integers"):
         on_integers.predict(columns)
 
 
