@@ -65,18 +65,6 @@ def check_center_lost(subject: Subject) -> None:
             )
 
 
-def _check_lost(trial: Trial, good: Trial, lost: tuple[Slice, ...], step: str) -> None:
-    if trial.round(step)[0] is not False:
-        trial.fail(step, "a round that returns False, since a slice is missing", "True")
-    replica, whole = trial.replicas()[0], good.replicas()[0]
-    for part in trial.cluster.center.slices:
-        cut = slice(part.start, part.stop)
-        if part in lost and not torch.equal(replica[cut], trial.alone[0][cut]):
-            trial.fail(step, "the lost slice of the replica as the workers left it", f"{part} changed")
-        if part not in lost and not torch.equal(replica[cut], whole[cut]):
-            trial.fail(step, "the other slices applied whole", f"other values in {part}")
-
-
 def check_shared_instance(subject: Subject) -> None:
     """Check concurrent rounds on one instance, as at a fixed rate."""
     if not subject.cls.needs_center or subject.cls.state_names:
@@ -92,3 +80,15 @@ def check_shared_instance(subject: Subject) -> None:
                 "the same replicas as with one instance each",
                 f"another replica of trainer {index}",
             )
+
+
+def _check_lost(trial: Trial, good: Trial, lost: tuple[Slice, ...], step: str) -> None:
+    if trial.round(step)[0] is not False:
+        trial.fail(step, "a round that returns False, since a slice is missing", "True")
+    replica, whole = trial.replicas()[0], good.replicas()[0]
+    for part in trial.cluster.center.slices:
+        cut = slice(part.start, part.stop)
+        if part in lost and not torch.equal(replica[cut], trial.alone[0][cut]):
+            trial.fail(step, "the lost slice of the replica as the workers left it", f"{part} changed")
+        if part not in lost and not torch.equal(replica[cut], whole[cut]):
+            trial.fail(step, "the other slices applied whole", f"other values in {part}")

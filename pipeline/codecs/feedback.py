@@ -15,6 +15,8 @@ from .formats import Codec, CodecError, Float32, Payload
 
 _PLAIN = Float32()
 
+NO_REFERENCE = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -102,13 +104,6 @@ class ErrorFeedback:
         self._staged.clear()
 
 
-def _finite(values: Float32Array) -> bool:
-    return bool(np.isfinite(values).all())
-
-
-NO_REFERENCE = 0
-
-
 class Reference:
     """Hold one end's copy of the values decoded last.
 
@@ -181,3 +176,7 @@ class Reference:
         with np.errstate(over="ignore", invalid="ignore"):
             np.add(self.values[start : start + elements], difference, out=difference)
         return difference
+
+
+def _finite(values: Float32Array) -> bool:
+    return bool(np.isfinite(values).all())

@@ -21,6 +21,17 @@ from ..types import Float32Array
 
 Payload = NDArray[np.uint8]
 
+FLOAT16_MAX = 65504.0
+SMALLEST_BLOCK, LARGEST_BLOCK = 64, 1 << 16
+"""Limits of the elements in a block of int8."""
+LARGEST_FRACTION = 0.5
+"""Limit of the fraction of elements that topk sends."""
+# Elements that bfloat16 converts at once.
+_BLOCK = 1 << 14
+_TINY = float(np.finfo(np.float32).tiny)
+# The largest scale of int8: 127 times it is still finite.
+_LARGEST_SCALE = np.nextafter(np.float32(float(np.finfo(np.float32).max) / 127), np.float32(0))
+
 
 class CodecError(ValueError):
     """A payload cannot be decoded, or values cannot be encoded."""
@@ -52,9 +63,6 @@ class Codec(ABC):
 
         Raises CodecError, also for a hostile payload.
         """
-
-
-_BLOCK = 1 << 14
 
 
 class BFloat16(Codec):
@@ -99,9 +107,6 @@ class BFloat16(Codec):
         return bits.view("<f4")
 
 
-FLOAT16_MAX = 65504.0
-
-
 class Float16(Codec):
     """Encoding in half precision: 11 bits of precision, up to 65504.
 
@@ -143,12 +148,6 @@ class Float32(Codec):
         if payload.nbytes != 4 * elements:
             raise CodecError(f"float32: the payload for {elements} elements has {payload.nbytes} bytes")
         return payload.view("<f4")
-
-
-SMALLEST_BLOCK, LARGEST_BLOCK = 64, 1 << 16
-_TINY = float(np.finfo(np.float32).tiny)
-# So that 127 times it is still finite.
-_LARGEST_SCALE = np.nextafter(np.float32(float(np.finfo(np.float32).max) / 127), np.float32(0))
 
 
 class Int8(Codec):
@@ -205,31 +204,6 @@ class Int8(Codec):
 
     def _blocks(self, elements: int) -> int:
         return -(-elements // self._block)
-
-
-def _rows(flat: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return a view [count, block]; `count` may be 0."""
-    return flat.reshape(count, len(flat) // count if count else 0)
-
-
-def _quantize(values: Float32Array, scales: Float32Array, levels: NDArray[np.int8]) -> None:
-    """Quantize values, float32 [n, block], into scales [n] and levels."""
-    if not values.size:
-        return
-    most = np.maximum(values.max(axis=1), -values.min(axis=1))
-    if not np.isfinite(most).all():
-        raise CodecError("int8: values are not finite")
-    np.minimum(most / np.float32(127), _LARGEST_SCALE, out=scales)
-    scales[scales < _TINY] = 0
-    with np.errstate(divide="ignore"):
-        steps = np.where(scales > 0, np.float32(1) / scales, np.float32(0))
-    scaled = values * steps[:, None]
-    np.rint(scaled, out=scaled)
-    np.clip(scaled, -127, 127, out=scaled)
-    levels[...] = scaled
-
-
-LARGEST_FRACTION = 0.5
 
 
 class TopK(Codec):
@@ -310,6 +284,8 @@ CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
     Int8.name: lambda options: Int8(options.int8_block),
     TopK.name: lambda options: TopK(options.topk_fraction),
 }
+
+
 # Each element is encoded by itself, with a small error: these need no reference.
 STATELESS: tuple[str, ...] = (Float32.name, BFloat16.name, Float16.name)
 
@@ -335,3 +311,25 @@ class LinkCodecs:
 
     up: Codec = field(default_factory=Float32)
     down: Codec = field(default_factory=Float32)
+
+
+def _rows(flat: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return a view [count, block]; `count` may be 0."""
+    return flat.reshape(count, len(flat) // count if count else 0)
+
+
+def _quantize(values: Float32Array, scales: Float32Array, levels: NDArray[np.int8]) -> None:
+    """Quantize values, float32 [n, block], into scales [n] and levels."""
+    if not values.size:
+        return
+    most = np.maximum(values.max(axis=1), -values.min(axis=1))
+    if not np.isfinite(most).all():
+        raise CodecError("int8: values are not finite")
+    np.minimum(most / np.float32(127), _LARGEST_SCALE, out=scales)
+    scales[scales < _TINY] = 0
+    with np.errstate(divide="ignore"):
+        steps = np.where(scales > 0, np.float32(1) / scales, np.float32(0))
+    scaled = values * steps[:, None]
+    np.rint(scaled, out=scaled)
+    np.clip(scaled, -127, 127, out=scaled)
+    levels[...] = scaled

@@ -23,22 +23,6 @@ from .text import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, line_blocks, line_numb
 _TAB, _NEWLINE, _RETURN, _ZERO = 9, 10, 13, 48
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """Hold where the fields of a block lie.
-
-    Attributes:
-        lines: int64 [n + 1], where each line starts, and where a line after the last would start.
-        good: int64 [k], indices of the lines that have the right number of columns.
-        starts, ends: int64 [columns, k], C-contiguous: the first byte, and one past the last, of each field.
-    """
-
-    lines: IndexArray
-    good: IndexArray
-    starts: IndexArray
-    ends: IndexArray
-
-
 def read_tsv(
     span: Span,
     shape: FeatureShape,
@@ -73,6 +57,22 @@ def read_tsv(
             bad_rows.add(span.path, partial(line_number, lines_read + line), _reason(text, shape), text)
         yield _examples(block, fields, shape, labels, dense, valid, tap)
         lines_read += len(fields.lines) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Hold where the fields of a block lie.
+
+    Attributes:
+        lines: int64 [n + 1], where each line starts, and where a line after the last would start.
+        good: int64 [k], indices of the lines that have the right number of columns.
+        starts, ends: int64 [columns, k], C-contiguous: the first byte, and one past the last, of each field.
+    """
+
+    lines: IndexArray
+    good: IndexArray
+    starts: IndexArray
+    ends: IndexArray
 
 
 def _examples(

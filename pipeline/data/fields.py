@@ -21,6 +21,12 @@ from numpy.typing import NDArray
 from ..types import Float64Array, IndexArray, Int32Array, Mask, Uint8Array, Uint64Array
 from .hashing import PADDING_BYTES, hash_bytes, hash_fields, hash_integers, unaligned_words
 
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MINUS = np.uint64(ord("-"))
+
+# Ticks of each unit in a second.
+_TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6}
+
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of a dictionary's values, or the type itself."""
@@ -89,10 +95,6 @@ def string_fields(column: pa.Array) -> tuple[Uint8Array, IndexArray, IndexArray]
     return buffer, offsets[:-1] - first, lengths
 
 
-_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_MINUS = np.uint64(ord("-"))
-
-
 def parse_number(text: bytes) -> float:
     """Return a decimal number such as -3, 2.5 or 1e3.
 
@@ -126,32 +128,6 @@ def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -
     return values
 
 
-def _digits(words: Uint64Array, lengths: IndexArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the numbers in words of ASCII digits, and which are valid.
-
-    A word holds up to 8 characters, `lengths` of them, at its low end; it is valid if all are digits.
-
-    The digits are moved to the high end, so that zeros lead, and neighbours are added up in three steps (the
-    well-known SWAR way; Lemire, "Quickly parsing eight digits", 2018). Overwrites `words`.
-    """
-    unused_bits = (np.maximum(8 - lengths, 0) << 3).astype(np.uint64)
-    words <<= unused_bits
-    words ^= np.uint64(0x3030303030303030) << unused_bits
-    # Adding 0x76 sets the high bit of a byte above 9; carries come only out of bytes that have it already.
-    simple = ((words + np.uint64(0x7676767676767676)) | words) & np.uint64(0x8080808080808080) == 0
-    for shift, factor, mask in (
-        (8, 10, 0x00FF00FF00FF00FF),
-        (16, 100, 0x0000FFFF0000FFFF),
-        (32, 10_000, 0x00000000FFFFFFFF),
-    ):
-        words = (words * np.uint64(factor) + (words >> np.uint64(shift))) & np.uint64(mask)
-    return words.astype(np.float64), simple
-
-
-# Ticks of each unit in a second.
-_TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6}
-
-
 @dataclass(frozen=True, slots=True)
 class TextRules:
     """Say which texts count as missing, and whether blanks are stripped."""
@@ -171,15 +147,6 @@ class TextRules:
             column = pc.ascii_trim_whitespace(column)
         gone = pc.is_in(column, value_set=pa.array(self.missing, column.type))
         return _with_nulls(column, gone.to_numpy(zero_copy_only=False)) if gone.true_count else column
-
-
-def _with_nulls(column: pa.Array, gone: Mask) -> pa.Array:
-    """Return a text column with nulls where `gone`, over the same texts."""
-    kept = ~(gone | null_mask(column))
-    valid = np.packbits(np.concatenate([np.zeros(column.offset, np.bool_), kept]), bitorder="little")
-    _, offsets, texts = column.buffers()
-    buffers = [pa.py_buffer(valid), offsets, texts]
-    return pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
 
 
 def null_mask(column: pa.Array) -> Mask:
@@ -226,27 +193,6 @@ def parse_times(column: pa.Array) -> Float64Array:
     else:
         values = np.full(len(column), np.nan)
     return values
-
-
-def _seconds(column: pa.Array) -> Float64Array:
-    """Return float64 [n] of times or dates; nanoseconds are cut to microseconds."""
-    date = pa.types.is_date32(column.type)
-    filled = pc.fill_null(column.view(pa.int32() if date else pa.int64()), 0)
-    ticks = filled.to_numpy(zero_copy_only=False)
-    unit = "ms" if pa.types.is_date64(column.type) else getattr(column.type, "unit", "day")
-    if unit == "ns":
-        ticks, unit = ticks // 1000, "us"
-    values: Float64Array = ticks * 86_400.0 if unit == "day" else ticks / _TICKS[unit]
-    values[null_mask(column)] = np.nan
-    return values
-
-
-def _parse_time(text: bytes) -> float:
-    try:
-        at = datetime.fromisoformat(text.decode("ascii"))
-    except ValueError:
-        return float("nan")
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def hash_ids(column: pa.Array, number: int) -> Uint64Array:
@@ -305,3 +251,55 @@ def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
     return np.isin(parse_number_column(column), np.array([float(value) for value in values])) & ~null_mask(
         column
     )
+
+
+def _digits(words: Uint64Array, lengths: IndexArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the numbers in words of ASCII digits, and which are valid.
+
+    A word holds up to 8 characters, `lengths` of them, at its low end; it is valid if all are digits.
+
+    The digits are moved to the high end, so that zeros lead, and neighbours are added up in three steps (the
+    well-known SWAR way; Lemire, "Quickly parsing eight digits", 2018). Overwrites `words`.
+    """
+    unused_bits = (np.maximum(8 - lengths, 0) << 3).astype(np.uint64)
+    words <<= unused_bits
+    words ^= np.uint64(0x3030303030303030) << unused_bits
+    # Adding 0x76 sets the high bit of a byte above 9; carries come only out of bytes that have it already.
+    simple = ((words + np.uint64(0x7676767676767676)) | words) & np.uint64(0x8080808080808080) == 0
+    for shift, factor, mask in (
+        (8, 10, 0x00FF00FF00FF00FF),
+        (16, 100, 0x0000FFFF0000FFFF),
+        (32, 10_000, 0x00000000FFFFFFFF),
+    ):
+        words = (words * np.uint64(factor) + (words >> np.uint64(shift))) & np.uint64(mask)
+    return words.astype(np.float64), simple
+
+
+def _with_nulls(column: pa.Array, gone: Mask) -> pa.Array:
+    """Return a text column with nulls where `gone`, over the same texts."""
+    kept = ~(gone | null_mask(column))
+    valid = np.packbits(np.concatenate([np.zeros(column.offset, np.bool_), kept]), bitorder="little")
+    _, offsets, texts = column.buffers()
+    buffers = [pa.py_buffer(valid), offsets, texts]
+    return pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
+
+
+def _seconds(column: pa.Array) -> Float64Array:
+    """Return float64 [n] of times or dates; nanoseconds are cut to microseconds."""
+    date = pa.types.is_date32(column.type)
+    filled = pc.fill_null(column.view(pa.int32() if date else pa.int64()), 0)
+    ticks = filled.to_numpy(zero_copy_only=False)
+    unit = "ms" if pa.types.is_date64(column.type) else getattr(column.type, "unit", "day")
+    if unit == "ns":
+        ticks, unit = ticks // 1000, "us"
+    values: Float64Array = ticks * 86_400.0 if unit == "day" else ticks / _TICKS[unit]
+    values[null_mask(column)] = np.nan
+    return values
+
+
+def _parse_time(text: bytes) -> float:
+    try:
+        at = datetime.fromisoformat(text.decode("ascii"))
+    except ValueError:
+        return float("nan")
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

@@ -76,13 +76,6 @@ def mix_numbers(*numbers: int) -> int:
     return int(state[0])
 
 
-def _start(column: int, length: int) -> int:
-    """Return the h of a value before its first word."""
-    return mix_one(
-        mix_one(HASH_SEED ^ (((column + 1) * GOLDEN_RATIO) & MASK)) ^ ((length * GOLDEN_RATIO) & MASK)
-    )
-
-
 def hash_bytes(column: int, value: bytes) -> int:
     """Return the hash of one value, as an int below 2**64.
 
@@ -130,29 +123,6 @@ def hash_fields(
     return h
 
 
-def _hash_any(
-    buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, columns: IndexArray
-) -> Uint64Array:
-    """Return the hashes of values of any length but 0, uint64 [k]."""
-    golden = np.uint64(GOLDEN_RATIO)
-    h = mix((columns + 1).astype(np.uint64) * golden ^ np.uint64(HASH_SEED))
-    h = mix(h ^ lengths.astype(np.uint64) * golden)
-    words = unaligned_words(buffer)
-    active, done = np.arange(len(starts)), 0
-    while len(active) >= _FEW or (len(active) and done == 0):
-        left = lengths[active] - done
-        unused_bits = (np.maximum(8 - left, 0) << 3).astype(np.uint64)
-        word = (words[starts[active] + done] << unused_bits) >> unused_bits
-        h[active] = mix(h[active] ^ word)
-        active, done = active[left > 8], done + 8
-    for index in active:
-        value, stop = int(h[index]), int(starts[index] + lengths[index])
-        for at in range(int(starts[index]) + done, stop, 8):
-            value = mix_one(value ^ int.from_bytes(buffer[at : min(at + 8, stop)].tobytes(), "little"))
-        h[index] = value
-    return h
-
-
 def column_number(name: str) -> int:
     """Return the hash's `column` for a column of this name.
 
@@ -187,3 +157,33 @@ def table_rows_of(hashes: Uint64Array, table_rows: tuple[int, ...]) -> Int32Arra
     scaled >>= np.uint64(32)
     rows: Int32Array = scaled.astype(np.int32)
     return rows
+
+
+def _start(column: int, length: int) -> int:
+    """Return the h of a value before its first word."""
+    return mix_one(
+        mix_one(HASH_SEED ^ (((column + 1) * GOLDEN_RATIO) & MASK)) ^ ((length * GOLDEN_RATIO) & MASK)
+    )
+
+
+def _hash_any(
+    buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, columns: IndexArray
+) -> Uint64Array:
+    """Return the hashes of values of any length but 0, uint64 [k]."""
+    golden = np.uint64(GOLDEN_RATIO)
+    h = mix((columns + 1).astype(np.uint64) * golden ^ np.uint64(HASH_SEED))
+    h = mix(h ^ lengths.astype(np.uint64) * golden)
+    words = unaligned_words(buffer)
+    active, done = np.arange(len(starts)), 0
+    while len(active) >= _FEW or (len(active) and done == 0):
+        left = lengths[active] - done
+        unused_bits = (np.maximum(8 - left, 0) << 3).astype(np.uint64)
+        word = (words[starts[active] + done] << unused_bits) >> unused_bits
+        h[active] = mix(h[active] ^ word)
+        active, done = active[left > 8], done + 8
+    for index in active:
+        value, stop = int(h[index]), int(starts[index] + lengths[index])
+        for at in range(int(starts[index]) + done, stop, 8):
+            value = mix_one(value ^ int.from_bytes(buffer[at : min(at + 8, stop)].tobytes(), "little"))
+        h[index] = value
+    return h

@@ -28,6 +28,14 @@ from .span import Span
 
 IdClass: TypeAlias = Literal["text", "integer"]
 
+BATCH_ROWS = 16_384
+"""Most rows that are decoded at once."""
+_BATCH_BYTES = 4 << 20
+_BUFFER_BYTES = 1 << 18
+PREPARED_KEY: Final = b"shadowsync.order"
+"""Key in the metadata of each part of a prepared folder; its value is the preparation's digest."""
+_REMEDY = "name the columns of [data.columns] as the file does, or change their kinds"
+
 
 def id_class(kind: pa.DataType) -> IdClass | None:
     """Return the class of a column's ids.
@@ -76,11 +84,6 @@ class IdClasses:
                 where=path,
                 remedy=f"give {name} one type in all files of data.path, validation_path and eval_path",
             )
-
-
-BATCH_ROWS = 16_384
-_BATCH_BYTES = 4 << 20
-_BUFFER_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,40 @@ def rows_at_once(metadata: Any, groups: list[int]) -> int:
     return int(max(1, min(BATCH_ROWS, _BATCH_BYTES // max(row_bytes, 1))))
 
 
+def check_raw(path: str, arrow: Any) -> None:
+    """Raise DataError for a part of a prepared folder.
+
+    Its values would be hashed and transformed again.
+    """
+    if PREPARED_KEY in (arrow.metadata or {}):
+        raise DataError(
+            "belongs to a prepared folder: its values are hashed and transformed already",
+            where=path,
+            remedy="set data.prepared to its folder; to score, give the files that it was made from",
+        )
+
+
+def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | None = None) -> None:
+    """Raise DataError for a missing, repeated or wrongly typed column.
+
+    With `ids`, which records the ids of this file, also for ids of another class than in an earlier file.
+    """
+    for name, column in schema.data.columns.items():
+        if column.kind == "ignored":
+            continue
+        source = schema.source_of(name)
+        if fault := column_fault(source, arrow.names):
+            raise DataError(f"has {fault}", where=path, remedy=_REMEDY)
+        kind = plain_type(arrow.field(source).type)
+        fits, wanted = _fits(kind, column)
+        if not (fits or pa.types.is_null(kind)):
+            raise DataError(
+                f"column {source} has type {kind}; {name} needs {wanted}", where=path, remedy=_REMEDY
+            )
+        if ids is not None and column.kind in ("categorical", "multi_hot"):
+            ids.add(path, name, kind)
+
+
 def _examples(
     rows: Any, path: str, done: int, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None
 ) -> Examples:
@@ -240,45 +277,6 @@ def _examples(
     if not valid.all():
         labels, dense, table_rows = labels[valid], dense[:, valid], np.compress(valid, table_rows, axis=1)
     return Examples(labels.astype(np.float32), np.ascontiguousarray(log_transform(dense).T), table_rows)
-
-
-PREPARED_KEY: Final = b"shadowsync.order"
-"""Key in the metadata of each part of a prepared folder; its value is the preparation's digest."""
-_REMEDY = "name the columns of [data.columns] as the file does, or change their kinds"
-
-
-def check_raw(path: str, arrow: Any) -> None:
-    """Raise DataError for a part of a prepared folder.
-
-    Its values would be hashed and transformed again.
-    """
-    if PREPARED_KEY in (arrow.metadata or {}):
-        raise DataError(
-            "belongs to a prepared folder: its values are hashed and transformed already",
-            where=path,
-            remedy="set data.prepared to its folder; to score, give the files that it was made from",
-        )
-
-
-def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | None = None) -> None:
-    """Raise DataError for a missing, repeated or wrongly typed column.
-
-    With `ids`, which records the ids of this file, also for ids of another class than in an earlier file.
-    """
-    for name, column in schema.data.columns.items():
-        if column.kind == "ignored":
-            continue
-        source = schema.source_of(name)
-        if fault := column_fault(source, arrow.names):
-            raise DataError(f"has {fault}", where=path, remedy=_REMEDY)
-        kind = plain_type(arrow.field(source).type)
-        fits, wanted = _fits(kind, column)
-        if not (fits or pa.types.is_null(kind)):
-            raise DataError(
-                f"column {source} has type {kind}; {name} needs {wanted}", where=path, remedy=_REMEDY
-            )
-        if ids is not None and column.kind in ("categorical", "multi_hot"):
-            ids.add(path, name, kind)
 
 
 def _fits(kind: pa.DataType, column: ColumnSection) -> tuple[bool, str]:

@@ -26,6 +26,9 @@ from .hashing import column_number, table_rows_of
 from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples, log_transform
 
+# With weights up to this the sum over any batch, and products with the loss, are finite in float32.
+MAX_WEIGHT = 1e30
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnFault:
@@ -63,10 +66,6 @@ class Records:
             return self.examples, self.times
         keep = np.flatnonzero(~self.bad)
         return self.examples.take(keep), self.times[keep] if len(self.times) else self.times
-
-
-# With weights up to this the sum over any batch, and products with the loss, are finite in float32.
-MAX_WEIGHT = 1e30
 
 
 class RecordSchema:

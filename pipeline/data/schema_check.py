@@ -20,6 +20,13 @@ from .record_schema import ColumnFault, RecordSchema
 from .span import Span
 from .text import LineBlock, LineParser, first_line, line_blocks, without_first_line
 
+PEEK_BYTES = 1 << 16
+PEEK_ROWS = 1000
+SAMPLES = 3
+# A schema does not fit when more than this fraction of the first rows does not; fewer are bad rows.
+MISFIT_SHARE = 0.5
+_REMEDY = "change its kind or options in [data.columns], or data.missing"
+
 
 def columns_of(path: str, schema: RecordSchema) -> list[str]:
     """Return the names of a file's columns, in order.
@@ -52,14 +59,6 @@ def columns_of(path: str, schema: RecordSchema) -> list[str]:
 def delimiter_of(data: DataSection) -> str:
     """Return the character between fields."""
     return data.delimiter or ("," if data.format == "csv" else "\t")
-
-
-PEEK_BYTES = 1 << 16
-PEEK_ROWS = 1000
-SAMPLES = 3
-# A schema does not fit when more than this fraction of the first rows does not; fewer are bad rows.
-MISFIT_SHARE = 0.5
-_REMEDY = "change its kind or options in [data.columns], or data.missing"
 
 
 def check_text(path: str, schema: RecordSchema) -> None:

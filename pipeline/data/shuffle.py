@@ -21,6 +21,8 @@ from .schema import Examples
 # The first number of a key, so that permutations of spans and of rows are not related.
 SPANS, ROWS = 1, 2
 
+CHUNK_ROWS = 16_384
+
 
 def permutation(count: int, *key: int) -> NDArray[np.intp]:
     """Return a permutation of 0 to count - 1, intp [count].
@@ -146,9 +148,6 @@ class WindowMemory:
         if flat is None or len(flat) < size:
             flat = self._flat[name] = np.empty(size, dtype)
         return flat[:size]
-
-
-CHUNK_ROWS = 16_384
 
 
 class SortedRows:

@@ -38,6 +38,8 @@ _MAGIC = {
     b"PK\x03\x04": "zip",
 }
 
+_RETURN = 13
+
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
@@ -56,17 +58,6 @@ def without_first_line(block: LineBlock) -> LineBlock:
     """Return the lines of a block except the first; perhaps none."""
     first = int(np.flatnonzero(block.buffer[: block.stop] == _NEWLINE)[0]) + 1
     return LineBlock(block.buffer[first:], block.stop - first)
-
-
-class _Readable(Protocol):
-    def readinto(self, buffer: memoryview, /) -> int: ...
-
-
-def _kind_of(head: bytes) -> str | None:
-    """Return a file's kind by its first bytes; None for text."""
-    if head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5:
-        return "zstd"  # a skippable frame, which some compressors put first
-    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
 
 
 def compression_of(path: str) -> Compression | None:
@@ -88,65 +79,6 @@ def compression_of(path: str) -> Compression | None:
             remedy = f"give it {kinds[found]}" if found in kinds else "decompress it, or use gzip or zstd"
         raise DataError(f"is {found or f'not {named}'}, by its first bytes", where=path, remedy=remedy)
     return named
-
-
-class _ByteRange:
-    """Read lines of a plain file that begin in a byte range.
-
-    `readinto` returns 0 after the last of them.
-    """
-
-    def __init__(self, file: Any, span: Span) -> None:
-        self._file, self._span = file, span
-        self._at = self._line_start(span.start)
-        self._ended = self._at >= span.stop
-        file.seek(self._at)
-
-    def _line_start(self, start: int) -> int:
-        """Return the offset of the first line at `start` or later."""
-        if start == 0:
-            return 0
-        self._file.seek(start - 1)
-        at = start - 1
-        while block := self._file.read(1 << 16):
-            newline = int(block.find(b"\n"))
-            if newline >= 0:
-                return at + newline + 1
-            at += len(block)
-        return at
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        if self._ended:
-            return 0
-        count = int(self._file.readinto(buffer))
-        # The last line is the one that holds byte stop - 1; where it ends, so does the range.
-        last = max(self._span.stop - 1 - self._at, 0)
-        if count > last:
-            newlines = np.flatnonzero(np.frombuffer(buffer, np.uint8)[last:count] == _NEWLINE)
-            if len(newlines):
-                self._ended = True
-                return int(last + newlines[0] + 1)
-        if count == 0 and self._at < self._span.stop:
-            raise DataError(
-                f"ends at byte {self._at}; the plan has it end at byte {self._span.stop} or later",
-                where=self._span.path,
-                remedy="it became shorter since the job began: leave input files alone while a job runs",
-            )
-        self._at += count
-        return count
-
-
-@contextmanager
-def _open_span(span: Span) -> Iterator[_Readable]:
-    compression = compression_of(span.path)
-    with open_raw(span.path, forward=span.kind != "bytes") as file:
-        if span.kind == "bytes":
-            yield _ByteRange(file, span)
-        elif compression is None:
-            yield file
-        else:
-            with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression) as stream:
-                yield stream
 
 
 def too_long(path: str) -> DataError:
@@ -217,15 +149,6 @@ def line_numbers(span: Span) -> Callable[[int], int]:
     return line_number
 
 
-def _lines_before(span: Span) -> int:
-    """Return how many lines of the file begin before the span.
-
-    The span does not start at 0.
-    """
-    # One begins at byte 0, and one after each newline but one at start - 1, whose line is the span's own.
-    return 1 + count_newlines(span.path, span.start - 1)
-
-
 def count_newlines(path: str, stop: int) -> int:
     """Return the newlines in the first `stop` bytes of a plain file.
 
@@ -237,9 +160,6 @@ def count_newlines(path: str, stop: int) -> int:
             count += block.count(b"\n")
             left -= len(block)
     return count
-
-
-_RETURN, _LINE_END = 13, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +223,7 @@ class LineParser:
     def parse(self, block: LineBlock) -> ParsedLines:
         """Parse all lines of a block."""
         data = block.buffer[: block.stop]
-        starts = np.concatenate([[0], np.flatnonzero(data == _LINE_END) + 1])
+        starts = np.concatenate([[0], np.flatnonzero(data == _NEWLINE) + 1])
         bad: dict[int, str] = {}
         lines = np.arange(len(starts) - 1)
         odd = self._odd_lines(data, starts)
@@ -332,7 +252,7 @@ class LineParser:
     def _odd_lines(self, data: NDArray[np.uint8], starts: IndexArray) -> IndexArray:
         """Return lines with a quote or carriage return, and empty lines."""
         returns = np.flatnonzero(data == _RETURN)
-        marks = [returns[(data[returns + 1] != _LINE_END) | np.isin(returns, starts)]]
+        marks = [returns[(data[returns + 1] != _NEWLINE) | np.isin(returns, starts)]]
         if self._quote:
             marks.append(np.flatnonzero(data == self._quote[0]))
         marks.append(starts[:-1][np.diff(starts) == 1])
@@ -365,3 +285,82 @@ class LineParser:
             ignore_empty_lines=False,
             invalid_row_handler=skip,
         )
+
+
+class _Readable(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int: ...
+
+
+def _kind_of(head: bytes) -> str | None:
+    """Return a file's kind by its first bytes; None for text."""
+    if head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5:
+        return "zstd"  # a skippable frame, which some compressors put first
+    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+
+
+class _ByteRange:
+    """Read lines of a plain file that begin in a byte range.
+
+    `readinto` returns 0 after the last of them.
+    """
+
+    def __init__(self, file: Any, span: Span) -> None:
+        self._file, self._span = file, span
+        self._at = self._line_start(span.start)
+        self._ended = self._at >= span.stop
+        file.seek(self._at)
+
+    def _line_start(self, start: int) -> int:
+        """Return the offset of the first line at `start` or later."""
+        if start == 0:
+            return 0
+        self._file.seek(start - 1)
+        at = start - 1
+        while block := self._file.read(1 << 16):
+            newline = int(block.find(b"\n"))
+            if newline >= 0:
+                return at + newline + 1
+            at += len(block)
+        return at
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        if self._ended:
+            return 0
+        count = int(self._file.readinto(buffer))
+        # The last line is the one that holds byte stop - 1; where it ends, so does the range.
+        last = max(self._span.stop - 1 - self._at, 0)
+        if count > last:
+            newlines = np.flatnonzero(np.frombuffer(buffer, np.uint8)[last:count] == _NEWLINE)
+            if len(newlines):
+                self._ended = True
+                return int(last + newlines[0] + 1)
+        if count == 0 and self._at < self._span.stop:
+            raise DataError(
+                f"ends at byte {self._at}; the plan has it end at byte {self._span.stop} or later",
+                where=self._span.path,
+                remedy="it became shorter since the job began: leave input files alone while a job runs",
+            )
+        self._at += count
+        return count
+
+
+@contextmanager
+def _open_span(span: Span) -> Iterator[_Readable]:
+    compression = compression_of(span.path)
+    with open_raw(span.path, forward=span.kind != "bytes") as file:
+        if span.kind == "bytes":
+            yield _ByteRange(file, span)
+        elif compression is None:
+            yield file
+        else:
+            with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression) as stream:
+                yield stream
+
+
+def _lines_before(span: Span) -> int:
+    """Return how many lines of the file begin before the span.
+
+    The span does not start at 0.
+    """
+    # One begins at byte 0, and one after each newline but one at start - 1, whose line is the span's own.
+    return 1 + count_newlines(span.path, span.start - 1)

@@ -129,6 +129,34 @@ def check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:
             )
 
 
+def cut_rows(spans: Sequence[Span], rows: Sequence[int], start: int, stop: int) -> list[Span]:
+    """Cut spans to a range of the good rows.
+
+    The rows are start to stop - 1 of all.
+
+    Args:
+        spans: whole ones, in order.
+        rows: good rows of each.
+    """
+    if start == stop > 0:
+        # Spans without a good row at this point go with the rows before them.
+        return []
+    pieces = []
+    done, total = 0, sum(rows)
+    for span, count in zip(spans, rows, strict=True):
+        before, done = done, done + count
+        first, last = max(start - before, 0), min(stop - before, count)
+        # A span without a good row has bad rows to report: it goes with the rows that follow it.
+        empty = count == 0 and start <= before and (before < stop or before == total == stop)
+        if first >= last and not empty:
+            continue
+        if span.kind == "sorted":
+            pieces.append(replace(span, start=span.start + first, stop=span.start + last))
+        else:
+            pieces.append(replace(span, first=first, last=-1 if last == count else last))
+    return pieces
+
+
 def _with_part(spans: Sequence[Span], part: PartName) -> list[Span]:
     return [replace(span, part=part) for span in spans]
 
@@ -193,34 +221,6 @@ def _with_progressive(
     after = cut_rows(spans, rows, begin, end) if begin < end else []
     train = _numbered([*before, *after])
     return replace(plan, train=train, progressive=frozenset(range(len(before), len(train))))
-
-
-def cut_rows(spans: Sequence[Span], rows: Sequence[int], start: int, stop: int) -> list[Span]:
-    """Cut spans to a range of the good rows.
-
-    The rows are start to stop - 1 of all.
-
-    Args:
-        spans: whole ones, in order.
-        rows: good rows of each.
-    """
-    if start == stop > 0:
-        # Spans without a good row at this point go with the rows before them.
-        return []
-    pieces = []
-    done, total = 0, sum(rows)
-    for span, count in zip(spans, rows, strict=True):
-        before, done = done, done + count
-        first, last = max(start - before, 0), min(stop - before, count)
-        # A span without a good row has bad rows to report: it goes with the rows that follow it.
-        empty = count == 0 and start <= before and (before < stop or before == total == stop)
-        if first >= last and not empty:
-            continue
-        if span.kind == "sorted":
-            pieces.append(replace(span, start=span.start + first, stop=span.start + last))
-        else:
-            pieces.append(replace(span, first=first, last=-1 if last == count else last))
-    return pieces
 
 
 def _numbered(spans: Sequence[Span]) -> list[Span]:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+_MATRIX_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Modules that use their `weight` only in a product, for which autocast rounds it in any case."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParameterSlice:
@@ -81,10 +84,6 @@ class FlatLayout:
 def digest_of(flat: torch.Tensor) -> str:
     """Return the hex SHA-256 of a flat buffer's bytes."""
     return hashlib.sha256(flat.contiguous().numpy().data).hexdigest()
-
-
-_MATRIX_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Modules that use their `weight` only in a product, for which autocast rounds it in any case."""
 
 
 class BFloat16Weights:

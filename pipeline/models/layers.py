@@ -11,6 +11,13 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+# The same value as in `torch.nn.utils.clip_grad_norm_`.
+_CLIP_EPS = 1e-6
+
+THIN_ELEMENTS: Final = 4096
+"""Layers with fewer weights gain nothing by lower precision: each product of bfloat16 takes some 25
+microseconds before it begins."""
+
 
 class PairProducts(nn.Module):
     """Dot products of all pairs of an example's vectors.
@@ -47,36 +54,6 @@ class PairProducts(nn.Module):
             return cast(torch.Tensor, result)
 
 
-def _products(vectors: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
-    return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
-
-
-class _PairProductsFunction(torch.autograd.Function):
-    """Compute pair products with a backward pass of one multiplication.
-
-    Autograd would scatter the gradient into one triangle, multiply twice, and add. Mirrored into both
-    triangles it is multiplied once.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, vectors: torch.Tensor, pairs: torch.Tensor, mirror: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(vectors, mirror)
-        return _products(vectors, pairs)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        vectors, mirror = ctx.saved_tensors
-        features = vectors.shape[1]
-        both = gradient.index_select(1, mirror)
-        both[:, :: features + 1] = 0.0
-        return torch.bmm(both.view(-1, features, features), vectors), None, None
-
-
-# The same value as in `torch.nn.utils.clip_grad_norm_`.
-_CLIP_EPS = 1e-6
-
-
 def mean_log_loss(
     logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -106,11 +83,6 @@ def clip_(gradient: torch.Tensor, limit: float) -> torch.Tensor:
     return norm
 
 
-THIN_ELEMENTS: Final = 4096
-"""Layers with fewer weights gain nothing by lower precision: each product of bfloat16 takes some 25
-microseconds before it begins."""
-
-
 class ThinLinear(nn.Linear):
     """A linear layer in float32, also under autocast."""
 
@@ -136,3 +108,29 @@ def mlp(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
             # In place: nothing else reads a linear layer's output, and its gradient does not need it.
             layers.append(nn.ReLU(inplace=True))
     return nn.Sequential(*layers)
+
+
+def _products(vectors: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
+
+
+class _PairProductsFunction(torch.autograd.Function):
+    """Compute pair products with a backward pass of one multiplication.
+
+    Autograd would scatter the gradient into one triangle, multiply twice, and add. Mirrored into both
+    triangles it is multiplied once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, vectors: torch.Tensor, pairs: torch.Tensor, mirror: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(vectors, mirror)
+        return _products(vectors, pairs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        vectors, mirror = ctx.saved_tensors
+        features = vectors.shape[1]
+        both = gradient.index_select(1, mirror)
+        both[:, :: features + 1] = 0.0
+        return torch.bmm(both.view(-1, features, features), vectors), None, None

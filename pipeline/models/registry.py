@@ -32,6 +32,12 @@ from .built_in import DLRM, DCNv2, WideDeep
 
 _WHERE = "model.name"
 
+MODELS: dict[str, type[nn.Module]] = {"dcn_v2": DCNv2, "dlrm": DLRM, "wide_deep": WideDeep}
+# The keys of [model] that are arguments of a model, beside its options.
+WIDTHS = {"dcn_v2": ("top",), "dlrm": ("bottom", "top"), "wide_deep": ("top",)}
+# Held from seeding torch's own generator, which all threads share, to the last weight that is drawn.
+_generator_lock = threading.Lock()
+
 
 def load_custom_model(name: str) -> Any:
     """Return the object that the name stands for.
@@ -53,13 +59,6 @@ def load_custom_model(name: str) -> Any:
             if is_file(where)
             else "install the package that holds it, or set PYTHONPATH to its folder",
         ) from error
-
-
-MODELS: dict[str, type[nn.Module]] = {"dcn_v2": DCNv2, "dlrm": DLRM, "wide_deep": WideDeep}
-# The keys of [model] that are arguments of a model, beside its options.
-WIDTHS = {"dcn_v2": ("top",), "dlrm": ("bottom", "top"), "wide_deep": ("top",)}
-# Held from seeding torch's own generator, which all threads share, to the last weight that is drawn.
-_generator_lock = threading.Lock()
 
 
 def build_model(job: Job) -> nn.Module:

@@ -100,6 +100,14 @@ def judge(measured: Measured) -> Verdict:
     return Verdict(bottleneck=bottleneck, share=share, time=time, reasons=reasons, remedies=list(remedies))
 
 
+def read_profile(path: Path) -> Profile:
+    """Read profile.json.
+
+    Raises ValueError if the file is not a profile, OSError if it cannot be read.
+    """
+    return Profile.model_validate_json(path.read_bytes())
+
+
 def _bottleneck(time: WorkerTime) -> tuple[Bottleneck, float]:
     waits: dict[Bottleneck, float] = {cause: getattr(time, cause) for cause in WAITS}
     worst = max(waits, key=lambda cause: waits[cause])
@@ -110,11 +118,3 @@ def _bottleneck(time: WorkerTime) -> tuple[Bottleneck, float]:
     if working >= COMPUTE_SHARE:
         return "compute", working
     return "balanced", max(working, waits[worst])
-
-
-def read_profile(path: Path) -> Profile:
-    """Read profile.json.
-
-    Raises ValueError if the file is not a profile, OSError if it cannot be read.
-    """
-    return Profile.model_validate_json(path.read_bytes())

@@ -29,16 +29,13 @@ PROGRESS_NAME: Final = "progress.safetensors"
 # What was counted changed its form with version 0.2.
 _KEY: Final = "shadowsync.progress.2"
 
-
-class _SavedState(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    order: PreparationSettings
-    pieces: int
-    parts: list[PreparedPart]
-    positives: dict[DataRole, int]
-    bad_counts: dict[DataRole, int]
-    bad_first: dict[DataRole, list[tuple[str, int, str, str]]]
+STATISTICS_JSON: Final = "statistics.json"
+STATISTICS_MARKDOWN: Final = "statistics.md"
+# Preparations of version 0.1 wrote profile.json, profile.md and pictures.
+_OWNED_NAME: Final = re.compile(
+    rf"((train|validation|test)-\d+\.parquet|statistics\.(json|md)|profile[a-z_-]*\.(json|md|png)|{re.escape(MANIFEST_NAME)}"
+    rf"|{re.escape(PROGRESS_NAME)})({re.escape(UNFINISHED)}\d+)?"
+)
 
 
 @dataclass
@@ -123,15 +120,6 @@ class SavedProgress:
         )
 
 
-STATISTICS_JSON: Final = "statistics.json"
-STATISTICS_MARKDOWN: Final = "statistics.md"
-# Preparations of version 0.1 wrote profile.json, profile.md and pictures.
-_OWNED_NAME: Final = re.compile(
-    rf"((train|validation|test)-\d+\.parquet|statistics\.(json|md)|profile[a-z_-]*\.(json|md|png)|{re.escape(MANIFEST_NAME)}"
-    rf"|{re.escape(PROGRESS_NAME)})({re.escape(UNFINISHED)}\d+)?"
-)
-
-
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Make the folder and lock it against other preparations.
@@ -150,27 +138,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
             os.close(descriptor)
     except OSError as error:
         raise unwritable(folder, error) from error
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise DataError(
-            "is being prepared by another process",
-            where=str(folder),
-            remedy="wait for it, or give another folder",
-        ) from None
-
-
-def _check_owned(folder: Path) -> None:
-    for path in sorted(folder.iterdir()):
-        if not _OWNED_NAME.fullmatch(path.name) or path.is_dir():
-            raise DataError(
-                f"contains {path.name}, which shadowsync prepare did not write",
-                where=str(folder),
-                remedy=f"give another folder, or remove {path.name}",
-            )
 
 
 def clear_folder(folder: Path) -> None:
@@ -192,3 +159,35 @@ def clear_unfinished(folder: Path, parts: set[str]) -> None:
     for path in folder.iterdir():
         if UNFINISHED in path.name or (path.suffix == ".parquet" and path.name not in parts):
             path.unlink()
+
+
+class _SavedState(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    order: PreparationSettings
+    pieces: int
+    parts: list[PreparedPart]
+    positives: dict[DataRole, int]
+    bad_counts: dict[DataRole, int]
+    bad_first: dict[DataRole, list[tuple[str, int, str, str]]]
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DataError(
+            "is being prepared by another process",
+            where=str(folder),
+            remedy="wait for it, or give another folder",
+        ) from None
+
+
+def _check_owned(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        if not _OWNED_NAME.fullmatch(path.name) or path.is_dir():
+            raise DataError(
+                f"contains {path.name}, which shadowsync prepare did not write",
+                where=str(folder),
+                remedy=f"give another folder, or remove {path.name}",
+            )

@@ -109,6 +109,12 @@ class PartWriter:
         return pa.Table.from_arrays([pa.array(values) for values in arrays], schema=self._schema)
 
 
+def sha256_of(path: Path) -> str:
+    """Return the hex SHA-256 of a file; raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _repeats(column: Any) -> bool:
     """Return whether a dictionary with 2-byte indices saves space."""
     values = pc.list_flatten(column) if pa.types.is_list(column.type) else column
@@ -130,9 +136,3 @@ def _lists(chunk: RecordChunk) -> list[Any]:
         )
         start = stop
     return arrays
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hex SHA-256 of a file; raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

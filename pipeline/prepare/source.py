@@ -67,12 +67,6 @@ def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSett
     )
 
 
-def _source_file(path: str, role: DataRole) -> SourceFile:
-    with read_errors(path):
-        modified = None if is_url(path) else os.stat(path).st_mtime_ns
-        return SourceFile(path=path, role=role, bytes=file_size_bytes(path), modified_ns=modified)
-
-
 def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
     """Return the columns of the parts.
 
@@ -87,38 +81,6 @@ def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
         for name, section in sections.items()
         if section.kind == kind
     )
-
-
-def _click_columns(job: Job) -> dict[str, ColumnSection]:
-    columns = {LABEL: ColumnSection(kind="label")}
-    columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(job.data.dense_features)}
-    return columns | {table.name: ColumnSection(kind="categorical") for table in job.tables}
-
-
-def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColumn:
-    stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64"}
-    return PreparedColumn(
-        name=name,
-        kind=section.kind,
-        source=section.source or name,
-        stored=stored.get(section.kind, "float32"),
-        transform=_transform(section),
-        table_rows=rows,
-        hash_column=None if rows is None else column_number(name),
-        pooling=section.pooling if section.kind == "multi_hot" else "",
-    )
-
-
-def _transform(section: ColumnSection) -> str:
-    if section.kind == "timestamp":
-        return "seconds since 1970"
-    if section.kind != "dense":
-        return ""
-    shifted = section.shift or section.scale != 1.0
-    y = f"y = (x - {section.shift:g}) / {section.scale:g}" if shifted else "y = x"
-    rule = "sign(y) log(1 + |y|)" if section.transform == "log" else "y"
-    of = ", x in seconds since 1970" if section.transform == "time" else ""
-    return f"{rule}, {y}{of}; 0 where missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +138,41 @@ class TappedInput:
             skip -= passed
             if passed < len(rows):
                 yield rows.slice(passed, len(rows))
+
+
+def _source_file(path: str, role: DataRole) -> SourceFile:
+    with read_errors(path):
+        modified = None if is_url(path) else os.stat(path).st_mtime_ns
+        return SourceFile(path=path, role=role, bytes=file_size_bytes(path), modified_ns=modified)
+
+
+def _click_columns(job: Job) -> dict[str, ColumnSection]:
+    columns = {LABEL: ColumnSection(kind="label")}
+    columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(job.data.dense_features)}
+    return columns | {table.name: ColumnSection(kind="categorical") for table in job.tables}
+
+
+def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColumn:
+    stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64"}
+    return PreparedColumn(
+        name=name,
+        kind=section.kind,
+        source=section.source or name,
+        stored=stored.get(section.kind, "float32"),
+        transform=_transform(section),
+        table_rows=rows,
+        hash_column=None if rows is None else column_number(name),
+        pooling=section.pooling if section.kind == "multi_hot" else "",
+    )
+
+
+def _transform(section: ColumnSection) -> str:
+    if section.kind == "timestamp":
+        return "seconds since 1970"
+    if section.kind != "dense":
+        return ""
+    shifted = section.shift or section.scale != 1.0
+    y = f"y = (x - {section.shift:g}) / {section.scale:g}" if shifted else "y = x"
+    rule = "sign(y) log(1 + |y|)" if section.transform == "log" else "y"
+    of = ", x in seconds since 1970" if section.transform == "time" else ""
+    return f"{rule}, {y}{of}; 0 where missing"

@@ -5,7 +5,7 @@ The rows are counted with polars while they are prepared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..config.job import Job
 from ..data.hashing import column_number, hash_bytes
-from ..types import Float32Array
+from ..types import Float32Array, Mask
 from .source import TappedRows
 from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics, shared_rows
 
@@ -109,9 +109,8 @@ class StatisticsCounter:
         examples = [rows.chunk.examples for rows in waiting]
         labels = np.concatenate([one.labels for one in examples])
         for at, (name, column) in enumerate(self._numbers.items()):
-            seen = np.concatenate([one.dense[:, at] for one in examples])
-            missing = np.concatenate([rows.missing[name] for rows in waiting])
-            column.add(self._as_source(name, seen), missing, labels)
+            values = [self._as_source(name, one.dense[:, at]) for one in examples]
+            column.add(values, [rows.missing[name] for rows in waiting], labels)
         lengths = {
             name: np.concatenate([one.bags.lengths[at] for one in examples])
             for at, name in enumerate(self._bagged)
@@ -223,15 +222,18 @@ class _NumberCounter(_ColumnCounter):
         self._moments = np.array(saved.get("moments", [0.0, np.inf, -np.inf]))
         self._counts = _ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
 
-    def add(self, values: NDArray[np.float64], missing: NDArray[np.bool_], labels: Float32Array) -> None:
-        self.add_presence(missing, labels)
-        present = values[~missing]
-        total, least, largest = self._moments
-        self._moments[:] = (
-            total + present.sum(),
-            present.min(initial=least),
-            present.max(initial=largest),
-        )
+    def add(
+        self, values: Sequence[NDArray[np.float64]], missing: Sequence[Mask], labels: Float32Array
+    ) -> None:
+        """Add chunks of rows; `labels` are those of all chunks."""
+        self.add_presence(np.concatenate(missing), labels)
+        chunks = [chunk[~mask] for chunk, mask in zip(values, missing, strict=True)]
+        # Chunk by chunk: how many chunks are counted at once must not change the rounding of the sum.
+        for chunk in chunks:
+            self._moments[0] += chunk.sum()
+        present = np.concatenate(chunks)
+        self._moments[1] = present.min(initial=self._moments[1])
+        self._moments[2] = present.max(initial=self._moments[2])
         # Not -0.0, which would be a value of its own.
         self._counts.add(pl.Series(present).round_sig_figs(QUANTILE_DIGITS) + 0.0)
 

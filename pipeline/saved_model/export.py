@@ -24,6 +24,45 @@ TableFormat: TypeAlias = Literal["parquet", "safetensors", "none"]
 CHUNK_ROWS = 65_536
 _WHOLE_BYTES = 1 << 60
 
+EXPORT_VERSION = 1
+MANIFEST = "manifest.json"
+# Keys of the job's [data] that state how a row becomes the model's input.
+_PARSING = {
+    *("format", "columns", "header", "delimiter", "quote", "missing", "strip"),
+    *("dense_features", "categorical_features"),
+}
+_HASH_RULE = [
+    "all arithmetic is modulo 2**64; >> fills with zeros; column is the table's hash_column",
+    "mix(x): x ^= x >> 30; x *= 0xBF58476D1CE4E5B9; x ^= x >> 27; x *= 0x94D049BB133111EB; x ^= x >> 31",
+    "h = mix(mix(seed ^ ((column + 1) * 0x9E3779B97F4A7C15)) ^ (length * 0x9E3779B97F4A7C15))",
+    "for each 8 bytes of the value, little-endian, the last padded with zero bytes: h = mix(h ^ word)",
+    "row = ((h >> 32) * rows) >> 32",
+]
+_MISSING_RULE = [
+    "a value is missing if it is null, or a text that is in columns_of.missing; if columns_of.strip is true,"
+    " blanks around the text are removed first",
+]
+_DENSE_RULE = [
+    "x is the number in the column source; with transform time it is the seconds since 1970 of a time or of"
+    " an ISO 8601 text (UTC if it names no zone), or a number as it is",
+    "y = (x - shift) / scale, in float64",
+    "transform log: sign(y) * log(1 + |y|); transform none or time: y; then rounded to float32",
+    "if x is missing, the input is missing_number, without shift, scale or transform",
+    "a row whose x is not a finite number has no score",
+]
+_ROW_RULE = [
+    "pooling none: the vector of the one id in the column source; a missing id is hashed as the empty text"
+    " (length 0, no words), which has a row like any other",
+]
+_BAG_RULE = [
+    "pooling sum or mean: the column source has a list of ids, or a text that is cut at every delimiter; if"
+    " it is missing, the bag is empty",
+    "missing ids, such as the empty one in a||b, are left out first: they have no row and do not count",
+    "of the other ids the first max_ids are used, repeated ones included",
+    "pooling sum: the sum of the ids' vectors; pooling mean: that sum divided by the number of ids used; an"
+    " empty bag gives zeros",
+]
+
 
 def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> dict[str, str]:
     """Write the tables to `folder`; return their files' names.
@@ -46,60 +85,6 @@ def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> d
     return files
 
 
-def _write_parquet(table: Table, path: Path) -> None:
-    vectors = pa.list_(pa.field("item", pa.float32(), nullable=False), table.dim)
-    schema = pa.schema(
-        [pa.field("row", pa.int32(), nullable=False), pa.field("vector", vectors, nullable=False)]
-    )
-    # Floats of a trained table hardly compress.
-    with pq.ParquetWriter(path, schema, use_dictionary=False, compression="none") as writer:
-        for start in range(0, table.rows, CHUNK_ROWS):
-            part = table.weights[start : start + CHUNK_ROWS]
-            rows = pa.array(np.arange(start, start + len(part), dtype=np.int32))
-            values = pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), type=vectors)
-            writer.write_batch(pa.record_batch([rows, values], schema=schema))
-
-
-EXPORT_VERSION = 1
-MANIFEST = "manifest.json"
-# Keys of the job's [data] that state how a row becomes the model's input.
-_PARSING = {
-    *("format", "columns", "header", "delimiter", "quote", "missing", "strip"),
-    *("dense_features", "categorical_features"),
-}
-_HASH_RULE = [
-    "all arithmetic is modulo 2**64; >> fills with zeros; column is the table's hash_column",
-    "mix(x): x ^= x >> 30; x *= 0xBF58476D1CE4E5B9; x ^= x >> 27; x *= 0x94D049BB133111EB; x ^= x >> 31",
-    "h = mix(mix(seed ^ ((column + 1) * 0x9E3779B97F4A7C15)) ^ (length * 0x9E3779B97F4A7C15))",
-    "for each 8 bytes of the value, little-endian, the last padded with zero bytes: h = mix(h ^ word)",
-    "row = ((h >> 32) * rows) >> 32",
-]
-_MISSING_RULE = [
-    "a value is missing if it is null, or a text that is one of columns_of.missing, after the blanks around"
-    " it are taken away where columns_of.strip is true",
-]
-_DENSE_RULE = [
-    "x is the number in the column source; with the transform time, the seconds since 1970 of a time or of an"
-    " ISO 8601 text, which is in UTC where it names no zone, and a number as it is",
-    "y = (x - shift) / scale, in float64",
-    "transform log: sign(y) * log(1 + |y|); transform none or time: y; then rounded to float32",
-    "where x is missing, the input itself is missing_number: nothing is done to it",
-    "a row with an x that is no finite number has no score",
-]
-_ROW_RULE = [
-    "pooling none: the vector of the one id in the column source; a missing one is the empty text, whose hash"
-    " has a length of 0 and no words, and has a row like any other",
-]
-_BAG_RULE = [
-    "pooling sum or mean: the column source has a list of ids, or a text that is cut at every delimiter; a"
-    " missing one is an empty bag",
-    "ids that are missing, such as the empty one within a||b, are left out first: they have no row and do not"
-    " count",
-    "of the ids that are left, the first max_ids are kept, also those that are there twice",
-    "the vector is the sum of theirs, divided by how many they are with pooling mean; of an empty bag, zeros",
-]
-
-
 def export_model(model: SavedModel, folder: Path, form: Format, tables: TableFormat) -> dict[str, Any]:
     """Write the dense part, the tables and manifest.json to `folder`.
 
@@ -113,76 +98,10 @@ def export_model(model: SavedModel, folder: Path, form: Format, tables: TableFor
         export_dense(model.dense, width, dims, names, form, place / FILES[form])
         written = export_tables(model.tables.values(), tables, place)
         manifest = _manifest(model, form, names, written)
-        manifest["files"] = [_entry(file) for file in sorted(place.iterdir())]
+        manifest["files"] = [_file_entry(file) for file in sorted(place.iterdir())]
         text = json.dumps(manifest, indent=1, allow_nan=False)
         (place / MANIFEST).write_text(text + "\n", encoding="utf-8")
     return manifest
-
-
-def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[str, str]) -> dict[str, Any]:
-    width, dims = model.job.model_inputs
-    integers = {_integer_rule(table) for table in model.tables.values()}
-    return {
-        "export_version": EXPORT_VERSION,
-        "run": model.manifest.run,
-        "model": model.manifest.model,
-        "examples_trained": model.manifest.examples_trained,
-        "created_at": model.manifest.created_at,
-        "dense": {
-            "format": form,
-            "file": FILES[form],
-            "inputs": [
-                {"name": name, "dtype": "float32", "shape": ["batch", size]}
-                for name, size in zip(names, (width, *dims), strict=True)
-            ],
-            "call": "forward(dense, [embedding of each table])" if form == "torch-export" else "by name",
-            "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch"]},
-            "probability": "1 / (1 + exp(-logit))",
-        },
-        "data": {
-            "columns_of": model.job.data.model_dump(mode="json", include=_PARSING),
-            "dense_inputs": dense_inputs(model),
-            "dense_rule": _DENSE_RULE,
-            "missing_rule": _MISSING_RULE,
-            "missing_number": 0.0,
-        },
-        "hash": {
-            "version": HASH_VERSION,
-            "seed": hex(HASH_SEED),
-            "rule": _HASH_RULE,
-            "text": "its bytes in UTF-8",
-            "integer": integers.pop() if len(integers) == 1 else "as its table states",
-        },
-        "row_rule": _ROW_RULE,
-        "bag_rule": _BAG_RULE,
-        "tables": [
-            {
-                "name": table.name,
-                "rows": table.rows,
-                "dim": table.dim,
-                **_ids_of(model, table),
-                "hash_column": hex(table.column),
-                "integer": _integer_rule(table),
-                "file": written.get(table.name),
-            }
-            for table in model.tables.values()
-        ],
-    }
-
-
-def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
-    """Describe where an input row has the ids of a table."""
-    column = model.job.data.columns.get(table.name)
-    source = (column.source if column is not None else "") or table.name
-    if not table.pooling:
-        return {"source": source, "pooling": "none"}
-    assert column is not None
-    bag = {"delimiter": column.delimiter, "max_ids": column.max_ids}
-    return {"source": source, "pooling": table.pooling, "empty_bag": "zeros"} | bag
-
-
-def _integer_rule(table: Table) -> str:
-    return "its decimal digits" if table.integers_as_text else "8 bytes, little-endian"
 
 
 def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
@@ -204,7 +123,92 @@ def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
     ]
 
 
-def _entry(file: Path) -> dict[str, Any]:
+def _write_parquet(table: Table, path: Path) -> None:
+    vectors = pa.list_(pa.field("item", pa.float32(), nullable=False), table.dim)
+    schema = pa.schema(
+        [pa.field("row", pa.int32(), nullable=False), pa.field("vector", vectors, nullable=False)]
+    )
+    # Floats of a trained table hardly compress.
+    with pq.ParquetWriter(path, schema, use_dictionary=False, compression="none") as writer:
+        for start in range(0, table.rows, CHUNK_ROWS):
+            part = table.weights[start : start + CHUNK_ROWS]
+            rows = pa.array(np.arange(start, start + len(part), dtype=np.int32))
+            values = pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), type=vectors)
+            writer.write_batch(pa.record_batch([rows, values], schema=schema))
+
+
+def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[str, str]) -> dict[str, Any]:
+    integers = {_integer_rule(table) for table in model.tables.values()}
+    return {
+        "export_version": EXPORT_VERSION,
+        "run": model.manifest.run,
+        "model": model.manifest.model,
+        "examples_trained": model.manifest.examples_trained,
+        "created_at": model.manifest.created_at,
+        "dense": _dense_entry(model, form, names),
+        "data": {
+            "columns_of": model.job.data.model_dump(mode="json", include=_PARSING),
+            "dense_inputs": dense_inputs(model),
+            "dense_rule": _DENSE_RULE,
+            "missing_rule": _MISSING_RULE,
+            "missing_number": 0.0,
+        },
+        "hash": {
+            "version": HASH_VERSION,
+            "seed": hex(HASH_SEED),
+            "rule": _HASH_RULE,
+            "text": "its bytes in UTF-8",
+            "integer": integers.pop() if len(integers) == 1 else "as its table states",
+        },
+        "row_rule": _ROW_RULE,
+        "bag_rule": _BAG_RULE,
+        "tables": [_table_entry(model, table, written) for table in model.tables.values()],
+    }
+
+
+def _dense_entry(model: SavedModel, form: Format, names: list[str]) -> dict[str, Any]:
+    width, dims = model.job.model_inputs
+    return {
+        "format": form,
+        "file": FILES[form],
+        "inputs": [
+            {"name": name, "dtype": "float32", "shape": ["batch", size]}
+            for name, size in zip(names, (width, *dims), strict=True)
+        ],
+        "call": "forward(dense, [embedding of each table])" if form == "torch-export" else "by name",
+        "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch"]},
+        "probability": "1 / (1 + exp(-logit))",
+    }
+
+
+def _table_entry(model: SavedModel, table: Table, written: dict[str, str]) -> dict[str, Any]:
+    return {
+        "name": table.name,
+        "rows": table.rows,
+        "dim": table.dim,
+        **_ids_of(model, table),
+        "hash_column": hex(table.column),
+        "integer": _integer_rule(table),
+        "file": written.get(table.name),
+    }
+
+
+def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
+    """Describe where an input row has the ids of a table."""
+    column = model.job.data.columns.get(table.name)
+    source = (column.source if column is not None else "") or table.name
+    if not table.pooling:
+        return {"source": source, "pooling": "none"}
+    assert column is not None
+    bag = {"delimiter": column.delimiter, "max_ids": column.max_ids}
+    return {"source": source, "pooling": table.pooling, "empty_bag": "zeros"} | bag
+
+
+def _integer_rule(table: Table) -> str:
+    return "its decimal digits" if table.integers_as_text else "8 bytes, little-endian"
+
+
+def _file_entry(file: Path) -> dict[str, Any]:
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     return {"name": file.name, "bytes": file.stat().st_size, "sha256": digest}

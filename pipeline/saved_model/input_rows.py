@@ -29,6 +29,8 @@ from ..types import Float32Array, IndexArray
 
 _NOT_INPUT = ("label", "weight", "timestamp", "ignored")
 
+Columns: TypeAlias = Mapping[str, pa.Array]
+
 
 @dataclass(frozen=True)
 class InputSchema:
@@ -71,21 +73,6 @@ def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
     )
 
 
-def _criteo_columns(data: DataSection) -> DataSection:
-    """Add the columns that Criteo's format implies.
-
-    They are a label, numbers I1, I2, ... and ids C1, C2, ...
-    """
-    columns = {LABEL: ColumnSection(kind="label")}
-    columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(data.dense_features)}
-    columns |= {f"C{at + 1}": ColumnSection(kind="categorical") for at in range(data.categorical_features)}
-    text = {"format": "tsv", "header": False, "quote": "", "missing": [""], "strip": False, "delimiter": ""}
-    return data.model_copy(update={"columns": columns} | (text if data.format == "criteo_tsv" else {}))
-
-
-Columns: TypeAlias = Mapping[str, pa.Array]
-
-
 @dataclass(frozen=True, slots=True)
 class InputRows:
     """A chunk of n rows of one file.
@@ -119,17 +106,6 @@ def read_input(span: Span, schema: InputSchema, keep: Sequence[str] = ()) -> Ite
     return read(span, schema, list(keep))
 
 
-def _parquet_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:
-    def wanted(arrow: pa.Schema) -> list[str]:
-        check_parquet(span.path, arrow, schema.inputs)
-        return _wanted(span.path, schema, arrow.names, keep)
-
-    for done, rows in parquet_rows(span, wanted):
-        columns = {name: rows.column(name) for name in rows.schema.names}
-        numbers = np.arange(done + 1, done + 1 + len(rows))
-        yield rows_of_columns(columns, schema, keep, span.path, numbers)
-
-
 def rows_of_columns(
     columns: Columns, schema: InputSchema, keep: Sequence[str], path: str, numbers: IndexArray
 ) -> InputRows:
@@ -149,6 +125,29 @@ def rows_of_columns(
         labels=_labels(columns, schema, len(numbers)),
         kept={name: columns[name] for name in keep},
     )
+
+
+def _criteo_columns(data: DataSection) -> DataSection:
+    """Add the columns that Criteo's format implies.
+
+    They are a label, numbers I1, I2, ... and ids C1, C2, ...
+    """
+    columns = {LABEL: ColumnSection(kind="label")}
+    columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(data.dense_features)}
+    columns |= {f"C{at + 1}": ColumnSection(kind="categorical") for at in range(data.categorical_features)}
+    text = {"format": "tsv", "header": False, "quote": "", "missing": [""], "strip": False, "delimiter": ""}
+    return data.model_copy(update={"columns": columns} | (text if data.format == "criteo_tsv" else {}))
+
+
+def _parquet_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:
+    def wanted(arrow: pa.Schema) -> list[str]:
+        check_parquet(span.path, arrow, schema.inputs)
+        return _wanted(span.path, schema, arrow.names, keep)
+
+    for done, rows in parquet_rows(span, wanted):
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        numbers = np.arange(done + 1, done + 1 + len(rows))
+        yield rows_of_columns(columns, schema, keep, span.path, numbers)
 
 
 def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:

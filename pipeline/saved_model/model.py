@@ -28,6 +28,8 @@ from .table import Table
 
 REMEDY = "use the code of the model that it was trained with, or another checkpoint"
 
+Which: TypeAlias = Literal["last", "best"]
+
 
 def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Module:
     """Load the dense module with the saved weights.
@@ -48,18 +50,6 @@ def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Modul
                 )
             parameter.copy_(torch.from_numpy(reader.read(name)))
     return module.eval().requires_grad_(False)
-
-
-def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:
-    for names, which in ((wanted - saved, "it has no"), (saved - wanted, "the model has no")):
-        if names:
-            some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
-            raise CheckpointError(
-                f"belongs to another model: {which} {some}", where=str(folder), remedy=REMEDY
-            )
-
-
-Which: TypeAlias = Literal["last", "best"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +130,20 @@ class SavedModel:
         return predict_columns(self, data)
 
 
+def load(path: str | PathLike[str], which: Which = "last") -> SavedModel:
+    """Open the model that a run saved, as `SavedModel.open`: `shadowsync.load("runs/latest")`."""
+    return SavedModel.open(path, which)
+
+
+def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:
+    for names, which in ((wanted - saved, "it has no"), (saved - wanted, "the model has no")):
+        if names:
+            some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+            raise CheckpointError(
+                f"belongs to another model: {which} {some}", where=str(folder), remedy=REMEDY
+            )
+
+
 def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]:
     """Find each column's type of ids, as the manifest states it.
 
@@ -153,8 +157,3 @@ def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]
         elif stated == "integer":
             found[table.name] = "integer"
     return MappingProxyType(found)
-
-
-def load(path: str | PathLike[str], which: Which = "last") -> SavedModel:
-    """Open the model that a run saved, as `SavedModel.open`: `shadowsync.load("runs/latest")`."""
-    return SavedModel.open(path, which)

@@ -146,6 +146,15 @@ def write_predictions(
     return done
 
 
+def probability_of(logits: Float32Array) -> Float32Array:
+    """Compute 1 / (1 + exp(-logit)), float32 [n]; NaN stays NaN."""
+    z = logits.astype(np.float64)
+    decay = np.exp(-np.abs(z))
+    values: Float32Array = (np.where(z >= 0, 1.0, decay) / (1.0 + decay)).astype(np.float32)
+    values[np.isnan(logits)] = np.nan
+    return values
+
+
 class _Scorer:
     """A scorer of chunks that counts finite and other logits."""
 
@@ -187,15 +196,6 @@ class _Scorer:
                 where=str(self._model.folder),
                 remedy="train again with a lower trainer.lr",
             )
-
-
-def probability_of(logits: Float32Array) -> Float32Array:
-    """Compute 1 / (1 + exp(-logit)), float32 [n]; NaN stays NaN."""
-    z = logits.astype(np.float64)
-    decay = np.exp(-np.abs(z))
-    values: Float32Array = (np.where(z >= 0, 1.0, decay) / (1.0 + decay)).astype(np.float32)
-    values[np.isnan(logits)] = np.nan
-    return values
 
 
 def _rows_of(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str]) -> Iterator[InputRows]:

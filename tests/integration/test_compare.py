@@ -45,7 +45,7 @@ def compared(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempP
         own = folder / "runs" / "small-compare"
         broken = read_record(own)
         page = (own / "compare.html").read_text(encoding="utf-8")
-        assert "INCOMPLETE: 2 of 3 runs were not made." in page
+        assert "INCOMPLETE: 2 of 3 runs have not been made." in page
         second = starter.spawn("compare", "--resume", str(own))
         second.wait(100.0)
     return Compared(own, first, broken, second)

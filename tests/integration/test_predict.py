@@ -155,7 +155,7 @@ def test_integers_are_hashed_as_they_stood_in_the_text_of_training(model: SavedM
     unknown = dataclasses.replace(model, id_classes={})
     assert unknown.predict(columns) != unknown.predict(integers), "the control"
     on_integers = dataclasses.replace(model, id_classes={"C1": "integer"})
-    with pytest.raises(DataError, match="column 'C1' holds texts, but the model was trained on integers"):
+    with pytest.raises(DataError, match="column 'C1' has texts, but the model was trained on integers"):
         on_integers.predict(columns)
 
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_scored_leaves_no_file(
     with pytest.raises(DataError, match=r"rows\.parquet: has no column 'C7'; did you mean"):
         write_predictions(model, [str(file)], out)
     pq.write_table(raw, file, row_group_size=100)
-    for keep, words in ((["C99"], "no column 'C99'"), (["logit"], "column 'logit' of its own")):
+    for keep, words in ((["C99"], "no column 'C99'"), (["logit"], "already has a column 'logit'")):
         with pytest.raises(DataError, match=words):
             write_predictions(model, [str(file)], out, keep)
     with pytest.raises(DataError, match="matches no file"):
@@ -209,7 +209,7 @@ def test_a_row_without_a_finite_logit_has_no_score_and_the_others_have(
     monkeypatch.setattr(type(model), "logits", one_diverges)
     done = write_predictions(model, [str(file)], out)
     assert (done.rows, done.without_score) == (50, 1)
-    assert done.first == [f"{file}:8: the model's logit of it is not finite"]
+    assert done.first == [f"{file}:8: the model's logit is not finite"]
     written = pq.read_table(out)
     assert [at for at, value in enumerate(written["logit"].to_pylist()) if value is None] == [7]
     scores = model.predict(raw.slice(0, 50))

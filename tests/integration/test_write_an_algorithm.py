@@ -102,7 +102,10 @@ def _check_installed(folder: Path) -> None:
     assert _run(["env", "PYTHONPATH=plugins", sys.executable, "-c", script], folder).stdout.strip() == (
         "{'outer_lr': 0.7, 'outer_momentum': 0.9}"
     )
-    assert "'diloco' given; there are: bmuf" in _run([sys.executable, "-c", script], folder).stderr
+    assert (
+        "'diloco' is not an algorithm; give one of bmuf"
+        in _run([sys.executable, "-c", script], folder).stderr
+    )
     asked = [sys.executable, "-m", "shadowsync.sync_algos.probe", "diloco"]
     answer = _run(["env", "PYTHONPATH=plugins", *asked], folder).stdout
     assert answer.strip() == '{"needs_center": false}'

@@ -21,6 +21,10 @@ LARGEST_COUNT: Final = 10_000_000
 LogPart = Literal["train", "eval", "calibration"]
 _PART_NUMBER: Final[dict[LogPart, int]] = {"train": 0, "eval": 1, "calibration": 2}
 
+# The two multipliers of MurmurHash3's 32-bit finalizer, and their inverses modulo 2**32.
+_FORWARD: Final = (0x85EBCA6B, 0xC2B2AE35)
+_BACKWARD: Final = tuple(pow(multiplier, -1, 2**32) for multiplier in _FORWARD)
+
 
 @dataclass(frozen=True)
 class CountColumn:
@@ -67,6 +71,7 @@ COUNT_COLUMNS: Final = (
     CountColumn(-0.8, 0.8, missing=0.76),
     CountColumn(1.7, 0.7, missing=0.20),
 )
+
 
 ID_COLUMNS: Final = (
     IdColumn(300, side="left"),
@@ -137,29 +142,6 @@ def popularity(column: IdColumn) -> Float64Array:
     return shares
 
 
-def _counts(column: CountColumn, uniform: Float64Array) -> Float64Array:
-    reserved = column.missing + column.negative
-    rest = np.clip((uniform - reserved) / (1.0 - reserved), 2.0**-40, 1.0 - 2.0**-40)
-    counts = np.floor(np.exp(column.location + column.spread * np.log(rest / (1.0 - rest))))
-    np.minimum(counts, LARGEST_COUNT, out=counts)
-    counts[uniform < reserved] = -1.0
-    counts[uniform < column.missing] = np.nan
-    return counts
-
-
-def _ranks(column: IdColumn, uniform: Float64Array) -> Int32Array:
-    rest = np.maximum(uniform - column.missing, 0.0) / (1.0 - column.missing)
-    ranks: Int32Array = np.exp(rest * np.log(column.cardinality + 1.0)).astype(np.int32) - 1
-    np.minimum(ranks, column.cardinality - 1, out=ranks)
-    ranks[uniform < column.missing] = -1
-    return ranks
-
-
-# The two multipliers of MurmurHash3's 32-bit finalizer, and their inverses modulo 2**32.
-_FORWARD: Final = (0x85EBCA6B, 0xC2B2AE35)
-_BACKWARD: Final = tuple(pow(multiplier, -1, 2**32) for multiplier in _FORWARD)
-
-
 def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> Uint32Array:
     """Return uint32 [n]: the ids of ranks of at least 0.
 
@@ -194,6 +176,24 @@ def normals_of_ids(seed: int, column: int, ids: Uint32Array, component: int) -> 
     angle = (second >> np.uint64(11)).astype(np.float64) * 2.0**-53
     values: NDArray[np.float64] = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)
     return values
+
+
+def _counts(column: CountColumn, uniform: Float64Array) -> Float64Array:
+    reserved = column.missing + column.negative
+    rest = np.clip((uniform - reserved) / (1.0 - reserved), 2.0**-40, 1.0 - 2.0**-40)
+    counts = np.floor(np.exp(column.location + column.spread * np.log(rest / (1.0 - rest))))
+    np.minimum(counts, LARGEST_COUNT, out=counts)
+    counts[uniform < reserved] = -1.0
+    counts[uniform < column.missing] = np.nan
+    return counts
+
+
+def _ranks(column: IdColumn, uniform: Float64Array) -> Int32Array:
+    rest = np.maximum(uniform - column.missing, 0.0) / (1.0 - column.missing)
+    ranks: Int32Array = np.exp(rest * np.log(column.cardinality + 1.0)).astype(np.int32) - 1
+    np.minimum(ranks, column.cardinality - 1, out=ranks)
+    ranks[uniform < column.missing] = -1
+    return ranks
 
 
 def _key(seed: int, column: int) -> np.uint32:

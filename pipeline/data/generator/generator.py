@@ -44,59 +44,6 @@ _LARGEST_SEED: Final = 2**63 - 1
 ProgressCallback = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class _LogRequest:
-    """Hold the checked arguments of `generate_log`."""
-
-    directory: Path
-    examples: int
-    eval_examples: int
-    seed: int
-    data_format: DataFormat
-    files: int
-    compression: LogCompression
-
-    def __post_init__(self) -> None:
-        for name, given, least, most in (
-            ("examples", self.examples, 1, _LARGEST_SEED),
-            ("eval_examples", self.eval_examples, 0, _LARGEST_SEED),
-            ("seed", self.seed, 0, _LARGEST_SEED),
-            ("files", self.files, 1, self.examples),
-        ):
-            if not least <= given <= most:
-                raise JobFileError(f"{given} given", where=name, remedy=f"give {least} to {most}")
-        for name, word, known in (
-            ("data_format", self.data_format, get_args(DataFormat)),
-            ("compression", self.compression, get_args(LogCompression)),
-        ):
-            if word not in known:
-                raise JobFileError(f"{word!r} given", where=name, remedy=f"give one of {', '.join(known)}")
-
-    def names(self, part: Literal["train", "eval"]) -> list[tuple[str, range]]:
-        """Return the files of a part and the rows of each.
-
-        The eval part is one file, or none without rows.
-        """
-        total, files = (self.examples, self.files) if part == "train" else (self.eval_examples, 1)
-        suffix = data_file_suffix(self.data_format, self.compression)
-        return [
-            (f"{part}-{file:03d}{suffix}", range(total * file // files, total * (file + 1) // files))
-            for file in range(files if total else 0)
-        ]
-
-    def is_satisfied_by(self, manifest: LogManifest) -> bool:
-        """Return whether the manifest and its files' sizes fit this request."""
-        stated = (manifest.version, manifest.seed, manifest.data_format, manifest.compression)
-        if stated != (GENERATOR_VERSION, self.seed, self.data_format, self.compression):
-            return False
-        for part, rows in ((manifest.train, self.names("train")), (manifest.eval, self.names("eval"))):
-            if [(file.name, file.examples) for file in part.files] != [(n, len(r)) for n, r in rows]:
-                return False
-            if not all(_has_size(self.directory / file.name, file.bytes) for file in part.files):
-                return False
-        return True
-
-
 def generate_log(
     directory: str | Path,
     *,
@@ -154,6 +101,78 @@ def generate_log(
         ) from None
 
 
+def draw_rows(
+    seed: int, part: Literal["train", "eval"], rows: range, chunk_examples: int = CHUNK_EXAMPLES
+) -> Iterator[ClickColumns]:
+    """Yield the rows of a range, in order, `chunk_examples` at a time.
+
+    The last chunk may be shorter.
+    """
+    for first in range(rows.start, rows.stop, chunk_examples):
+        stop = min(first + chunk_examples, rows.stop)
+        pieces = []
+        for block in range(first // BLOCK_EXAMPLES, -(-stop // BLOCK_EXAMPLES)):
+            start = block * BLOCK_EXAMPLES
+            drawn = draw_block(seed, part, block)
+            cut = slice(max(first - start, 0), min(stop - start, BLOCK_EXAMPLES))
+            pieces.append((drawn.counts[:, cut], drawn.ranks[:, cut], drawn.chance[cut]))
+        counts, ranks, chance = zip(*pieces, strict=True)
+        yield ClickColumns(np.hstack(counts), np.hstack(ranks), np.hstack(chance))
+
+
+@dataclass(frozen=True)
+class _LogRequest:
+    """Hold the checked arguments of `generate_log`."""
+
+    directory: Path
+    examples: int
+    eval_examples: int
+    seed: int
+    data_format: DataFormat
+    files: int
+    compression: LogCompression
+
+    def __post_init__(self) -> None:
+        for name, given, least, most in (
+            ("examples", self.examples, 1, _LARGEST_SEED),
+            ("eval_examples", self.eval_examples, 0, _LARGEST_SEED),
+            ("seed", self.seed, 0, _LARGEST_SEED),
+            ("files", self.files, 1, self.examples),
+        ):
+            if not least <= given <= most:
+                raise JobFileError(f"{given} given", where=name, remedy=f"give {least} to {most}")
+        for name, word, known in (
+            ("data_format", self.data_format, get_args(DataFormat)),
+            ("compression", self.compression, get_args(LogCompression)),
+        ):
+            if word not in known:
+                raise JobFileError(f"{word!r} given", where=name, remedy=f"give one of {', '.join(known)}")
+
+    def names(self, part: Literal["train", "eval"]) -> list[tuple[str, range]]:
+        """Return the files of a part and the rows of each.
+
+        The eval part is one file, or none without rows.
+        """
+        total, files = (self.examples, self.files) if part == "train" else (self.eval_examples, 1)
+        suffix = data_file_suffix(self.data_format, self.compression)
+        return [
+            (f"{part}-{file:03d}{suffix}", range(total * file // files, total * (file + 1) // files))
+            for file in range(files if total else 0)
+        ]
+
+    def is_satisfied_by(self, manifest: LogManifest) -> bool:
+        """Return whether the manifest and its files' sizes fit this request."""
+        stated = (manifest.version, manifest.seed, manifest.data_format, manifest.compression)
+        if stated != (GENERATOR_VERSION, self.seed, self.data_format, self.compression):
+            return False
+        for part, rows in ((manifest.train, self.names("train")), (manifest.eval, self.names("eval"))):
+            if [(file.name, file.examples) for file in part.files] != [(n, len(r)) for n, r in rows]:
+                return False
+            if not all(_has_size(self.directory / file.name, file.bytes) for file in part.files):
+                return False
+        return True
+
+
 class _Generation:
     """Generate the files of one request."""
 
@@ -205,25 +224,6 @@ class _Generation:
         self._done += examples
         if self._progress:
             self._progress(self._done, self._request.examples + self._request.eval_examples)
-
-
-def draw_rows(
-    seed: int, part: Literal["train", "eval"], rows: range, chunk_examples: int = CHUNK_EXAMPLES
-) -> Iterator[ClickColumns]:
-    """Yield the rows of a range, in order, `chunk_examples` at a time.
-
-    The last chunk may be shorter.
-    """
-    for first in range(rows.start, rows.stop, chunk_examples):
-        stop = min(first + chunk_examples, rows.stop)
-        pieces = []
-        for block in range(first // BLOCK_EXAMPLES, -(-stop // BLOCK_EXAMPLES)):
-            start = block * BLOCK_EXAMPLES
-            drawn = draw_block(seed, part, block)
-            cut = slice(max(first - start, 0), min(stop - start, BLOCK_EXAMPLES))
-            pieces.append((drawn.counts[:, cut], drawn.ranks[:, cut], drawn.chance[cut]))
-        counts, ranks, chance = zip(*pieces, strict=True)
-        yield ClickColumns(np.hstack(counts), np.hstack(ranks), np.hstack(chance))
 
 
 def _remove_older(directory: Path) -> None:

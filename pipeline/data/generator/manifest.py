@@ -25,6 +25,9 @@ GENERATOR_VERSION: Final = 1
 DataFormat = Literal["criteo_tsv", "parquet"]
 LogCompression = Literal["none", "gz", "zst"]
 
+# Loglosses are summed as whole multiples of this, in nats: integers add up to the same in any order.
+_LOGLOSS_UNIT: Final = 2.0**-32
+
 
 class LogFile(FrozenModel):
     """One data file: its name in the folder, examples and size."""
@@ -32,6 +35,22 @@ class LogFile(FrozenModel):
     name: str
     examples: NonNegativeInt
     bytes: NonNegativeInt
+
+
+def teacher_ne(files: Sequence[str]) -> float | None:
+    """Return the teacher's NE on these files.
+
+    None unless together they are a part of one generated log.
+    """
+    manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
+    known = [manifest for manifest in manifests if manifest is not None]
+    if not known or len(known) < len(manifests) or any(m != known[0] for m in known):
+        return None
+    names = sorted(Path(path).name for path in files)
+    for part in (known[0].train, known[0].eval):
+        if sorted(file.name for file in part.files) == names:
+            return part.teacher_ne
+    return None
 
 
 class PartManifest(FrozenModel):
@@ -137,22 +156,6 @@ def read_manifest_file(path: Path) -> LogManifest | None:
     return manifest
 
 
-def teacher_ne(files: Sequence[str]) -> float | None:
-    """Return the teacher's NE on these files.
-
-    None unless together they are a part of one generated log.
-    """
-    manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
-    known = [manifest for manifest in manifests if manifest is not None]
-    if not known or len(known) < len(manifests) or any(m != known[0] for m in known):
-        return None
-    names = sorted(Path(path).name for path in files)
-    for part in (known[0].train, known[0].eval):
-        if sorted(file.name for file in part.files) == names:
-            return part.teacher_ne
-    return None
-
-
 def write_manifest(directory: Path, manifest: LogManifest) -> None:
     """Write log.json and sync it to the disk.
 
@@ -164,10 +167,6 @@ def write_manifest(directory: Path, manifest: LogManifest) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(directory / MANIFEST_NAME)
-
-
-# Loglosses are summed as whole multiples of this, in nats: integers add up to the same in any order.
-_LOGLOSS_UNIT: Final = 2.0**-32
 
 
 class PartTally:

@@ -32,13 +32,6 @@ _NEWTON_STEPS: Final = 5
 _LOGISTIC_DEVIATION: Final = 1.81
 
 
-class _Calibration(NamedTuple):
-    means: Float64Array
-    deviations: Float64Array
-    scale: float
-    bias: float
-
-
 class Teacher:
     """The teacher of one seed.
 
@@ -82,6 +75,22 @@ class Teacher:
         curvature = number[1] * number[5] + 0.7 * (number[8] ** 2 - 1.0)
         curvature += 0.5 * (left[0] * number[6] + right[0] * number[10])
         return np.stack([main, (left * right).sum(axis=0), curvature])
+
+
+def expected_logloss(chances: Float64Array) -> Float64Array:
+    """Return the expected logloss, in nats, of predicting true probabilities.
+
+    They are strictly between 0 and 1.
+    """
+    result: Float64Array = -(chances * np.log(chances) + (1.0 - chances) * np.log1p(-chances))
+    return result
+
+
+class _Calibration(NamedTuple):
+    means: Float64Array
+    deviations: Float64Array
+    scale: float
+    bias: float
 
 
 def _latents(seed: int, place: int, column: IdColumn) -> Float64Array:
@@ -146,15 +155,6 @@ def _bias(raw: Float64Array, scale: float) -> float:
         chances = _sigmoid(bias + scale * raw)
         bias -= (float(chances.mean()) - MEAN_LABEL) / float((chances * (1.0 - chances)).mean())
     return bias
-
-
-def expected_logloss(chances: Float64Array) -> Float64Array:
-    """Return the expected logloss, in nats, of predicting true probabilities.
-
-    They are strictly between 0 and 1.
-    """
-    result: Float64Array = -(chances * np.log(chances) + (1.0 - chances) * np.log1p(-chances))
-    return result
 
 
 def _sigmoid(logits: Float64Array) -> Float64Array:

@@ -63,13 +63,6 @@ class TableMaker:
         return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _hexadecimal(ids: NDArray[np.uint32]) -> Any:
-    """Return a pyarrow.StringArray of 8 digits for each id."""
-    digits = ids.astype(">u4").tobytes().hex().encode("ascii")
-    offsets = np.arange(0, 8 * len(ids) + 1, 8, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(digits))
-
-
 def data_file_suffix(data_format: DataFormat, compression: LogCompression) -> str:
     """Return the end of a data file's name.
 
@@ -105,6 +98,13 @@ def open_writer(path: Path, data_format: DataFormat, compression: LogCompression
     else:
         with path.open("wb") as file:
             yield _TextLog(file)
+
+
+def _hexadecimal(ids: NDArray[np.uint32]) -> Any:
+    """Return a pyarrow.StringArray of 8 digits for each id."""
+    digits = ids.astype(">u4").tobytes().hex().encode("ascii")
+    offsets = np.arange(0, 8 * len(ids) + 1, 8, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
 class _ParquetLog:

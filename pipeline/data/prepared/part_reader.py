@@ -31,6 +31,8 @@ STORED_TYPES: Final = {
     "list<int32>": pa.list_(pa.field("element", pa.int32(), nullable=False)),
 }
 
+_PIECE_BYTES = 1 << 22
+
 
 def part_schema(columns: Sequence[PreparedColumn], order_digest: str) -> Any:
     """Return the Arrow schema of every part of a preparation."""
@@ -61,6 +63,28 @@ def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iter
             yield _chunk(rows, columns)
     if done != part.rows:
         raise DataError(f"has {done} rows; its manifest states {part.rows}", where=path, remedy=REMEDY)
+
+
+def verify_folder(folder: str) -> PreparedManifest:
+    """Read all parts once, and compare size and SHA-256 with the manifest.
+
+    Returns the manifest.
+
+    Raises DataError for the first part that differs, is absent or cannot be read.
+    """
+    manifest = read_prepared(folder)
+    for part in manifest.parts:
+        path = in_folder(folder, part.name)
+        digest = hashlib.sha256()
+        with read_errors(path), open_raw(path) as file:
+            size = file_size_bytes(path)
+            while piece := file.read(_PIECE_BYTES):
+                digest.update(piece)
+        if size is not None and size != part.bytes:
+            raise DataError(f"has {size} bytes; its manifest states {part.bytes}", where=path, remedy=REMEDY)
+        if digest.hexdigest() != part.sha256:
+            raise DataError("was altered: its SHA-256 is not that of the manifest", where=path, remedy=REMEDY)
+    return manifest
 
 
 def _check_schema(path: str, file: Any, part: PreparedPart, manifest: PreparedManifest) -> None:
@@ -113,28 +137,3 @@ def _bags(lists: Sequence[Any]) -> Bags:
     rows: list[Int32Array] = [values.flatten().to_numpy() for values in lists]
     lengths = [np.diff(values.offsets.to_numpy()) for values in lists]
     return Bags(np.concatenate(rows), np.stack(lengths).astype(np.int32))
-
-
-_PIECE_BYTES = 1 << 22
-
-
-def verify_folder(folder: str) -> PreparedManifest:
-    """Read all parts once, and compare size and SHA-256 with the manifest.
-
-    Returns the manifest.
-
-    Raises DataError for the first part that differs, is absent or cannot be read.
-    """
-    manifest = read_prepared(folder)
-    for part in manifest.parts:
-        path = in_folder(folder, part.name)
-        digest = hashlib.sha256()
-        with read_errors(path), open_raw(path) as file:
-            size = file_size_bytes(path)
-            while piece := file.read(_PIECE_BYTES):
-                digest.update(piece)
-        if size is not None and size != part.bytes:
-            raise DataError(f"has {size} bytes; its manifest states {part.bytes}", where=path, remedy=REMEDY)
-        if digest.hexdigest() != part.sha256:
-            raise DataError("was altered: its SHA-256 is not that of the manifest", where=path, remedy=REMEDY)
-    return manifest

@@ -13,6 +13,8 @@ import numpy as np
 
 from ...types import IndexArray, Int32Array
 
+NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistinctRows:
@@ -54,9 +56,6 @@ class DistinctRows:
         which = np.empty(len(rows), np.int32)
         which[order] = np.repeat(numbers, np.diff(begins, append=len(rows)))
         return cls(keys[begins].astype(np.int32), which, order, begins)
-
-
-NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from ..placement.plan import Piece, TablePlan
 from .request import NO_BAG_LENGTHS, BankLookup, BankShare, DistinctRows, LookupPlan, TableBags
 from .vectors import BatchEmbeddings, FloatBuffer
 
+NO_ROWS: Int32Array = np.zeros(0, np.int32)
+
 
 class NodeRequestBuilder:
     """Build the requests to one node.
@@ -64,72 +66,6 @@ class NodeRequestBuilder:
             lengths += bag_lengths
         of_bags = np.stack(lengths) if lengths else NO_BAG_LENGTHS
         return LookupPlan(self._node, np.concatenate(local), batch, tuple(banks), dict(bags), of_bags)
-
-
-class _BankLayout:
-    """Lay out the tables of one bank of the node."""
-
-    def __init__(self, plan: TablePlan, pieces: list[Piece], dim: int, single: tuple[int, ...]) -> None:
-        one_row = [piece for piece in pieces if not plan.tables[piece.table].pooling]
-        whole = [piece for piece in one_row if plan.is_whole(piece)]
-        self.dim = dim
-        self.whole = tuple(piece.table for piece in whole)
-        # Positions in the batch's rows: tables with bags have none there.
-        self._whole_index: NDArray[np.intp] = np.array(
-            [single.index(piece.table) for piece in whole], np.intp
-        )
-        self._offsets: Int32Array = np.array([piece.offset for piece in whole], np.int32)[:, None]
-        self._pieces = [piece for piece in one_row if not plan.is_whole(piece)]
-        self._piece_index = [single.index(piece.table) for piece in self._pieces]
-        self.cut = tuple(piece.table for piece in self._pieces)
-        self._bag_pieces = sorted(
-            (piece for piece in pieces if plan.tables[piece.table].pooling), key=lambda piece: piece.table
-        )
-        self.bags = tuple(piece.table for piece in self._bag_pieces)
-        self._all = [plan.is_whole(piece) for piece in self._bag_pieces]
-
-    def single(self, rows: Int32Array) -> tuple[tuple[IndexArray, ...], Int32Array]:
-        """Return the examples of each split table's piece, and the single rows.
-
-        The rows are local to the bank, in the order that `BankLookup` states.
-        """
-        split_rows = [rows[index] for index in self._piece_index]
-        positions = tuple(
-            _inside(piece, piece_rows) for piece, piece_rows in zip(self._pieces, split_rows, strict=True)
-        )
-        batch = rows.shape[1]
-        at = len(self.whole) * batch
-        out = np.empty(at + sum(map(len, positions)), np.int32)
-        block = out[:at].reshape(len(self.whole), batch)
-        np.take(rows, self._whole_index, axis=0, out=block, mode="clip")
-        block += self._offsets
-        for piece, piece_rows, examples in zip(self._pieces, split_rows, positions, strict=True):
-            np.add(
-                piece_rows[examples], np.int32(piece.offset - piece.start), out=out[at : at + len(examples)]
-            )
-            at += len(examples)
-        return positions, out
-
-    def of_bags(self, bags: Mapping[int, TableBags]) -> tuple[list[Int32Array], list[Int32Array]]:
-        """Return each table's rows, and its bags' lengths, int32 [B].
-
-        The tables are those of `bags`; the rows are those in this bank, local to it.
-        """
-        rows, lengths = [], []
-        for piece, whole in zip(self._bag_pieces, self._all, strict=True):
-            bag = bags[piece.table]
-            here, of_each = (bag.rows, bag.lengths) if whole else bag.inside(piece.start, piece.stop)
-            rows.append(here + np.int32(piece.offset - piece.start))
-            lengths.append(of_each)
-        return rows, lengths
-
-
-def _inside(piece: Piece, rows: Int32Array) -> IndexArray:
-    """Return the positions of rows inside the piece: int64, ascending."""
-    return np.flatnonzero((rows >= piece.start) & (rows < piece.stop))
-
-
-NO_ROWS: Int32Array = np.zeros(0, np.int32)
 
 
 class ShardRouter:
@@ -230,3 +166,66 @@ class ShardRouter:
                 f"{len(requests)} requests and {len(replies)} replies do not fit {self.plan.nodes} nodes"
             )
         return BatchEmbeddings(requests, replies, len(self.plan.tables), device or torch.device("cpu"))
+
+
+class _BankLayout:
+    """Lay out the tables of one bank of the node."""
+
+    def __init__(self, plan: TablePlan, pieces: list[Piece], dim: int, single: tuple[int, ...]) -> None:
+        one_row = [piece for piece in pieces if not plan.tables[piece.table].pooling]
+        whole = [piece for piece in one_row if plan.is_whole(piece)]
+        self.dim = dim
+        self.whole = tuple(piece.table for piece in whole)
+        # Positions in the batch's rows: tables with bags have none there.
+        self._whole_index: NDArray[np.intp] = np.array(
+            [single.index(piece.table) for piece in whole], np.intp
+        )
+        self._offsets: Int32Array = np.array([piece.offset for piece in whole], np.int32)[:, None]
+        self._pieces = [piece for piece in one_row if not plan.is_whole(piece)]
+        self._piece_index = [single.index(piece.table) for piece in self._pieces]
+        self.cut = tuple(piece.table for piece in self._pieces)
+        self._bag_pieces = sorted(
+            (piece for piece in pieces if plan.tables[piece.table].pooling), key=lambda piece: piece.table
+        )
+        self.bags = tuple(piece.table for piece in self._bag_pieces)
+        self._all = [plan.is_whole(piece) for piece in self._bag_pieces]
+
+    def single(self, rows: Int32Array) -> tuple[tuple[IndexArray, ...], Int32Array]:
+        """Return the examples of each split table's piece, and the single rows.
+
+        The rows are local to the bank, in the order that `BankLookup` states.
+        """
+        split_rows = [rows[index] for index in self._piece_index]
+        positions = tuple(
+            _inside(piece, piece_rows) for piece, piece_rows in zip(self._pieces, split_rows, strict=True)
+        )
+        batch = rows.shape[1]
+        at = len(self.whole) * batch
+        out = np.empty(at + sum(map(len, positions)), np.int32)
+        block = out[:at].reshape(len(self.whole), batch)
+        np.take(rows, self._whole_index, axis=0, out=block, mode="clip")
+        block += self._offsets
+        for piece, piece_rows, examples in zip(self._pieces, split_rows, positions, strict=True):
+            np.add(
+                piece_rows[examples], np.int32(piece.offset - piece.start), out=out[at : at + len(examples)]
+            )
+            at += len(examples)
+        return positions, out
+
+    def of_bags(self, bags: Mapping[int, TableBags]) -> tuple[list[Int32Array], list[Int32Array]]:
+        """Return each table's rows, and its bags' lengths, int32 [B].
+
+        The tables are those of `bags`; the rows are those in this bank, local to it.
+        """
+        rows, lengths = [], []
+        for piece, whole in zip(self._bag_pieces, self._all, strict=True):
+            bag = bags[piece.table]
+            here, of_each = (bag.rows, bag.lengths) if whole else bag.inside(piece.start, piece.stop)
+            rows.append(here + np.int32(piece.offset - piece.start))
+            lengths.append(of_each)
+        return rows, lengths
+
+
+def _inside(piece: Piece, rows: Int32Array) -> IndexArray:
+    """Return the positions of rows inside the piece: int64, ascending."""
+    return np.flatnonzero((rows >= piece.start) & (rows < piece.stop))

@@ -13,6 +13,12 @@ from typing import Final, NamedTuple
 from ...config.tables import TableSettings
 from ...errors import JobFileError
 
+WEIGHTS: Final = "weights"
+"""The name of the rows themselves, beside the names of their state."""
+
+STORAGE_BYTES: Final[dict[str, int]] = {"float32": 4, "bfloat16": 2}
+"""Bytes of a float of a row in a node's memory, by name of the storage. State is always float32."""
+
 
 class Range(NamedTuple):
     """Hold rows [start, stop) of `table`, which `node` owns."""
@@ -69,10 +75,6 @@ def find_split_fault(tables: Sequence[TableSettings], nodes: int, ranges: Iterab
     return ""
 
 
-WEIGHTS: Final = "weights"
-"""The name of the rows themselves, beside the names of their state."""
-
-
 @dataclass(frozen=True, slots=True)
 class RowState:
     """Describe one array of an optimizer's state, float32.
@@ -98,8 +100,6 @@ ROW_STATES: Final[dict[str, tuple[RowState, ...]]] = {
         RowState("adam_steps", by_float=False),
     ),
 }
-STORAGE_BYTES: Final[dict[str, int]] = {"float32": 4, "bfloat16": 2}
-"""Bytes of a float of a row in a node's memory, by name of the storage. State is always float32."""
 
 
 def row_states(optimizer: str) -> tuple[RowState, ...]:

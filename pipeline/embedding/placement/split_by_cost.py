@@ -17,6 +17,11 @@ from dataclasses import dataclass
 from ...config.tables import TableSettings
 from .ranges import Range, check_enough_rows, row_bytes
 
+BYTES_SLACK = 0.25
+"""The fraction by which a node's rows may exceed the mean bytes of all nodes."""
+LEVEL_SLACK = 0.05
+"""The fraction by which whole tables may exceed the mean load of all nodes."""
+
 
 @dataclass(frozen=True)
 class TableLoad:
@@ -87,12 +92,6 @@ class TableLoad:
             return self.costs[-1]
         step, span = self.costs[at + 1] - self.costs[at], self.rows[at + 1] - self.rows[at]
         return self.costs[at] + step * (row - self.rows[at]) // span
-
-
-BYTES_SLACK = 0.25
-"""The fraction by which a node's rows may exceed the mean bytes of all nodes."""
-LEVEL_SLACK = 0.05
-"""The fraction by which whole tables may exceed the mean load of all nodes."""
 
 
 def bytes_limit(tables: Sequence[TableSettings], nodes: int) -> int:

@@ -20,6 +20,20 @@ Number = TypeVar("Number", bound=np.generic)
 CACHE_LINE_BYTES = 64
 """Bytes of a cache line; a power of 2."""
 
+BFLOAT16_MAX: Final = torch.finfo(torch.bfloat16).max
+
+BLOCK_BYTES: Final = 1 << 17
+"""Bytes of rows that are read, added to and written together: they stay in the second-level cache, and numpy
+writes a row at once. On 64 MB of rows it takes a quarter less time than `scatter_add_`."""
+
+LARGE_BYTES: Final = 1 << 30
+"""Bytes of rows above which `scatter_add_` is used: most time then goes into finding the page of a row, which
+it does once, and reading and writing twice. Measured on 64 MB, 166 MB and 6.4 GB."""
+
+RowArray: TypeAlias = Any
+"""float32 [rows, ...], to be read and written by slices of rows: NDArray[np.float32], or for the weights of a
+table of bfloat16 `WidenedRows`."""
+
 
 class RowMemory(Generic[Number]):
     """Hold one array, zero at first, aligned to a cache line.
@@ -59,31 +73,6 @@ class RowMemory(Generic[Number]):
         `values` is C-contiguous; the rows are in range and distinct.
         """
         np.put(self._whole, rows, _as_row_values(values), mode="clip")
-
-
-def _as_row_values(values: NDArray[Any]) -> NDArray[Any]:
-    """Return each row as one value of its bytes, [rows].
-
-    numpy then copies a row at once.
-    """
-    if values.ndim == 1:
-        return values
-    return values.view(np.dtype((np.void, values.itemsize * values.shape[1])))[:, 0]
-
-
-BFLOAT16_MAX: Final = torch.finfo(torch.bfloat16).max
-
-BLOCK_BYTES: Final = 1 << 17
-"""Bytes of rows that are read, added to and written together: they stay in the second-level cache, and numpy
-writes a row at once. On 64 MB of rows it takes a quarter less time than `scatter_add_`."""
-
-LARGE_BYTES: Final = 1 << 30
-"""Bytes of rows above which `scatter_add_` is used: most time then goes into finding the page of a row, which
-it does once, and reading and writing twice. Measured on 64 MB, 166 MB and 6.4 GB."""
-
-RowArray: TypeAlias = Any
-"""float32 [rows, ...], to be read and written by slices of rows: NDArray[np.float32], or for the weights of a
-table of bfloat16 `WidenedRows`."""
 
 
 class RowStorage(Protocol):
@@ -176,3 +165,13 @@ def make_row_storage(name: str, rows: int, dim: int) -> RowStorage:
     """
     storage: RowStorage = STORAGES[name](rows, dim)
     return storage
+
+
+def _as_row_values(values: NDArray[Any]) -> NDArray[Any]:
+    """Return each row as one value of its bytes, [rows].
+
+    numpy then copies a row at once.
+    """
+    if values.ndim == 1:
+        return values
+    return values.view(np.dtype((np.void, values.itemsize * values.shape[1])))[:, 0]

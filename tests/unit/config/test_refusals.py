@@ -117,10 +117,14 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("sync.link_bytes_per_second", "0", "0 given; input should be greater than 0"),
         ("sync.timeout_seconds", "0", "0 given; input should be greater than 0"),
         ("codecs.center_up", "5", "5 given; input should be a valid string"),
-        ("codecs.center_up", '"int9"', "'int9' given; did you mean 'int8'?"),
-        ("codecs.center_down", '"bf"', "'bf' given; there are: float32, bfloat16, float16, int8, topk"),
-        ("codecs.peers_up", '"top_k"', "'top_k' given; did you mean 'topk'?"),
-        ("codecs.peers_down", '""', "'' given; there are: float32"),
+        ("codecs.center_up", '"int9"', "'int9' is not a codec; did you mean 'int8'?"),
+        (
+            "codecs.center_down",
+            '"bf"',
+            "'bf' is not a codec; give one of float32, bfloat16, float16, int8, topk",
+        ),
+        ("codecs.peers_up", '"top_k"', "'top_k' is not a codec; did you mean 'topk'?"),
+        ("codecs.peers_down", '""', "'' is not a codec; give one of float32"),
         ("codecs.vectors", '"int8"', "'int8' given; this link has no error feedback, use one of float32"),
         (
             "codecs.gradients",

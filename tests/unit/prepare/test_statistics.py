@@ -99,6 +99,24 @@ def test_many_values_are_estimated_within_the_stated_bounds(
     assert "may then be too small, by at most" in text
 
 
+def test_how_many_rows_are_counted_at_once_changes_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preparation that was interrupted has counted in other portions."""
+    values = np.random.default_rng(3).random((20_000, 2)) * 1000
+    lines = "".join(f"{at % 2},{x!r},{y!r},u{at % 9}\n" for at, (x, y) in enumerate(values.tolist()))
+    (tmp_path / "all.csv").write_text("y,price,size,user\n" + lines)
+    number = {"kind": "dense", "transform": "log"}
+    columns = {"y": "label", "price": number, "size": number, "user": "categorical"}
+    job = job_of_tree(csv_job(tmp_path / "all.csv", columns=columns))
+    written = []
+    for at_once in (1, statistics_counter.WAITING_VALUES):
+        monkeypatch.setattr(statistics_counter, "WAITING_VALUES", at_once)
+        prepare(job, tmp_path / str(at_once))
+        written.append((tmp_path / str(at_once) / "statistics.json").read_bytes())
+    assert written[0] == written[1]
+
+
 def test_shared_rows_against_a_draw() -> None:
     rng = np.random.default_rng(2)
     for distinct, table_rows in ((10, 1000), (1000, 1000), (5000, 1000)):

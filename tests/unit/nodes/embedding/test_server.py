@@ -137,7 +137,7 @@ def test_a_repeated_push_is_answered_and_changes_nothing(
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (Lookup(7, rows(0, ROWS)), r"row 40 \(1 in all\) is outside of node 0's 40"),
+        (Lookup(7, rows(0, ROWS)), r"row 40 \(1 in all\) is outside of the 40 rows of node 0"),
         (Lookup(7, rows(-1)), r"row -1 \(1 in all\)"),
         (push(7, batch_id(9), rows(1, ROWS)), "row 40"),
         (push(7, batch_id(9), rows(-5, 1)), "row -5"),
