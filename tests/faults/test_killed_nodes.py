@@ -10,7 +10,7 @@ from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.supervised import Supervised
 
-SECONDS = 12.0
+SECONDS = 60.0
 
 
 def endless(cluster: Callable[..., AnyCluster], changes: dict[str, dict[str, object]]) -> AnyCluster:
@@ -79,15 +79,15 @@ def test_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     assert len(children) == 4
     job.process.kill()
     job.process.wait()
-    wait_until(lambda: not any(child.is_running() for child in children), "all its children end", 15.0)
+    wait_until(lambda: not any(child.is_running() for child in children), "all its children end")
     assert job.run.report.outcome == "interrupted"
     assert job.run.report.ledger.adds_up
 
 
 def test_the_coordinator_that_no_supervisor_watches(cluster: Callable[..., AnyCluster]) -> None:
-    own = cluster({"run": {"node_timeout_seconds": 1.0}, "data": {"epochs": 10_000}}).start()
+    own = cluster({"run": {"node_timeout_seconds": 3.0}, "data": {"epochs": 10_000}}).start()
     own.wait_for_batches(20)
     own.coordinator.kill()
     for node in own.everyone()[1:]:
         assert node.wait(SECONDS) == 6, node.text()
-        assert "the coordinator was silent for 2 s" in node.text()
+        assert "the coordinator was silent for 6 s" in node.text()
