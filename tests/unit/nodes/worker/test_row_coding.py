@@ -155,7 +155,7 @@ def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], 
     answer = ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8)))
     assert isinstance(answer, Failure)
     assert answer.request == 2
-    assert "15 bytes came for 8 elements" in answer.what
+    assert "the payload for 8 elements has 15 bytes" in answer.what
     np.testing.assert_array_equal(rows_of(shard[0].store), before)
 
 
@@ -168,7 +168,8 @@ def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
     bank = BankLookup(BankShare(DIM, 1, 0, 0, 0), None, (), (), (), ())
     request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS)
     client.look_up(batch, [request], 0.0)
-    with pytest.raises(LookupRefused, match="embedding-0: its answer cannot be decoded: bfloat16: 3 bytes"):
+    said = "embedding-0: its answer cannot be decoded: bfloat16: the payload for 4 elements has 3 bytes"
+    with pytest.raises(LookupRefused, match=said):
         client.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)))
     good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(DIM, 0.5, np.float32)))
     assert client.receive(0, good) is None
