@@ -68,7 +68,7 @@ def main() -> None:
 @job_options
 @network_options
 @web_option
-@click.option("--quiet", is_flag=True, help="No progress and no report on the terminal, only errors.")
+@click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 @click.option("--supervised", is_flag=True, hidden=True)
 def run(
     job_file: str,
@@ -78,7 +78,7 @@ def run(
     web: str | None,
     **network: str | None,
 ) -> None:
-    """Start all roles of a job on this machine and watch them to the end."""
+    """Run a job on this machine, with all of its nodes, to its end."""
     from .commands.watched import run_watched
 
     given = (*overrides, *network_overrides(network), *web_override(web))

@@ -1,1 +1,1 @@
-"""What flows between the nodes, whatever their role: configuration, wire, data, tables, metrics, reports."""
+"""What all roles share: configuration, wire, data, tables, metrics, reports."""

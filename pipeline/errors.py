@@ -1,4 +1,4 @@
-"""The named errors, each one line long for its reader, and the exit codes of the command line."""
+"""The named errors, and the exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the exit code of any `shadowsync` command means. docs/guarantees.md has the same table."""
+    """The meaning of a command's exit code.
+
+    docs/guarantees.md has the same table.
+    """
 
     OK = 0
     INTERNAL = 1
@@ -21,7 +24,10 @@ class ExitCode(IntEnum):
 
 
 class ShadowSyncError(Exception):
-    """Base of all errors that a user can cause and mend. `str()` is one line: what, where, what would do."""
+    """Base of all errors that a user can cause and mend.
+
+    `str()` is one line: what, where, what would do.
+    """
 
     exit_code: ExitCode = ExitCode.INTERNAL
 
@@ -32,19 +38,28 @@ class ShadowSyncError(Exception):
 
 
 class JobFileError(ShadowSyncError):
-    """A key or value of the job file, or an option of the command line, cannot be used."""
+    """A key or value of the job file, or an option, cannot be used.
+
+    The option is one of the command line.
+    """
 
     exit_code = ExitCode.USAGE
 
 
 class DataError(ShadowSyncError):
-    """An input file is missing, empty, of another shape, or has too many malformed rows."""
+    """An input file cannot be used.
+
+    It is missing, empty, of another shape, or has too many malformed rows.
+    """
 
     exit_code = ExitCode.DATA
 
 
 class ClusterError(ShadowSyncError):
-    """Nodes cannot form the job: a port in use, another protocol version, another job, a full cluster."""
+    """Nodes cannot form the job.
+
+    A port is in use, a node has another protocol version or another job, or the cluster is full.
+    """
 
     exit_code = ExitCode.CLUSTER
 
@@ -56,7 +71,10 @@ class ResourceError(ShadowSyncError):
 
 
 class ProtocolError(ShadowSyncError):
-    """A message that cannot be understood. Counted, logged with its sender, answered with an error."""
+    """A message cannot be understood.
+
+    It is counted, logged with its sender, and answered with an error.
+    """
 
     exit_code = ExitCode.CLUSTER
 

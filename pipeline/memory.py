@@ -29,16 +29,17 @@ class GroupLimit:
 
 
 def available_memory_bytes(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> int:
-    """Return the memory available now, of the machine and all control groups above.
+    """Return the memory that is available now.
 
-    Any thread may call this. The arguments are where the kernel publishes the limits, for tests.
+    It is the least of the machine and of all control groups above. Any thread may call this. The arguments
+    are where the kernel publishes the limits, for tests.
     """
     free = [limit.limit_bytes - limit.used_bytes for limit in group_limits(own_groups, mount)]
     return max(0, min([int(psutil.virtual_memory().available), *free]))
 
 
 def total_memory_bytes(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> int:
-    """Return the machine's memory, or the least limit of the control groups above."""
+    """Return the machine's memory, or a control group's lower limit."""
     limits = [limit.limit_bytes for limit in group_limits(own_groups, mount)]
     return min([int(psutil.virtual_memory().total), *limits])
 
@@ -84,7 +85,7 @@ def _limit_v1(folder: Path) -> GroupLimit | None:
 
 
 def _limit(folder: Path, limit: str, usage: str, cache: str) -> GroupLimit | None:
-    """Return the group's limit; None without one ("max"), or if it is not visible."""
+    """Return the group's limit; None if it has none or shows none."""
     try:
         limit_bytes = int((folder / limit).read_text(encoding="ascii"))
         used_bytes = int((folder / usage).read_text(encoding="ascii"))

@@ -202,15 +202,19 @@ class QualitySums:
 
     @property
     def auc_error(self) -> float | None:
-        """Return the largest error of `auc` against the exact AUC; None where `auc` is None."""
+        """Return the largest error of `auc` against the exact AUC.
+
+        None where `auc` is None.
+        """
         negatives, positives, pairs = self._pairs()
         return float(np.dot(positives, 0.5 * negatives)) / pairs if pairs else None
 
     def to_array(self) -> Float64Array:
-        """Return the sums as float64 [7 + 3K], exact; K is the number of used bins.
+        """Return the sums, exactly, as float64 [7 + 3K].
 
-        `from_array` returns an equal object. The values are bins, examples, loss sum, probability sum, K,
-        weight, whether weights were given; then the K bins' numbers, their negatives, their positives.
+        K is the number of used bins. `from_array` returns an equal object. The values are bins, examples,
+        loss sum, probability sum, K, weight, whether weights were given; then the K bins' numbers, their
+        negatives, their positives.
         """
         negatives, positives = self._counts[: self.bins], self._counts[self.bins :]
         used = np.flatnonzero(negatives + positives)

@@ -1,4 +1,4 @@
-"""The sentences of a report, the same in report.md and on the terminal."""
+"""The sentences of a report, for report.md and the terminal."""
 
 from __future__ import annotations
 

@@ -46,7 +46,10 @@ def rewrite_texts(directory: Path, report: Report) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """Read report.json. Raises ValueError if the file is not a report, OSError if unreadable."""
+    """Read report.json.
+
+    Raises ValueError if the file is not a report, OSError if it cannot be read.
+    """
     return Report.model_validate_json(path.read_bytes())
 
 

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Sequence
 
 
 def plain(text: str) -> str:
-    """Escape text of a job, a node or an error so that it stays in its line and its table cell."""
+    """Escape text so that it stays in its line and its table cell.
+
+    It may come from a job, a node or an error.
+    """
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Render the lines of a table; cells of `rows` are escaped, the head is not."""
+    """Render the lines of a table.
+
+    Cells of `rows` are escaped, the head is not.
+    """
     lines = [head, ["---"] * len(head), *([plain(cell) for cell in row] for row in rows)]
     return ["| " + " | ".join(line) + " |" for line in lines]

@@ -60,7 +60,7 @@ def test_an_interrupt_keeps_what_there_is(compared: Compared) -> None:
 
 def test_going_on_makes_the_rest(compared: Compared) -> None:
     assert compared.second.code == 0, compared.second.text()
-    assert "2 runs of 3 to make" in compared.second.text()
+    assert "2 of 3 runs to make" in compared.second.text()
     assert compared.whole.complete
     assert [run.label for run in compared.whole.runs] == [REFERENCE, "none", EASGD]
     assert compared.whole.runs[0] == compared.broken.runs[0], "what was made is not made again"
