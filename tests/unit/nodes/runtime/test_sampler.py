@@ -74,7 +74,7 @@ class SetTime:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SetTime:
     own = SetTime()
     monkeypatch.setattr(tracing, "time", SimpleNamespace(monotonic=lambda: own.now, sleep=own.sleep))
-    monkeypatch.setattr(tracing, "_own", lambda _: own.core)
+    monkeypatch.setattr(tracing, "_core_waits", lambda _: own.core)
     return own
 
 

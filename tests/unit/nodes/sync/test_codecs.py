@@ -261,7 +261,7 @@ def test_a_node_that_forgot_refuses_at_once_and_the_next_exchange_starts_anew(co
         # As a node would that was started anew with the center's values.
         fake.state._sessions.clear()
         center = await link.read_all()
-        with pytest.raises(PeerLost, match="refers to exchange 2, but exchange 0 is held"):
+        with pytest.raises(PeerLost, match="refers to exchange 2, but this end holds exchange 0"):
             await link.exchange(part, vector(2))
         torch.testing.assert_close(await link.read_all(), center, rtol=0, atol=0)
         await link.exchange(part, vector(3))
