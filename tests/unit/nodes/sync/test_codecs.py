@@ -22,7 +22,6 @@ from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import exchange_of
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
-from shadowsync.tests.support.link import run
 from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -41,6 +40,13 @@ def pair(up: str, down: str) -> LinkCodecs:
 
 def vector(seed: int, numel: int = NUMEL) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=numel).astype(np.float32))
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work, ENOUGH_SECONDS)
+
+    asyncio.run(bounded())
 
 
 def make_link(
