@@ -5,6 +5,7 @@ No client can delay another."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from uuid import uuid4
@@ -12,6 +13,8 @@ from uuid import uuid4
 MOST_CLIENTS = 16
 QUEUED_EVENTS = 16
 REMEMBERED_EVENTS = 30
+
+log = logging.getLogger(__name__)
 
 
 class Full(Exception):
@@ -72,7 +75,6 @@ class Broadcast:
         self._number = 0
         self._recent: deque[tuple[int, bytes]] = deque(maxlen=REMEMBERED_EVENTS)
         self.clients: set[Client] = set()
-        self.dropped_clients = 0
 
     def publish(self, kind: str, data: str) -> None:
         """Send an event to all clients; `data` is one line."""
@@ -82,7 +84,7 @@ class Broadcast:
         for client in tuple(self.clients):
             if not client.put(event):
                 self.clients.discard(client)
-                self.dropped_clients += 1
+                log.warning("an open page read too slowly and was dropped: %d events waited", QUEUED_EVENTS)
 
     def join(self, last_id: str, whole: Callable[[], str], drop: Callable[[], None]) -> Client:
         """Add a client.

@@ -13,7 +13,6 @@ from ...pipeline.config.tables import TableSettings
 from ...pipeline.data.batch import Batch
 from ...pipeline.data.span import Span
 from ...pipeline.embedding.placement.plan import TablePlan
-from ...pipeline.embedding.placement.ranges import row_bytes
 from ...pipeline.embedding.placement.row_costs import (
     CountedRowCosts,
     LookupTraffic,
@@ -22,7 +21,7 @@ from ...pipeline.embedding.placement.row_costs import (
     TimedRowCosts,
     table_cost,
 )
-from ...pipeline.embedding.placement.split_by_cost import TableLoad, split_by_cost
+from ...pipeline.embedding.placement.split_by_cost import TableLoad, split_by_cost, width_bytes
 from ...pipeline.embedding.placement.table_access import AccessCounter, TableAccess
 from ...pipeline.input.sample import take_sample
 from ...pipeline.report.placement import How, PlacedNode, PlacedPiece, PlacedTable, PlanRecord
@@ -118,7 +117,7 @@ class TablePlacement:
             name=f"embedding-{number}",
             pieces=len(pieces),
             rows=self.plan.rows_of(number),
-            bytes=sum(len(piece) * _width_bytes(tables[piece.table]) for piece in pieces),
+            bytes=sum(len(piece) * width_bytes(tables[piece.table]) for piece in pieces),
             expected_ns=cost / 1000 if self.profiles else None,
         )
 
@@ -164,7 +163,3 @@ def _sampled(job: Job, spans: Sequence[Span]) -> AccessCounter:
     seconds = None if job.run.deterministic else SAMPLE_SECONDS
     take_sample(job, spans, add, examples=SAMPLE_EXAMPLES, seconds=seconds)
     return counter
-
-
-def _width_bytes(table: TableSettings) -> int:
-    return row_bytes(table.optimizer, table.dim, table.storage)

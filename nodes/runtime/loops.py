@@ -8,13 +8,12 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
 from ...pipeline.wire.socket_events import SocketEvents
 from ...pipeline.wire.sockets import has_message
 from ...pipeline.wire.tasks import race
 from .message_handler import MessageHandler
-from .threads import Service, ThreadBridge
+from .threads import CommandedService
 
 
 class ListeningLoop(MessageHandler):
@@ -45,10 +44,7 @@ class ListeningLoop(MessageHandler):
             self._events.wake()
 
 
-T = TypeVar("T")
-
-
-class LoopThread(Service):
+class LoopThread(CommandedService):
     """A thread that runs the coroutine `main` on a loop, and cancels it on `stop`."""
 
     def __init__(self, name: str, failed: Callable[[BaseException], None]) -> None:
@@ -70,25 +66,13 @@ class LoopThread(Service):
         self.call(self._ended.set)
 
     def call(self, command: Callable[[], object]) -> None:
-        """Run `command` on the loop, as soon as there is one.
-
-        Any thread may call.
-
-        If the loop has ended, or ends first, it is never run: whoever waits for it is to be cancelled with
-        the node.
-        """
+        """Have `command` run on the loop, as soon as there is one; see `CommandedService.call`."""
 
         def post(loop: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
             with suppress(RuntimeError):
                 loop.result().call_soon_threadsafe(command)
 
         self._running_loop.add_done_callback(post)
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` on the thread's loop and return its result; for another loop's thread."""
-        bridge = ThreadBridge[T]()
-        self.call(lambda: bridge.run(work))
-        return await bridge.result
 
     async def _until_stopped(self) -> None:
         self._running_loop.set_result(asyncio.get_running_loop())

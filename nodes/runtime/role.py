@@ -73,7 +73,7 @@ class Role(ABC):
         """Return CPU seconds and memory of the node's other processes."""
         return {}
 
-    def process_threads(self) -> dict[str, list[float]]:
+    def process_threads(self) -> dict[str, tuple[float, float]]:
         """Return what the threads of the node's other processes used; see `thread_figures`."""
         return {}
 

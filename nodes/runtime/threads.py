@@ -118,10 +118,27 @@ class ThreadBridge(Generic[T]):
             self._loop.call_soon_threadsafe(if_awaited)
 
 
+class CommandedService(Service):
+    """A thread that other threads can have work done on."""
+
+    @abstractmethod
+    def call(self, command: Callable[[], object]) -> None:
+        """Have `command` run on this thread; any thread may call.
+
+        If the thread ends first it is never run: whoever waits for it is to be cancelled with the node.
+        """
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work` on this thread and return its result; for another thread's loop."""
+        bridge = ThreadBridge[T]()
+        self.call(lambda: bridge.run(work))
+        return await bridge.result
+
+
 POLL_MILLISECONDS = 200
 
 
-class ListeningService(MessageHandler, Service):
+class ListeningService(MessageHandler, CommandedService):
     """Handle messages in the order of arrival, and between them commands of other threads.
 
     For work that holds its thread; for other work there is `ListeningLoop`.
@@ -133,24 +150,12 @@ class ListeningService(MessageHandler, Service):
     def __init__(self, name: str, listener: Listener, failed: Callable[[BaseException], None]) -> None:
         MessageHandler.__init__(self, listener)
         Service.__init__(self, name, failed)
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 
-    def call(self, command: Callable[[], None]) -> None:
-        """Run `command` on this thread between two messages; any thread may call.
-
-        If the thread stops first it is never run: whoever waits for it is to be cancelled with the node.
-        """
+    def call(self, command: Callable[[], object]) -> None:
+        """Have `command` run between two messages; see `CommandedService.call`."""
         self._commands.put(command)
         self.waker.wake()
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` on this thread between two messages and return its result.
-
-        For a loop's thread.
-        """
-        bridge = ThreadBridge[T]()
-        self.call(lambda: bridge.run(work))
-        return await bridge.result
 
     def body(self) -> None:
         """Serve until told to stop, then close the socket."""

@@ -12,8 +12,18 @@ import queue
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
+from ...pipeline.wire.worker_messages import (
+    CompletedRound,
+    GateArrive,
+    GateStarve,
+    GateWork,
+    LoseSyncNode,
+    RoundEnded,
+    WorkerPulse,
+    WorkerReport,
+)
 from ..replica.replica import TrainerContext
 from .center_client import CenterClient
 from .links import LinkConfig, ZmqPeers
@@ -152,7 +162,7 @@ class CenterRounds(FixedRate):
             self._rounds.incomplete()
 
 
-Notify = Callable[[str, dict[str, Any]], None]
+Report = Callable[[WorkerReport], None]
 
 
 class RemoteGate(FixedRate):
@@ -162,9 +172,9 @@ class RemoteGate(FixedRate):
     so it notifies the trainer only of changes, and only waiting needs a reply.
     """
 
-    def __init__(self, every: int, notify: Notify) -> None:
+    def __init__(self, every: int, report: Report) -> None:
         self._every = every
-        self._notify = notify
+        self._report = report
         self._iterations = 0
         self._working = False
         self._passes: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -173,7 +183,7 @@ class RemoteGate(FixedRate):
     def before_step(self) -> None:
         """Wait for the end of a round that may have begun without this worker."""
         if not self._working:
-            self._notify("work", {})
+            self._report(GateWork())
             self._wait()
             self._working = True
 
@@ -181,7 +191,7 @@ class RemoteGate(FixedRate):
         """Wait at the gate, every k-th time."""
         self._iterations += 1
         if self._iterations % self._every == 0:
-            self._notify("arrive", {})
+            self._report(GateArrive())
             self._wait()
 
     def nothing_to_train(self) -> None:
@@ -191,7 +201,7 @@ class RemoteGate(FixedRate):
         """
         if self._working:
             self._working = False
-            self._notify("starve", {})
+            self._report(GateStarve())
 
     def release(self) -> None:
         """Release the waiting worker, as the trainer replied; any thread may call."""
@@ -214,18 +224,18 @@ class RemoteRoundLog:
     Called by the worker's thread.
     """
 
-    def __init__(self, shared: TrainerContext, notify: Notify) -> None:
+    def __init__(self, shared: TrainerContext, report: Report) -> None:
         self._shared = shared
-        self._notify = notify
+        self._report = report
 
     def completed(self, started_iterations: int, seconds: float, cpu_seconds: float) -> None:
         """See `RoundCounter.completed`."""
-        figures = [started_iterations, seconds, cpu_seconds, self._shared.total_iterations()]
-        self._notify("round", {"figures": figures})
+        now = self._shared.total_iterations()
+        self._report(RoundEnded(CompletedRound(started_iterations, seconds, cpu_seconds, now)))
 
     def incomplete(self) -> None:
         """See `RoundCounter.incomplete`."""
-        self._notify("round", {"figures": None})
+        self._report(RoundEnded(None))
 
 
 class RemoteRounds(WorkerRounds):
@@ -237,7 +247,7 @@ class RemoteRounds(WorkerRounds):
     def __init__(self, rounds: RoundCounter) -> None:
         self._rounds = rounds
         self._lost: list[str] = []
-        self._notify: Notify | None = None
+        self._send: Callable[[LoseSyncNode], None] | None = None
         self._bytes = (0, 0)
         self._links: dict[str, int] = {}
 
@@ -250,26 +260,31 @@ class RemoteRounds(WorkerRounds):
         """See `CenterClient.metrics`; as of the last update."""
         return self._links
 
-    def bind(self, notify: Notify) -> None:
+    def bind(self, send: Callable[[LoseSyncNode], None]) -> None:
         """Set how to notify the worker process; on the control thread, as `mark_lost`."""
-        self._notify = notify
+        self._send = send
         for token in self._lost:
-            notify("lose_sync", {"token": token})
+            send(LoseSyncNode(token))
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost, on the control thread."""
         self._lost.append(token)
-        if self._notify is not None:
-            self._notify("lose_sync", {"token": token})
+        if self._send is not None:
+            self._send(LoseSyncNode(token))
 
-    def update(self, body: dict[str, Any]) -> None:
+    def update(self, pulse: WorkerPulse) -> None:
         """Take over the counts that the worker process last sent."""
-        self._bytes = (int(body["bytes"][0]), int(body["bytes"][1]))
-        self._links = body["links"]
+        self._bytes = (pulse.sent_bytes, pulse.received_bytes)
+        self._links = pulse.links
 
-    def round(self, body: dict[str, Any]) -> None:
+    def count_round(self, ended: RoundEnded) -> None:
         """Count a round of the worker process that ended; see `RemoteRoundLog`."""
-        if body["figures"] is None:
+        if (completed := ended.completed) is None:
             self._rounds.incomplete()
         else:
-            self._rounds.completed(*body["figures"])
+            self._rounds.completed(
+                completed.started_iterations,
+                completed.seconds,
+                completed.cpu_seconds,
+                completed.ended_iterations,
+            )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ...pipeline.wire.control_messages import LeftOutBatch, TrainedBatch, TrainedBatches
 from ...pipeline.wire.rpc_channel import RpcChannel
-from ..worker.batches import BatchAck
+from ...pipeline.wire.worker_messages import BatchAck
 
 CHECK_SECONDS = 0.05
 FLUSH_SECONDS = 0.2

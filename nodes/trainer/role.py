@@ -36,14 +36,13 @@ from ...pipeline.wire.control_orders import (
     SetGroup,
     WriteCheckpoint,
 )
+from ...pipeline.wire.worker_messages import BatchAck
 from ...sync_algos.base import Algorithm
 from ...sync_algos.model_origin import ModelOrigin
 from ..allreduce.sockets import PeerListener
-from ..runtime.node import process_trace
 from ..runtime.process import tune_malloc
 from ..runtime.role import NodeContext, Role, not_answered
 from ..shadow.synchronizer import Synchronizer
-from ..worker.batches import BatchAck
 from ..worker.handle import WorkerHandle
 from .acknowledgements import AckSender
 from .checkpoint import TrainerCheckpoint, TrainerSnapshot
@@ -148,7 +147,7 @@ class TrainerRole(Role):
         """Return CPU seconds and memory of worker processes."""
         return self._pool.process_metrics() if self._pool is not None else {}
 
-    def process_threads(self) -> dict[str, list[float]]:
+    def process_threads(self) -> dict[str, tuple[float, float]]:
         """Return what the threads of worker processes used."""
         return self._pool.process_threads() if self._pool is not None else {}
 
@@ -159,8 +158,7 @@ class TrainerRole(Role):
 
     async def trace_processes(self, seconds: float) -> list[ProcessTrace]:
         """Trace the worker processes."""
-        traced = await self._pool.trace(seconds) if self._pool is not None else []
-        return [process_trace(str(found["process"]), int(found["pid"]), found) for found in traced]
+        return await self._pool.trace(seconds) if self._pool is not None else []
 
     async def close(self) -> None:
         """End the threads and processes."""

@@ -10,14 +10,14 @@ from typing import Any
 
 from ...pipeline.config.job import Job
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control_orders import MemberInfo, ProcessTrace
+from ...pipeline.wire.worker_messages import BatchAck
 from ..replica.buffer import SharedMemory
 from ..replica.replica import TrainerContext
 from ..runtime.members import summed
 from ..runtime.role import NodeContext
 from ..runtime.threads import ThreadBridge
 from ..shadow.fixed_rate import FixedRate, WorkerRounds
-from ..worker.batches import BatchAck
 from ..worker.handle import DrainResult, WorkerHandle
 from ..worker.process_channel import WorkerProcessConfig
 from ..worker.process_parent import ProcessWorker
@@ -70,18 +70,18 @@ class WorkerPool(ABC):
         """
         return {}
 
-    def process_threads(self) -> dict[str, list[float]]:
+    def process_threads(self) -> dict[str, tuple[float, float]]:
         """Return what the threads of the workers' own processes used; see `Role.process_threads`."""
         return {}
 
-    async def trace(self, seconds: float) -> list[dict[str, Any]]:
+    async def trace(self, seconds: float) -> list[ProcessTrace]:
         """Trace the workers' own processes; see `Role.trace_processes`.
 
         Leaves out those that do not answer in time.
         """
-        waits: list[asyncio.Future[Any]] = []
+        waits: list[asyncio.Future[ProcessTrace]] = []
         for worker in self.workers:
-            bridge = ThreadBridge[Any]()
+            bridge = ThreadBridge[ProcessTrace]()
             if worker.trace(seconds, bridge.give):
                 waits.append(bridge.result)
         done, _ = (
@@ -216,12 +216,12 @@ class ProcessWorkerPool(WorkerPool):
         """Return CPU seconds and memory of the processes, as of their last pulses."""
         return summed(worker.process_metrics for worker in self._processes)
 
-    def process_threads(self) -> dict[str, list[float]]:
+    def process_threads(self) -> dict[str, tuple[float, float]]:
         """Return what the processes' threads used, as of their last pulses.
 
         All but the threads that train are named with their process.
         """
-        found: dict[str, list[float]] = {}
+        found: dict[str, tuple[float, float]] = {}
         for worker in self._processes:
             process = f"worker-{worker.index}"
             for name, times in worker.threads.items():

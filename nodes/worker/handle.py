@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from ...pipeline.metrics import QualitySums
+from ...pipeline.wire.control_orders import ProcessTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ class WorkerHandle(Protocol):
         """Return counts so far: numbers, which add up over workers."""
         ...
 
-    def trace(self, seconds: float, reply: Callable[[dict[str, Any]], object]) -> bool:
+    def trace(self, seconds: float, reply: Callable[[ProcessTrace], object]) -> bool:
         """Trace its process for `seconds`, then pass the trace to `reply`.
 
-        `reply` is called on a thread of the worker's. The trace is that of `Tracer.stop`. Returns False if
-        the worker is a thread of this process, whose tracer is the same.
+        `reply` is called on a thread of the worker's. Returns False if the worker is a thread of this
+        process, whose tracer is the same.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 import zmq
@@ -16,9 +16,13 @@ from ...pipeline.wire.endpoints import local_address
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import WorkerMessage
 from ...pipeline.wire.sockets import bind, configure_socket
+from ...pipeline.wire.worker_messages import ORDERS, REPORTS, WorkerOrder, WorkerReport, WorkerVerbs
+
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
 
 
-class WorkerChannel:
+class WorkerChannel(Generic[Sent, Received]):
     """One end of a local socket pair; it belongs to the thread that made it.
 
     What was sent arrives, in order, while both ends live.
@@ -28,8 +32,15 @@ class WorkerChannel:
         endpoint: where the other end connects to.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str = "") -> None:
-        """Make the worker process's end, or without an `endpoint` the trainer's."""
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        sent: WorkerVerbs[Sent],
+        received: WorkerVerbs[Received],
+        endpoint: str = "",
+    ) -> None:
+        """Connect to `endpoint`; without one, bind to a new one."""
+        self._sent, self._received = sent, received
         self.socket = context.socket(zmq.PAIR)
         configure_socket(self.socket)
         if endpoint:
@@ -39,19 +50,16 @@ class WorkerChannel:
             local = local_address(f"worker-{uuid4().hex}")
             self.endpoint = bind(self.socket, local if sys.platform == "linux" else "tcp://127.0.0.1:0")
 
-    def send(self, verb: str, body: dict[str, Any]) -> bool:
-        """Queue a message.
-
-        Return False if the queue is full, or nobody is at the other end.
-        """
+    def send(self, message: Sent) -> bool:
+        """Queue a message; return False if the queue is full, or nobody is at the other end."""
         try:
-            self.socket.send_multipart(encode(WorkerMessage(verb, body)), zmq.NOBLOCK)
+            self.socket.send_multipart(encode(self._sent.encode(message)), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
-    def receive(self) -> WorkerMessage | None:
-        """Return the next message that has arrived, or None; raises ProtocolError for another kind."""
+    def receive(self) -> Received | None:
+        """Return the next message that has arrived, or None; raises ProtocolError for an invalid one."""
         try:
             parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -61,11 +69,23 @@ class WorkerChannel:
             raise ProtocolError(
                 f"received a {message.KIND} where only messages between a trainer and its worker are expected"
             )
-        return message
+        return self._received.decode(message)
 
     def close(self) -> None:
         """Close the socket; queued messages have a moment to leave."""
         self.socket.close()
+
+
+def open_trainer_end(context: zmq.Context[zmq.Socket[bytes]]) -> WorkerChannel[WorkerOrder, WorkerReport]:
+    """Open the trainer's end, at an endpoint of its own."""
+    return WorkerChannel(context, ORDERS, REPORTS)
+
+
+def open_worker_end(
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str
+) -> WorkerChannel[WorkerReport, WorkerOrder]:
+    """Open the worker process's end."""
+    return WorkerChannel(context, REPORTS, ORDERS, endpoint)
 
 
 @dataclass(frozen=True)

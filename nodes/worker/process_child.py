@@ -13,8 +13,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from typing import assert_never
 
 import torch
 import zmq
@@ -24,18 +23,39 @@ from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
 from ...pipeline.wire.control_orders import MemberInfo
-from ...pipeline.wire.field_checks import record_of
 from ...pipeline.wire.sockets import Waker
+from ...pipeline.wire.worker_messages import (
+    AckedBatches,
+    BatchAck,
+    BeginTraining,
+    CollectedSums,
+    CollectSums,
+    ConfirmBatch,
+    DrainedWorker,
+    DrainWorker,
+    GatePass,
+    LoseShard,
+    LoseSyncNode,
+    MeetMembers,
+    ScorePass,
+    StopProcess,
+    TracedProcess,
+    TraceProcess,
+    WorkerError,
+    WorkerOrder,
+    WorkerPulse,
+    WorkerReady,
+    WorkerReport,
+)
 from ..replica.buffer import SharedMemory
 from ..replica.replica import TrainerContext
-from ..runtime.node import describe, process_metrics
+from ..runtime.node import describe, process_metrics, process_trace
 from ..runtime.process import log_to_folder, log_to_stderr, tune_malloc
 from ..runtime.tracing import TRACER, thread_figures
 from ..shadow.fixed_rate import CenterRounds, FixedRate, RemoteGate, RemoteRoundLog
 from ..shadow.links import LinkConfig
-from .batches import BatchAck
 from .handle import DrainResult
-from .process_channel import WorkerChannel, WorkerProcessConfig
+from .process_channel import WorkerProcessConfig, open_worker_end
 from .worker import Worker
 
 PULSE_SECONDS = 0.5
@@ -58,7 +78,7 @@ class WorkerProcessMain:
         tune_malloc()
         self._config = config
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._channel = WorkerChannel(self._context, config.endpoint)
+        self._channel = open_worker_end(self._context, config.endpoint)
         memory = SharedMemory.attach(config.descriptor)
         job = config.job
         plan = TablePlan.from_body(job.tables, job.embedding.nodes, config.plan)
@@ -66,8 +86,8 @@ class WorkerProcessMain:
         self._scratch = memory.scratch(self._shared.replica.numel)
         memory.close()
         self._waker = Waker()
-        self._outgoing: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._unsent: deque[tuple[str, dict[str, Any]]] = deque()
+        self._outgoing: queue.SimpleQueue[WorkerReport | BatchAck] = queue.SimpleQueue()
+        self._unsent: deque[WorkerReport] = deque()
         self._worker: Worker | None = None
         self._rounds: FixedRate | None = None
         self._pulsed_at = 0.0
@@ -82,7 +102,7 @@ class WorkerProcessMain:
         log.info("worker %d of %s is ready, on a replica of %d elements", self._config.index, name, elements)
         # The start's cost is reported before the trainer is ready, so that training is measured without it.
         self._queue_pulse()
-        self._queue("ready", {})
+        self._unsent.append(WorkerReady())
         stopped = False
         while not stopped:
             ready = dict(poller.poll(TICK_MILLISECONDS))
@@ -91,9 +111,8 @@ class WorkerProcessMain:
                 os._exit(int(ExitCode.STOPPED_BY_DEATH))
             self._waker.clear()
             while not stopped and (message := self._channel.receive()) is not None:
-                stopped = message.verb == "stop"
-                if not stopped:
-                    self._handle(message.verb, message.body)
+                stopped = isinstance(message, StopProcess)
+                self._handle(message)
             self._flush()
         self._close()
 
@@ -110,24 +129,37 @@ class WorkerProcessMain:
         self._waker.close()
         self._context.term()
 
-    def _handle(self, verb: str, body: dict[str, Any]) -> None:
-        if verb == "meet":
-            self._meet([record_of(MemberInfo, values) for values in body["members"]])
+    def _handle(self, message: WorkerOrder) -> None:
+        if isinstance(message, StopProcess):
+            return
+        if isinstance(message, MeetMembers):
+            self._meet(list(message.members))
             return
         worker, rounds = self._worker, self._rounds
         assert worker is not None
-        handlers: dict[str, Callable[[], None]] = {
-            "begin": lambda: worker.start(from_runs(body["progressive"])),
-            "confirm": lambda: worker.confirm(body["reader"], body["sequence"]),
-            "drain": lambda: worker.drain(body["sequences"], self._on_drained),
-            "lose_shard": lambda: worker.lose_shard(body["name"]),
-            "lose_sync": lambda: rounds.mark_lost(body["token"]) if rounds is not None else None,
-            "evaluate": lambda: worker.evaluate(body["pass"], self._weights(replica=body["replica"])),
-            "collect": lambda: worker.collect(body["pass"], self._on_sums),
-            "pass": lambda: rounds.release() if isinstance(rounds, RemoteGate) else None,
-            "trace": lambda: self._trace(body["seconds"]),
-        }
-        handlers[verb]()
+        match message:
+            case BeginTraining():
+                worker.start(from_runs(message.progressive))
+            case ConfirmBatch():
+                worker.confirm(message.reader, message.sequence)
+            case DrainWorker():
+                worker.drain(message.sequences, self._on_drained)
+            case LoseShard():
+                worker.lose_shard(message.name)
+            case LoseSyncNode():
+                if rounds is not None:
+                    rounds.mark_lost(message.token)
+            case ScorePass():
+                worker.evaluate(message.pass_number, self._weights(replica=message.use_replica))
+            case CollectSums():
+                worker.collect(message.pass_number, self._on_sums)
+            case GatePass():
+                if isinstance(rounds, RemoteGate):
+                    rounds.release()
+            case TraceProcess():
+                self._trace(message.seconds)
+            case _:
+                assert_never(message)
 
     def _meet(self, members: list[MemberInfo]) -> None:
         config = self._config
@@ -151,87 +183,82 @@ class WorkerProcessMain:
             return None
         algorithm = make_algorithm(sync.algorithm, sync.options)
         if algorithm.needs_peers:
-            return RemoteGate(sync.every, self._notify)
+            return RemoteGate(sync.every, self._report)
         if not algorithm.needs_center:
             return None
         algorithm.start(self._shared.replica)
         syncs = sorted((m for m in members if m.role == "sync"), key=lambda m: m.index)
         trainers = sorted((m for m in members if m.role == "trainer"), key=lambda m: m.index)
         links = LinkConfig(self._context, algorithm, syncs, trainers, config.trainer_index, config.token)
-        return CenterRounds(config.index, self._shared, links, RemoteRoundLog(self._shared, self._notify))
+        return CenterRounds(config.index, self._shared, links, RemoteRoundLog(self._shared, self._report))
 
     def _weights(self, *, replica: bool) -> torch.Tensor:
         return self._shared.replica.flat if replica else self._scratch
 
-    def _notify(self, verb: str, body: dict[str, Any]) -> None:
-        """Queue a message, to be sent at once and in this order.
-
-        Any thread may call.
-        """
-        self._outgoing.put((verb, body))
+    def _report(self, message: WorkerReport) -> None:
+        """Queue a message, to be sent at once and in this order; any thread may call."""
+        self._outgoing.put(message)
         self._waker.wake()
 
     def _on_trained(self, record: BatchAck) -> None:
         # Sent with the next tick, several at once: the trainer gathers them for longer.
-        self._outgoing.put(("trained", record.to_wire()))
+        self._outgoing.put(record)
 
-    def _on_drained(self, drained: DrainResult) -> None:
-        self._notify(
-            "drained",
-            {"in_flight": drained.in_flight, "progressive": drained.progressive.to_array().tobytes()},
-        )
+    def _on_drained(self, held: DrainResult) -> None:
+        self._report(DrainedWorker(held.in_flight, held.progressive.to_array().tobytes()))
 
     def _on_sums(self, sums: QualitySums) -> None:
-        self._notify("sums", {"sums": sums.to_array().tobytes()})
+        self._report(CollectedSums(sums.to_array().tobytes()))
 
     def _on_failed(self, error: BaseException) -> None:
         if not isinstance(error, ShadowSyncError):
             log.error("the worker failed", exc_info=error)
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
-        self._notify("failed", {"what": describe(error), "exit_code": int(code)})
+        self._report(WorkerError(describe(error), code))
 
     def _trace(self, seconds: float) -> None:
         TRACER.start()
         self._trace_until = time.monotonic() + seconds
 
     def _flush(self) -> None:
-        records: list[Any] = []
+        batches: list[BatchAck] = []
         while not self._outgoing.empty():
-            verb, body = self._outgoing.get()
-            if verb == "trained":
-                records.append(body)
+            message = self._outgoing.get()
+            if isinstance(message, BatchAck):
+                batches.append(message)
                 continue
-            if records:
-                self._queue("trained", {"records": records})
-                records = []
-            if verb in ("drained", "sums"):
+            self._queue_acked(batches)
+            if isinstance(message, DrainedWorker | CollectedSums):
                 # Whoever requests an end result reads the counts that belong to it.
                 self._queue_pulse()
-            self._queue(verb, body)
-        if records:
-            self._queue("trained", {"records": records})
+            self._unsent.append(message)
+        self._queue_acked(batches)
         if TRACER.on and time.monotonic() >= self._trace_until:
-            self._queue("traced", TRACER.stop() | {"pid": os.getpid()})
+            trace = process_trace(f"worker-{self._config.index}", os.getpid(), TRACER.stop())
+            self._unsent.append(TracedProcess(trace))
         if time.monotonic() - self._pulsed_at >= PULSE_SECONDS:
             self._queue_pulse()
-        while self._unsent and self._channel.send(*self._unsent[0]):
+        while self._unsent and self._channel.send(self._unsent[0]):
             self._unsent.popleft()
 
-    def _queue(self, verb: str, body: dict[str, Any]) -> None:
-        self._unsent.append((verb, body))
+    def _queue_acked(self, batches: list[BatchAck]) -> None:
+        if batches:
+            self._unsent.append(AckedBatches(tuple(batches)))
+            batches.clear()
 
     def _queue_pulse(self) -> None:
         self._pulsed_at = time.monotonic()
-        metrics = self._worker.metrics() if self._worker is not None else {}
         rounds = self._rounds if isinstance(self._rounds, CenterRounds) else None
-        body = {
-            "metrics": metrics,
-            "process": process_metrics(),
-            "threads": thread_figures(),
-            "bytes": list(rounds.bytes) if rounds is not None else [0, 0],
-            "links": rounds.link_metrics() if rounds is not None else {},
-        }
-        self._queue("pulse", body)
+        sent_bytes, received_bytes = rounds.bytes if rounds is not None else (0, 0)
+        pulse = WorkerPulse(
+            metrics=self._worker.metrics() if self._worker is not None else {},
+            process=process_metrics(),
+            threads={name: (cpu, waited) for name, (cpu, waited) in thread_figures().items()},
+            sent_bytes=sent_bytes,
+            received_bytes=received_bytes,
+            links=rounds.link_metrics() if rounds is not None else {},
+        )
+        self._unsent.append(pulse)
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import torch
@@ -20,18 +20,43 @@ import zmq
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo
-from ...pipeline.wire.field_checks import values_of
-from ...pipeline.wire.messages import WorkerMessage
+from ...pipeline.wire.control_orders import MemberInfo, ProcessTrace
+from ...pipeline.wire.worker_messages import (
+    AckedBatches,
+    BatchAck,
+    BeginTraining,
+    CollectedSums,
+    CollectSums,
+    ConfirmBatch,
+    DrainedWorker,
+    DrainWorker,
+    GateArrive,
+    GatePass,
+    GateStarve,
+    GateWork,
+    LoseShard,
+    MeetMembers,
+    RoundEnded,
+    ScorePass,
+    StopProcess,
+    TracedProcess,
+    TraceProcess,
+    WorkerError,
+    WorkerOrder,
+    WorkerPulse,
+    WorkerReady,
+    WorkerReport,
+)
 from ..runtime.process import WORKER, exit_status_text, python
 from ..runtime.threads import Service
 from ..shadow.fixed_rate import GatedRounds, RemoteRounds, WorkerRounds
-from .batches import BatchAck
 from .handle import DrainResult
-from .process_channel import WorkerChannel, WorkerProcessConfig
+from .process_channel import WorkerChannel, WorkerProcessConfig, open_trainer_end
 
 POLL_MILLISECONDS = 100
 END_SECONDS = 1.5
+
+Channel = WorkerChannel[WorkerOrder, WorkerReport]
 
 log = logging.getLogger(__name__)
 
@@ -57,25 +82,25 @@ class WorkerProcessMonitor(Service):
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         config: WorkerProcessConfig,
-        on_message: Callable[[WorkerMessage], None],
+        on_message: Callable[[WorkerReport], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__(f"worker-{config.index}-monitor", failed)
         self._context = context
         self._config = config
         self._on_message = on_message
-        self._queued: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
-        self._unsent: deque[tuple[str, dict[str, Any]]] = deque()
+        self._queued: queue.SimpleQueue[WorkerOrder] = queue.SimpleQueue()
+        self._unsent: deque[WorkerOrder] = deque()
         self._limit_seconds = config.job.run.start_timeout_seconds
 
-    def send(self, verb: str, body: dict[str, Any]) -> None:
+    def send(self, message: WorkerOrder) -> None:
         """Send a message to the process; any thread may call."""
-        self._queued.put((verb, body))
+        self._queued.put(message)
         self.waker.wake()
 
     def body(self) -> None:
         """Start the process and exchange messages with it until one of the two ends."""
-        channel = WorkerChannel(self._context)
+        channel = open_trainer_end(self._context)
         try:
             process = self._start(channel.endpoint)
             try:
@@ -100,7 +125,7 @@ class WorkerProcessMonitor(Service):
             process.stdin.flush()
         return process
 
-    def _exchange_messages(self, channel: WorkerChannel, process: subprocess.Popen[bytes]) -> None:
+    def _exchange_messages(self, channel: Channel, process: subprocess.Popen[bytes]) -> None:
         poller = zmq.Poller()
         poller.register(channel.socket, zmq.POLLIN)
         poller.register(self.waker.fileno(), zmq.POLLIN)
@@ -113,7 +138,7 @@ class WorkerProcessMonitor(Service):
                 received_at = time.monotonic()
             if self.stopping and end_at is None:
                 end_at = time.monotonic() + END_SECONDS
-                self.send("stop", {})
+                self.send(StopProcess())
             if code is not None:
                 if end_at is None:
                     raise self._death_error(process, exit_status_text(code))
@@ -124,7 +149,7 @@ class WorkerProcessMonitor(Service):
             if end_at is None and time.monotonic() - received_at > self._limit_seconds:
                 raise self._death_error(process, f"was silent for {self._limit_seconds:g} s")
 
-    def _receive(self, channel: WorkerChannel) -> bool:
+    def _receive(self, channel: Channel) -> bool:
         """Hand on what has arrived; return whether anything has."""
         received = False
         while (message := channel.receive()) is not None:
@@ -133,14 +158,11 @@ class WorkerProcessMonitor(Service):
             self._on_message(message)
         return received
 
-    def _flush(self, channel: WorkerChannel) -> None:
-        """Send what can be sent.
-
-        A process that is only starting receives the rest later.
-        """
+    def _flush(self, channel: Channel) -> None:
+        """Send what can be sent; a process that is only starting receives the rest later."""
         while not self._queued.empty():
             self._unsent.append(self._queued.get())
-        while self._unsent and channel.send(*self._unsent[0]):
+        while self._unsent and channel.send(self._unsent[0]):
             self._unsent.popleft()
 
     def _death_error(self, process: subprocess.Popen[bytes], how: str) -> WorkerDied:
@@ -161,9 +183,9 @@ class WorkerProcessMonitor(Service):
 class WorkerFailed(ShadowSyncError):
     """A worker process ended with an error of its own."""
 
-    def __init__(self, text: str, exit_code: int) -> None:
+    def __init__(self, text: str, exit_code: ExitCode) -> None:
         super().__init__(text)
-        self.exit_code = ExitCode(exit_code)
+        self.exit_code = exit_code
 
 
 class ProcessWorker:
@@ -197,11 +219,11 @@ class ProcessWorker:
         self._rounds: WorkerRounds | None = None
         self._lock = threading.Lock()
         self._drain_reply: Callable[[DrainResult], object] | None = None
-        self._trace_reply: Callable[[dict[str, Any]], object] | None = None
+        self._trace_reply: Callable[[ProcessTrace], object] | None = None
         self._sums_replies: list[Callable[[QualitySums], object]] = []
         self._metrics: dict[str, Any] = {}
-        self.process_metrics: dict[str, float] = {}
-        self.threads: dict[str, list[float]] = {}
+        self.process_metrics: Mapping[str, float] = {}
+        self.threads: Mapping[str, tuple[float, float]] = {}
         self._monitor = WorkerProcessMonitor(context, config, self._handle, failed)
         self._monitor.start()
 
@@ -215,27 +237,27 @@ class ProcessWorker:
         `trained` is called on a thread of the worker's.
         """
         self._trained, self._rounds = trained, rounds
-        self._monitor.send("meet", {"members": [values_of(member) for member in members]})
+        self._monitor.send(MeetMembers(tuple(members)))
         # This sends which sync nodes are lost already; before `meet` the process could not handle that.
         if isinstance(rounds, RemoteRounds):
             rounds.bind(self._monitor.send)
 
     def start(self, progressive: frozenset[int] = frozenset()) -> None:
         """Begin to train; see `WorkerHandle.start`."""
-        self._monitor.send("begin", {"progressive": to_runs(progressive)})
+        self._monitor.send(BeginTraining(tuple(to_runs(progressive))))
 
     def confirm(self, reader: str, sequence: int) -> None:
         """Let the reader forget a batch; see `WorkerHandle.confirm`."""
-        self._monitor.send("confirm", {"reader": reader, "sequence": sequence})
+        self._monitor.send(ConfirmBatch(reader, sequence))
 
     def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
         """Stop training after the current batch; see `WorkerHandle.drain`."""
         self._drain_reply = reply
-        self._monitor.send("drain", {"sequences": dict(sequences)})
+        self._monitor.send(DrainWorker(dict(sequences)))
 
     def lose_shard(self, name: str) -> None:
         """Stop training without this embedding node; see `WorkerHandle.lose_shard`."""
-        self._monitor.send("lose_shard", {"name": name})
+        self._monitor.send(LoseShard(name))
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
         """Score this pass with these weights; see `WorkerHandle.evaluate`.
@@ -245,18 +267,18 @@ class ProcessWorker:
         is_replica = flat.data_ptr() == self._flat.data_ptr()
         if not is_replica:
             self._scratch.copy_(flat)
-        self._monitor.send("evaluate", {"pass": pass_number, "replica": is_replica})
+        self._monitor.send(ScorePass(pass_number, is_replica))
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
         """Give the sums of a pass to `reply`; see `WorkerHandle.collect`."""
         with self._lock:
             self._sums_replies.append(reply)
-            self._monitor.send("collect", {"pass": pass_number})
+            self._monitor.send(CollectSums(pass_number))
 
-    def trace(self, seconds: float, reply: Callable[[dict[str, Any]], object]) -> bool:
+    def trace(self, seconds: float, reply: Callable[[ProcessTrace], object]) -> bool:
         """Trace the process; see `WorkerHandle.trace`."""
         self._trace_reply = reply
-        self._monitor.send("trace", {"seconds": seconds})
+        self._monitor.send(TraceProcess(seconds))
         return True
 
     def metrics(self) -> dict[str, Any]:
@@ -271,64 +293,55 @@ class ProcessWorker:
         """Wait for the end of the process; return whether it has ended."""
         return self._monitor.join(timeout_seconds)
 
-    def _handle(self, message: WorkerMessage) -> None:
-        handlers: dict[str, Callable[[dict[str, Any]], object]] = {
-            "ready": lambda _: self._ready(),
-            "trained": self._on_trained,
-            "pulse": self._on_pulse,
-            "round": self._on_round,
-            "drained": self._on_drained,
-            "sums": self._on_sums,
-            "traced": self._on_traced,
-            "failed": self._on_failed,
-        }
-        if message.verb in ("work", "arrive", "starve"):
-            self._pass_gate(message.verb)
-        else:
-            handlers[message.verb](message.body)
+    def _handle(self, message: WorkerReport) -> None:
+        match message:
+            case WorkerReady():
+                self._ready()
+            case AckedBatches():
+                self._on_acked(message)
+            case WorkerPulse():
+                self._on_pulse(message)
+            case RoundEnded():
+                assert isinstance(self._rounds, RemoteRounds)
+                self._rounds.count_round(message)
+            case GateWork() | GateArrive() | GateStarve():
+                self._pass_gate(message)
+            case DrainedWorker():
+                assert self._drain_reply is not None
+                self._drain_reply(DrainResult(message.in_flight, decode_sums(message.progressive)))
+            case CollectedSums():
+                with self._lock:
+                    reply = self._sums_replies.pop(0)
+                reply(decode_sums(message.sums))
+            case TracedProcess():
+                if self._trace_reply is not None:
+                    self._trace_reply(message.trace)
+            case WorkerError():
+                raise WorkerFailed(message.what, message.exit_code)
+            case _:
+                assert_never(message)
 
-    def _on_trained(self, body: dict[str, Any]) -> None:
+    def _on_acked(self, acked: AckedBatches) -> None:
         assert self._trained is not None
-        for record in body["records"]:
-            self._trained(BatchAck.from_wire(self.index, record))
+        for batch in acked.batches:
+            self._trained(batch)
 
-    def _on_pulse(self, body: dict[str, Any]) -> None:
-        self._metrics, self.process_metrics = body["metrics"], body["process"]
-        self.threads = body["threads"]
+    def _on_pulse(self, pulse: WorkerPulse) -> None:
+        self._metrics, self.process_metrics, self.threads = pulse.metrics, pulse.process, pulse.threads
         if isinstance(self._rounds, RemoteRounds):
-            self._rounds.update(body)
+            self._rounds.update(pulse)
 
-    def _on_round(self, body: dict[str, Any]) -> None:
-        assert isinstance(self._rounds, RemoteRounds)
-        self._rounds.round(body)
-
-    def _pass_gate(self, verb: str) -> None:
+    def _pass_gate(self, message: GateWork | GateArrive | GateStarve) -> None:
         """Wait at the gate of the trainer's workers on behalf of the process."""
         assert isinstance(self._rounds, GatedRounds)
-        if verb == "starve":
+        if isinstance(message, GateStarve):
             self._rounds.nothing_to_train()
             return
-        if verb == "work":
+        if isinstance(message, GateWork):
             self._rounds.before_step()
         else:
             self._rounds.arrive()
-        self._monitor.send("pass", {})
-
-    def _on_drained(self, body: dict[str, Any]) -> None:
-        assert self._drain_reply is not None
-        self._drain_reply(DrainResult(int(body["in_flight"]), decode_sums(body["progressive"])))
-
-    def _on_sums(self, body: dict[str, Any]) -> None:
-        with self._lock:
-            reply = self._sums_replies.pop(0)
-        reply(decode_sums(body["sums"]))
-
-    def _on_traced(self, body: dict[str, Any]) -> None:
-        if self._trace_reply is not None:
-            self._trace_reply(body | {"process": f"worker-{self.index}"})
-
-    def _on_failed(self, body: dict[str, Any]) -> None:
-        raise WorkerFailed(str(body["what"]), int(body["exit_code"]))
+        self._monitor.send(GatePass())
 
 
 def decode_sums(data: bytes) -> QualitySums:

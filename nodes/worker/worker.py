@@ -14,12 +14,13 @@ import zmq
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.errors import JobFileError, ProtocolError
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control_orders import MemberInfo, ProcessTrace
+from ...pipeline.wire.worker_messages import BatchAck
 from ..replica.replica import TrainerContext
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate
-from .batches import BatchAck, InFlightBatch
+from .batches import InFlightBatch
 from .connections import MAX_UNANSWERED_PUSHES, WorkerConnections
 from .handle import DrainResult
 from .step import Step, Stepper
@@ -121,7 +122,7 @@ class Worker(Service):
 
         self._call(command)
 
-    def trace(self, seconds: float, reply: Callable[[dict[str, Any]], object]) -> bool:  # noqa: ARG002
+    def trace(self, seconds: float, reply: Callable[[ProcessTrace], object]) -> bool:  # noqa: ARG002
         """Return False: the tracer of this process has this thread too."""
         return False
 

@@ -70,16 +70,17 @@ class VerbTable:
         """The request of these values; raises ProtocolError, naming the verb and the field."""
         if name not in self.verbs:
             raise ProtocolError(f"the unknown verb {name!r:.80}")
-        request: Request[Any] = _decode(self.verbs[name].request, name, values)
+        request: Request[Any] = decode_record(self.verbs[name].request, name, values)
         return request
 
     def decode_reply(self, name: str, values: list[Any]) -> Reply:
         """The reply to a request of this verb; raises ProtocolError, naming the verb and the field."""
-        reply: Reply = _decode(self.verbs[name].reply, f"the reply to {name}", values)
+        reply: Reply = decode_record(self.verbs[name].reply, f"the reply to {name}", values)
         return reply
 
 
-def _decode(cls: type[Any], what: str, values: list[Any]) -> Any:
+def decode_record(cls: type[Any], what: str, values: list[Any]) -> Any:
+    """Return the record of these values; raises ProtocolError, which begins with `what`."""
     try:
         return record_of(cls, values)
     except ValueError as error:
@@ -98,7 +99,7 @@ class ErrorReply(Reply):
 
 def decode_error(values: list[Any]) -> ErrorReply:
     """What `encode_body` made of an error; raises ProtocolError, naming the field."""
-    reply: ErrorReply = _decode(ErrorReply, "an error", values)
+    reply: ErrorReply = decode_record(ErrorReply, "an error", values)
     return reply
 
 

@@ -1,6 +1,6 @@
-"""The table of verbs in docs/protocol.md, written from the classes of the control messages.
+"""The tables of verbs in docs/protocol.md, written from the classes of the messages.
 
-`python -m shadowsync.pipeline.wire.control_reference --write` renews it.
+`python -m shadowsync.pipeline.wire.control_reference --write` renews them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import sys
 import types
 import typing
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,9 +20,8 @@ from ..types import BatchId
 from .control_base import Done, ErrorReply, Verb
 from .control_verbs import CONTROL_VERBS
 from .field_checks import Bounds, Items
+from .worker_messages import ORDERS, REPORTS
 
-BEGIN: Final = "<!-- written by shadowsync.pipeline.wire.control_reference: begin -->"
-END: Final = "<!-- written by shadowsync.pipeline.wire.control_reference: end -->"
 _NAMES: Final[dict[Any, str]] = {
     int: "integer", float: "number", bool: "flag", str: "text", bytes: "bytes", BatchId: "batch id",
     int | float: "finite number", dict[str, Any]: "table",
@@ -29,21 +29,43 @@ _NAMES: Final[dict[Any, str]] = {
 
 
 def control_reference() -> str:
-    """The tables of verbs and of the records in them, as Markdown."""
+    """Return the tables of the control plane's verbs and of the records in them, as Markdown."""
     records: dict[type[Any], None] = {}
     lines = ["| verb | from, to | request | reply | what |", "|---|---|---|---|---|"]
     for name, verb in CONTROL_VERBS.verbs.items():
         way = f"{_roles(verb.askers)}, {_roles(verb.answerers)}"
         request, reply = _fields(verb.request, records), _fields(verb.reply, records)
         lines.append(f"| `{name}` | {way} | {request} | {reply} | {_meaning(verb)} |")
-    lines += ["", "| record | fields | what |", "|---|---|---|"]
     records[ErrorReply] = None
+    return "\n".join([*lines, "", *_record_lines(records)]) + "\n"
+
+
+def worker_reference() -> str:
+    """Return the tables of the messages between a trainer and its worker process, as Markdown."""
+    records: dict[type[Any], None] = {}
+    lines = ["| verb | from | fields | what |", "|---|---|---|---|"]
+    directions: dict[str, Mapping[str, type[Any]]] = {"worker": REPORTS.kinds, "trainer": ORDERS.kinds}
+    for sender, kinds in directions.items():
+        for name, kind in kinds.items():
+            lines.append(f"| `{name}` | {sender} | {_fields(kind, records)} | {_sentence(kind)} |")
+    return "\n".join([*lines, "", *_record_lines(records)]) + "\n"
+
+
+SECTIONS: Final[dict[str, Callable[[], str]]] = {
+    "control verbs": control_reference,
+    "worker messages": worker_reference,
+}
+
+
+def _record_lines(records: dict[type[Any], None]) -> list[str]:
+    """Return the table of these records and of those in them."""
+    lines = ["| record | fields | what |", "|---|---|---|"]
     done: list[type[Any]] = []
     while left := [record for record in records if record not in done]:
         for record in left:
             done.append(record)
             lines.append(f"| {record.__name__} | {_fields(record, records)} | {_sentence(record)} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _roles(roles: frozenset[str]) -> str:
@@ -95,11 +117,20 @@ def _bounded(hint: Any, bound: Bounds | Items, records: dict[type[Any], None]) -
     return f"{words} ≥ {bound.least:g}" if math.isfinite(bound.least) else f"finite {words}"
 
 
+def marks(section: str) -> tuple[str, str]:
+    """Return the marks that begin and end a section of the page."""
+    written = f"<!-- written by shadowsync.pipeline.wire.control_reference, {section}"
+    return f"{written}: begin -->", f"{written}: end -->"
+
+
 def renewed(page: str) -> str:
-    """The page with the tables as they are now, between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{control_reference()}\n{END}{after}"
+    """Return the page with the tables as they are now, each between its two marks."""
+    for section, reference in SECTIONS.items():
+        begin, end = marks(section)
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}\n\n{reference()}\n{end}{after}"
+    return page
 
 
 if __name__ == "__main__":

@@ -110,14 +110,14 @@ class Delivery(Message):
 
 @dataclass(frozen=True, slots=True)
 class WorkerMessage(Message):
-    """A message between a trainer and its worker process, named by its verb.
+    """A message between a trainer and its worker process; `body` are the values of its fields.
 
-    Both are on one machine and end together, so nothing is sent again.
+    See `worker_messages`. Both are on one machine and end together, so nothing is sent again.
     """
 
-    KIND: ClassVar[str] = "worker_note"
+    KIND: ClassVar[str] = "worker_message"
     verb: str
-    body: dict[str, Any]
+    body: list[Any]
 
 
 # --- worker and embedding node

@@ -1,28 +1,59 @@
-"""Waiting for events of plain ZeroMQ sockets on an asyncio loop."""
+"""Waiting for events of plain ZeroMQ sockets on an asyncio loop.
+
+ZeroMQ's descriptor is edge-triggered: it signals a change once, and any use of the socket may consume the
+signal. So whoever is woken receives until nothing is left, and any other user of a socket calls `wake`
+afterwards. `zmq.asyncio` needs no such rule, at the price of a future and a turn of the loop per message;
+docs/architecture.md has the figures.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import zmq
 
 
-class SocketEvents:
-    """A waker for the one coroutine that drives some sockets, when their state may have changed.
+class SocketTurns:
+    """Calls `take_turn` on the running loop, when the state of some sockets may have changed.
 
-    ZeroMQ's descriptor is edge-triggered: it signals a change once, and any use of the socket may consume the
-    signal. So the coroutine receives until nothing is left, and any other user of a socket calls `wake`
-    afterwards. `zmq.asyncio` needs no such rule, at the price of a future and a turn of the loop per message;
-    docs/architecture.md has the figures.
+    A coroutine is woken by `SocketEvents` instead, about 10 us later. Only the loop's thread may call.
     """
 
-    def __init__(self, *sockets: zmq.Socket[bytes]) -> None:
+    def __init__(self, take_turn: Callable[[], None], *sockets: zmq.Socket[bytes]) -> None:
+        self._take_turn = take_turn
         self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
+        self._scheduled = False
         self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in sockets]
         for descriptor in self._descriptors:
-            self._loop.add_reader(descriptor, self._event.set)
+            self._loop.add_reader(descriptor, take_turn)
         # Messages that came before this object was made cause no signal.
+        self.wake()
+
+    def wake(self) -> None:
+        """Have a turn taken, once other callbacks of the loop had theirs."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def close(self) -> None:
+        """Take no more turns; call it before the sockets are closed. A second call does nothing."""
+        for descriptor in self._descriptors:
+            self._loop.remove_reader(descriptor)
+        self._descriptors = []
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self._descriptors:
+            self._take_turn()
+
+
+class SocketEvents:
+    """A waker for the one coroutine that drives some sockets, when their state may have changed."""
+
+    def __init__(self, *sockets: zmq.Socket[bytes]) -> None:
+        self._event = asyncio.Event()
+        self._turns = SocketTurns(self._event.set, *sockets)
         self.wake()
 
     def wake(self) -> None:
@@ -38,6 +69,4 @@ class SocketEvents:
 
     def close(self) -> None:
         """Stop watching; call it before the sockets are closed. A second call does nothing."""
-        for descriptor in self._descriptors:
-            self._loop.remove_reader(descriptor)
-        self._descriptors = []
+        self._turns.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
 from shadowsync.tests.support.node_faults import lose_push_answers
 from shadowsync.tests.support.processes import Starter, wait_until
 from shadowsync.tests.support.runs import JobMaker, RunFolder, Settings
@@ -33,17 +33,11 @@ def load() -> Iterator[None]:
             process.wait()
 
 
-def run_forked(cluster: Callable[..., InProcessCluster], changes: Settings) -> RunFolder:
-    own = cluster(changes).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
-    return RunFolder(own.run.folder.resolve())
-
-
 def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., InProcessCluster]) -> None:
-    first = run_forked(cluster, deterministic(FIXED, 1, "first"))
+    first = finished_run(cluster, deterministic(FIXED, 1, "first"))
     with load():
-        second = run_forked(cluster, deterministic(FIXED, 1, "second"))
-    other = run_forked(cluster, deterministic(FIXED, 2, "other"))
+        second = finished_run(cluster, deterministic(FIXED, 1, "second"))
+    other = finished_run(cluster, deterministic(FIXED, 2, "other"))
     assert was_trained(first)
     assert first.batches() == STEPS >= 150
     assert digests(first) == digests(second)
@@ -57,7 +51,7 @@ def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., InPro
 
 def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., InProcessCluster]) -> None:
     """To the bit: a count of what was applied would not show a push that was applied again."""
-    unharmed = run_forked(cluster, deterministic(NONE, 1, "unharmed"))
+    unharmed = finished_run(cluster, deterministic(NONE, 1, "unharmed"))
     own = cluster(deterministic(NONE, 1, "repeated"), faults=(lose_push_answers,)).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     assert own.run.logged("a pushed was lost", ["embedding-0"])
@@ -90,7 +84,7 @@ def test_processes_of_their_own_start_give_the_same_bytes(
     cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
     """Forked nodes share what a process draws at its start, for example the seed of its hashes."""
-    forked = run_forked(cluster, deterministic(NONE, 1, "forked"))
+    forked = finished_run(cluster, deterministic(NONE, 1, "forked"))
     job = job_file(deterministic(NONE, 1, "spawned"), "spawned.toml")
     process = starter.spawn("run", str(job), environment={"PYTHONHASHSEED": "4711"})
     wait_until(lambda: process.poll() is not None, "the spawned job ends", 90.0)

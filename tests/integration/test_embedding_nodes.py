@@ -10,16 +10,10 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.runs import RunFolder, Settings
+from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.runs import RunFolder
 
 NONE = {"algorithm": "none"}
-
-
-def run(cluster: Callable[..., InProcessCluster], changes: Settings) -> RunFolder:
-    own = cluster(changes).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
-    return RunFolder(own.run.folder.resolve())
 
 
 @pytest.mark.parametrize(
@@ -30,7 +24,7 @@ def test_threads_change_no_bit_of_a_deterministic_job(
 ) -> None:
     def with_threads(threads: int, seed: int = 1) -> RunFolder:
         embedding = {**settings, "threads": threads}
-        return run(
+        return finished_run(
             cluster,
             deterministic({"sync": NONE, "embedding": embedding}, seed, f"threads-{threads}-{seed}"),
         )
@@ -46,7 +40,7 @@ def test_threads_change_no_bit_of_a_deterministic_job(
 def test_bfloat16_with_lazy_adam_learns_what_float32_learns(cluster: Callable[..., InProcessCluster]) -> None:
     def quality(name: str, **settings: Any) -> float:
         changes = {"embedding": {"optimizer": "adam", "lr": 0.002, "threads": 2, **settings}, "sync": NONE}
-        result = run(cluster, deterministic(changes, 1, name))
+        result = finished_run(cluster, deterministic(changes, 1, name))
         folder, manifest = open_checkpoint(result.folder, verify=True)
         saved = SavedTables(folder, manifest)
         steps = saved.read_state("C1", 0, saved.rows("C1"))["adam_steps"]

@@ -22,12 +22,6 @@ def _finished(own: Cluster) -> RunFolder:
     return run
 
 
-def _ne(run: RunFolder) -> float:
-    assert run.report.eval is not None
-    assert run.report.eval.ne is not None
-    return run.report.eval.ne
-
-
 def _job(device: str, name: str, **changes: Any) -> dict[str, Any]:
     trainer = {"device": device} | changes.pop("trainer", {})
     return {"run": {"name": name, "start_timeout_seconds": 100.0}, "trainer": trainer} | changes
@@ -44,19 +38,19 @@ def test_a_gpu_trainer_and_a_cpu_trainer_together(processes: MakeCluster) -> Non
     plain = _finished(processes(_job("cpu", "plain")).start())
     assert set(mixed.report.throughput.per_trainer) == {"trainer-0", "trainer-1"}
     assert mixed.report.sync.rounds
-    assert _ne(mixed) == pytest.approx(_ne(plain), abs=0.02)
+    assert mixed.ne == pytest.approx(plain.ne, abs=0.02)
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", "ma", "bmuf", "gossip", "none"])
 def test_every_kind_of_algorithm_over_gpu_replicas(processes: MakeCluster, algorithm: str) -> None:
     sync = {"algorithm": algorithm} | ({} if algorithm == "easgd" else {"nodes": 0})
-    assert _ne(_finished(processes(_job(GPU, algorithm, sync=sync)).start())) < 0.99
+    assert _finished(processes(_job(GPU, algorithm, sync=sync)).start()).ne < 0.99
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])
 def test_at_a_fixed_rate(processes: MakeCluster, algorithm: str) -> None:
     sync = {"algorithm": algorithm, "mode": "fixed", "every": 5, "nodes": 1 if algorithm == "easgd" else 0}
-    assert _ne(_finished(processes(_job(GPU, f"fixed-{algorithm}", sync=sync)).start())) < 0.99
+    assert _finished(processes(_job(GPU, f"fixed-{algorithm}", sync=sync)).start()).ne < 0.99
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -66,7 +60,7 @@ def test_the_quality_is_the_cpus(processes: MakeCluster, workers: int, precision
     none = {"algorithm": "none"}
     on_gpu = _finished(processes(_job(GPU, "on-gpu", trainer=settings, sync=none)).start())
     on_cpu = _finished(processes(_job("cpu", "on-cpu", trainer={"count": 1}, sync=none)).start())
-    assert _ne(on_gpu) == pytest.approx(_ne(on_cpu), abs=0.01)
+    assert on_gpu.ne == pytest.approx(on_cpu.ne, abs=0.01)
 
 
 def test_a_deterministic_job_repeats_up_to_rounding(processes: MakeCluster) -> None:

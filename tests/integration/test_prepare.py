@@ -12,7 +12,7 @@ import pytest
 import shadowsync
 from shadowsync.tests.support.deterministic import deterministic, digests
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.page_blocks import blocks_of, run_block
+from shadowsync.tests.support.page_blocks import blocks_of, run_blocks
 from shadowsync.tests.support.prepared import csv_lines
 from shadowsync.tests.support.processes import Starter, wait_until
 from shadowsync.tests.support.runs import JobMaker, RunFolder, write_job
@@ -119,14 +119,7 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
 @pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs beside it")
 def test_every_block_of_the_page(tmp_path: Path) -> None:
     """docs/preparing.md, in order, in an empty folder, as a reader would."""
-    said = []
-    for block in blocks_of(PAGE):
-        if block.file:
-            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
-            continue
-        done = run_block(block, tmp_path, 120.0)
-        assert done.returncode == 0, block.text + done.stdout + done.stderr
-        said.append(done.stdout)
+    said = run_blocks(blocks_of(PAGE), tmp_path)
     assert "train: 20,000 rows" in said[1]
     assert "all checksums match" in said[1]
     assert (tmp_path / "clicks-prepared" / "statistics.md").exists()

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import shadowsync
 from shadowsync.pipeline.report.write import read_report
-from shadowsync.tests.support.page_blocks import blocks_of, run_block
+from shadowsync.tests.support.page_blocks import blocks_of, run_block, run_blocks
 
 pytestmark = pytest.mark.processes
 
@@ -28,14 +28,7 @@ def test_every_block_of_the_page(tmp_path: Path) -> None:
         *[("python", ""), ("toml", "job.toml"), ("bash", ""), ("bash", "")],
         *[("python", ""), ("python", ""), ("bash", "")],
     ]
-    said = []
-    for block in blocks:
-        if block.file:
-            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
-            continue
-        done = run_block(block, tmp_path, 120.0)
-        assert done.returncode == 0, block.text + done.stdout + done.stderr
-        said.append(done.stdout)
+    said = run_blocks(blocks, tmp_path)
     report = read_report(tmp_path / "runs" / "job" / "report.json")
     assert report.eval is not None
     assert report.eval.ne is not None

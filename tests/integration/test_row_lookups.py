@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
 from shadowsync.tests.support.runs import RunFolder, Settings
 
 NONE = {"sync": {"algorithm": "none"}}
-
-
-def run(cluster: Callable[..., InProcessCluster], changes: Settings) -> RunFolder:
-    own = cluster(changes).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
-    return RunFolder(own.run.folder.resolve())
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 4])
@@ -25,7 +19,7 @@ def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
 ) -> None:
     """Of one worker nobody else's pushes come between; each number is the control of the others."""
     trainer = {"count": 1, "lookups_ahead": ahead, "credit": 8}
-    report = run(cluster, {**NONE, "trainer": trainer}).report
+    report = finished_run(cluster, {**NONE, "trainer": trainer}).report
     assert report.staleness.embedding_max == ahead
     assert report.staleness.embedding_mean is not None
     # Where the reader is slow there is less to look ahead to.
@@ -34,7 +28,7 @@ def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
 
 
 def ended(cluster: Callable[..., InProcessCluster], name: str, **trainer: object) -> RunFolder:
-    return run(cluster, deterministic({**NONE, "trainer": trainer}, 1, name))
+    return finished_run(cluster, deterministic({**NONE, "trainer": trainer}, 1, name))
 
 
 def test_asking_for_distinct_rows_changes_no_bit(cluster: Callable[..., InProcessCluster]) -> None:
@@ -61,7 +55,7 @@ def test_every_node_knows_of_a_batch_that_has_no_row_there(
         "shuffle_window": 0,
     }
     changes: Settings = {"data": data, "trainer": {"count": 1, "batch": 64}, "embedding": {"nodes": 2}}
-    ended = run(cluster, {**NONE, **changes})
+    ended = finished_run(cluster, {**NONE, **changes})
     assert ended.report.ledger.adds_up
     # The control: there was such a batch.
     assert ended.batches() == 2

@@ -49,12 +49,6 @@ def _replica(run: RunFolder) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.array(TensorReader(folder, entries).read("replica"))
 
 
-def _ne(run: RunFolder) -> float:
-    assert run.report.eval is not None
-    assert run.report.eval.ne is not None
-    return run.report.eval.ne
-
-
 RECIPE = {
     "optimizer": "adamw",
     "weight_decay": 0.01,
@@ -71,7 +65,7 @@ def test_a_recipe_repeats_to_the_bit_and_each_part_of_it_counts(cluster: MakeClu
         without = {key: value for key, value in RECIPE.items() if key != part}
         other = _run(cluster, f"without-{part}", trainer=without)
         assert not np.array_equal(_replica(first), _replica(other)), part
-    assert _ne(first) < 0.99
+    assert first.ne < 0.99
 
 
 def test_bfloat16_trains_as_float32_does(cluster: MakeCluster) -> None:
@@ -81,7 +75,7 @@ def test_bfloat16_trains_as_float32_does(cluster: MakeCluster) -> None:
     assert not np.array_equal(_replica(exact), _replica(near))
     assert _replica(near).dtype == np.float32
     # The control is a job that learns nothing.
-    assert abs(_ne(near) - _ne(exact)) < 0.1 * (_ne(still) - _ne(exact))
+    assert abs(near.ne - exact.ne) < 0.1 * (still.ne - exact.ne)
 
 
 @pytest.fixture
@@ -138,7 +132,7 @@ def test_models_with_tables_of_their_own_dimensions_beat_a_linear_one(
             embedding=embedding,
             **{"tables.id1": {"dim": 6}},
         )
-        return _ne(run)
+        return run.ne
 
     control = score("linear", {"name": "./linear.py:Linear"})
     assert control > 0.97
@@ -156,14 +150,14 @@ def test_sample_weights_are_in_the_loss_and_in_every_figure(cluster: MakeCluster
     assert not np.array_equal(_replica(plain), _replica(weighted))
     assert plain.report.examples.distinct == weighted.report.examples.distinct == 40_000
     assert weighted.report.ledger.adds_up
-    assert _ne(weighted) != _ne(plain)
+    assert weighted.ne != plain.ne
     progressive = plain.report.train.ne_progressive, weighted.report.train.ne_progressive
     assert progressive[0] is not None
     assert progressive[1] is not None
     assert 0.5 < progressive[1] < 1.1
     # Scored once more from the files, where no trainer is.
     again = evaluate_run(weighted.folder, [str(crossed_log / "eval.parquet")])
-    assert again["ne"] == pytest.approx(_ne(weighted), abs=1e-5)
+    assert again["ne"] == pytest.approx(weighted.ne, abs=1e-5)
 
 
 @pytest.mark.light

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from shadowsync.nodes.sync.center import CenterState
 from shadowsync.pipeline.types import Float32Array
-from shadowsync.pipeline.wire.messages import CenterExchange, CenterValues
+from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterValues
+
+START = 100
 
 
 def exchange_of(request: int, start: int, values: Float32Array) -> CenterExchange:
@@ -22,3 +25,18 @@ def values_of(answer: CenterExchange | CenterValues) -> Float32Array:
     values: Float32Array = answer.payload.view("<f4")
     assert len(values) == answer.elements
     return values
+
+
+def whole(state: CenterState) -> Float32Array:
+    """The whole slice."""
+    return values_of(state.read(CenterRead(1, state.start, state.stop)))
+
+
+def chunks(values: Float32Array, size: int) -> list[tuple[int, Float32Array]]:
+    """The values of a slice that begins at START, in pieces with their starts."""
+    return [(START + at, values[at : at + size]) for at in range(0, len(values), size)]
+
+
+def floats(length: int, seed: int) -> Float32Array:
+    """Some values."""
+    return np.random.default_rng(seed).normal(size=length).astype(np.float32)

@@ -38,7 +38,7 @@ from .in_process_node import (
     threads_know_their_node,
 )
 from .processes import wait_until
-from .runs import RunFolder
+from .runs import RunFolder, Settings
 
 END_SECONDS = 60.0
 SWITCH_SECONDS = 0.0005
@@ -169,6 +169,13 @@ class InProcessCluster:
         if self._link is None:
             self._link = SupervisorLink(self.endpoint)
         return self._link
+
+
+def finished_run(cluster: Callable[..., InProcessCluster], changes: Settings) -> RunFolder:
+    """Runs a job to its end, which is a good one, and gives its folder."""
+    own = cluster(changes).start()
+    assert own.wait(90.0) == 0, own.coordinator.text()
+    return RunFolder(own.run.folder.resolve())
 
 
 class SupervisorLink:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,19 @@ def blocks_of(page: Path) -> list[Block]:
     blocks = [Block(*found) for found in FENCE.findall(text)]
     assert text.count("```") == 2 * len(blocks)
     return blocks
+
+
+def run_blocks(blocks: Iterable[Block], folder: Path) -> list[str]:
+    """Does a page in `folder`, as a reader would: writes its files, runs its blocks; what these said."""
+    said = []
+    for block in blocks:
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+            continue
+        done = run_block(block, folder, 120.0)
+        assert done.returncode == 0, block.text + done.stdout + done.stderr
+        said.append(done.stdout)
+    return said
 
 
 def run_block(block: Block, folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:

@@ -163,16 +163,11 @@ class Stall:
         self._left -= 1
         if self._left == 0:
             self.struck = True
-            for descriptor in self.link._descriptors:
-                self.link._loop.remove_reader(descriptor)
-            self.link._timer.cancel()
-            # What is scheduled already does nothing then.
-            self.link._closed = True
+            self.link._stop()
+            # Nothing of this turn leaves either.
+            self.link._send = lambda: True  # type: ignore[method-assign]
 
     def end(self) -> None:
         """It goes on."""
-        self.link._closed = False
-        for descriptor in self.link._descriptors:
-            self.link._loop.add_reader(descriptor, self.link._on_activity)
-        self.link._receiving = self.link._sending = False
-        self.link._tick()
+        del self.link._send
+        self.link._start()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from shadowsync.sync_algos.registry import AlgorithmError, find_algorithm
+
 GOOD = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -28,3 +31,12 @@ class Mine(Algorithm):
     async def round(self, replica, peers):
         return False
 """
+
+
+def refusal(name: str) -> str:
+    """Why an algorithm of this name is refused, in one line."""
+    with pytest.raises(AlgorithmError) as caught:
+        find_algorithm(name)
+    assert caught.value.key == "sync.algorithm"
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix("sync.algorithm: ")

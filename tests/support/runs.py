@@ -72,6 +72,14 @@ class RunFolder:
         """The report; fails if there is none."""
         return read_report(self.folder / "report.json")
 
+    @property
+    def ne(self) -> float:
+        """The normalized entropy of the evaluation; fails if there is none."""
+        evaluation = self.report.eval
+        assert evaluation is not None
+        assert evaluation.ne is not None
+        return evaluation.ne
+
     def batches(self) -> int:
         """Batches that the ledger's file has as trained; 0 before there is a file."""
         return int(self.query("SELECT count(*) FROM batches")[0][0])

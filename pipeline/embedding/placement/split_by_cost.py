@@ -99,7 +99,7 @@ def bytes_limit(tables: Sequence[TableSettings], nodes: int) -> int:
 
     That is the mean plus BYTES_SLACK of it, or the mean plus one row, whichever is more.
     """
-    widths = [_width_bytes(table) for table in tables]
+    widths = [width_bytes(table) for table in tables]
     mean = -(-sum(w * table.rows for w, table in zip(widths, tables, strict=True)) // nodes)
     return max(int(mean * (1 + BYTES_SLACK)), mean + max(widths))
 
@@ -122,7 +122,7 @@ def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], n
     mean = -(-sum(load.total for load in loads) // nodes)
     left, ranges = _place_whole(tables, loads, node_loads, mean)
     queue = [
-        _UnplacedTable(table, tables[table].rows, _width_bytes(tables[table]), loads[table]) for table in left
+        _UnplacedTable(table, tables[table].rows, width_bytes(tables[table]), loads[table]) for table in left
     ]
     work, memory = sum(i.load.total for i in queue), sum(i.rows * i.width_bytes for i in queue)
     busy = [
@@ -162,7 +162,7 @@ def _place_whole(
     Returns the tables that fit nowhere, and the ranges of the others.
     """
     limit = node_loads[0].room_bytes
-    sizes = [table.rows * _width_bytes(table) for table in tables]
+    sizes = [table.rows * width_bytes(table) for table in tables]
     highest = int(mean * (1 + LEVEL_SLACK))
 
     def weight(table: int) -> tuple[int, int]:
@@ -231,5 +231,6 @@ def _fill(queue: list[_UnplacedTable], node_loads: list[_NodeLoad], level: int) 
     return ranges if at == len(queue) else None
 
 
-def _width_bytes(table: TableSettings) -> int:
+def width_bytes(table: TableSettings) -> int:
+    """Return the bytes of a row with its optimizer state."""
     return row_bytes(table.optimizer, table.dim, table.storage)

@@ -6,22 +6,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from shadowsync.sync_algos.ma import MA
 from shadowsync.sync_algos.plugins import entry_points
 from shadowsync.sync_algos.registry import ALGORITHMS, AlgorithmError, all_algorithms, find_algorithm
-from shadowsync.tests.support.plug_in import GOOD
+from shadowsync.tests.support.plug_in import GOOD, refusal
 
 Write = Callable[[str, str], Path]
 Install = Callable[..., None]
-
-
-def _refusal(name: str) -> str:
-    with pytest.raises(AlgorithmError) as caught:
-        find_algorithm(name)
-    assert caught.value.key == "sync.algorithm"
-    assert "\n" not in str(caught.value)
-    return str(caught.value).removeprefix("sync.algorithm: ")
 
 
 def test_an_entry_point(write: Write, install: Install) -> None:
@@ -36,7 +27,7 @@ def test_entry_points_are_imported_when_they_are_asked_for(write: Write, install
     write("my_lazy_algo", GOOD)
     install("my-pack", mine="my_lazy_algo:Mine")
     find_algorithm("ma")
-    assert "did you mean 'mine'?" in _refusal("mien")
+    assert "did you mean 'mine'?" in refusal("mien")
     assert "my_lazy_algo" not in sys.modules
     find_algorithm("mine")
     assert "my_lazy_algo" in sys.modules
@@ -48,14 +39,12 @@ def test_a_broken_entry_point_is_named_and_takes_no_other_with_it(write: Write, 
     install("good-pack", mine="my_entry_algo:Mine")
     install("bad-pack", broken="my_broken_algo:Mine", lost="my_entry_algo:Lost", other="my_entry_algo:Mine")
     by = "of the installed package bad-pack"
-    assert _refusal("broken") == (
+    assert refusal("broken") == (
         f"'broken' {by}: 'my_broken_algo:Mine' cannot be imported "
         "(ModuleNotFoundError: No module named 'no_such_need')"
     )
-    assert f"'lost' {by}: 'my_entry_algo:Lost' cannot be loaded: my_entry_algo has no Lost" in _refusal(
-        "lost"
-    )
-    assert _refusal("other") == f"'other' {by} has name = 'mine'; make them equal"
+    assert f"'lost' {by}: 'my_entry_algo:Lost' cannot be loaded: my_entry_algo has no Lost" in refusal("lost")
+    assert refusal("other") == f"'other' {by} has name = 'mine'; make them equal"
     found = all_algorithms()
     assert [name for name, one in found.items() if isinstance(one, AlgorithmError)] == [
         "broken",
@@ -70,11 +59,11 @@ def test_a_name_that_is_taken_twice(write: Write, install: Install) -> None:
     write("my_entry_algo", GOOD)
     install("one", mine="my_entry_algo:Mine", ma="my_entry_algo:Mine")
     install("two", mine="my_entry_algo:Mine")
-    said = _refusal("mine")
+    said = refusal("mine")
     assert said.startswith("'mine' is the name of several algorithms, of ")
     assert "one (my_entry_algo:Mine)" in said
     assert "two (my_entry_algo:Mine)" in said
-    assert _refusal("ma") == (
+    assert refusal("ma") == (
         "'ma' is the name of several algorithms, of shadowsync itself and one (my_entry_algo:Mine); "
         "remove a package"
     )

@@ -9,17 +9,9 @@ from pathlib import Path
 import pytest
 from shadowsync.sync_algos.ma import MA
 from shadowsync.sync_algos.registry import AlgorithmError, find_algorithm, make_algorithm
-from shadowsync.tests.support.plug_in import GOOD
+from shadowsync.tests.support.plug_in import GOOD, refusal
 
 Write = Callable[[str, str], Path]
-
-
-def _refusal(name: str) -> str:
-    with pytest.raises(AlgorithmError) as caught:
-        find_algorithm(name)
-    assert caught.value.key == "sync.algorithm"
-    assert "\n" not in str(caught.value)
-    return str(caught.value).removeprefix("sync.algorithm: ")
 
 
 def test_a_class_of_a_module(write: Write) -> None:
@@ -73,12 +65,12 @@ def test_what_cannot_be_loaded(write: Write, tmp_path: Path, name: str, said: st
     write("my_bad_algo", "1 / 0\n")
     write("my_needy_algo", "import no_such_need\n")
     (tmp_path / "my_text.txt").write_text("hello", "utf-8")
-    assert said in _refusal(name.replace("FOLDER", str(tmp_path)))
+    assert said in refusal(name.replace("FOLDER", str(tmp_path)))
 
 
 def test_a_file_that_failed_is_tried_again(write: Write) -> None:
     file = write("later", "1 / 0\n")
-    assert "ZeroDivisionError" in _refusal(f"{file}:Mine")
+    assert "ZeroDivisionError" in refusal(f"{file}:Mine")
     file.write_text(GOOD + "\n" * 3, encoding="utf-8")
     assert find_algorithm(f"{file}:Mine").name == "mine"
 
@@ -108,7 +100,7 @@ def test_a_file_that_ends_the_process_may(write: Write) -> None:
 def test_what_is_no_good_class(write: Write, old: str, new: str, said: str) -> None:
     assert old in GOOD
     file = write("unfit", GOOD.replace(old, new, 1))
-    assert said in _refusal(f"{file}:Mine")
+    assert said in refusal(f"{file}:Mine")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vec
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.shard_counts import counts
 from shadowsync.tests.support.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -81,14 +81,6 @@ def push(
     request: int, batch: BatchId, numbers: NDArray[np.int32], value: float = 1.0, version: int = 0
 ) -> Push:
     return Push(request, batch, version, numbers, np.full(len(numbers) * DIM, value, np.float32))
-
-
-def counts(service: ShardService) -> dict[str, Any]:
-    """The counts when the thread is done with what it was asked so far: it counts after it answers."""
-    done = threading.Event()
-    service.call(done.set)
-    assert done.wait(60.0)
-    return service.metrics()
 
 
 def test_a_lookup_gives_the_rows_in_the_order_asked(ask: Answered) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +39,7 @@ from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.leaks import memory_descriptors
 from shadowsync.tests.support.lookups import in_flight, plan, vectors
 from shadowsync.tests.support.outbox import Outbox
+from shadowsync.tests.support.shard_counts import counts
 from shadowsync.tests.support.tables import make_tables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
@@ -69,14 +68,6 @@ def start(request: pytest.FixtureRequest, context: Context, failures: list[BaseE
         connection.close()
         service.stop()
         assert service.join(60.0)
-
-
-def counts(service: ShardService) -> dict[str, Any]:
-    """The counts when the thread is done with what it was asked so far."""
-    done = threading.Event()
-    service.call(done.set)
-    assert done.wait(60.0)
-    return service.metrics()
 
 
 def take(client: EmbeddingClient) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,17 +23,12 @@ from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.tests.support.center_messages import exchange_of
+from shadowsync.tests.support.link import run
+from shadowsync.tests.support.peer_links import vector
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[[int, float], list[tuple[CenterService, MemberInfo]]]
 ENOUGH_SECONDS = 60.0
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, ENOUGH_SECONDS)
-
-    asyncio.run(bounded())
 
 
 @asynccontextmanager
@@ -58,10 +53,6 @@ async def exchange_all(link: CenterClient, flat: torch.Tensor) -> torch.Tensor:
     parts = link.slices
     deltas = await asyncio.gather(*(link.exchange(p, flat[p.start : p.stop].clone()) for p in parts))
     return torch.cat(list(deltas))
-
-
-def vector(numel: int, seed: int) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=numel).astype(np.float32))
 
 
 def counts(service: CenterService) -> dict[str, Any]:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import queue
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.shadow.fixed_rate import GatedRounds, RemoteGate, RemoteRoundLog, RemoteRounds
 from shadowsync.nodes.shadow.rounds import RoundCounter, RoundGate
+from shadowsync.pipeline.wire.worker_messages import (
+    GateArrive,
+    GateStarve,
+    GateWork,
+    LoseSyncNode,
+    RoundEnded,
+    WorkerReport,
+)
 from shadowsync.tests.support.processes import wait_until
 
 EVERY = 3
@@ -20,10 +28,10 @@ class Line:
     """The trainer's end of the line, as `ProcessWorker` plays it: one note after the other, at the gate."""
 
     def __init__(self, gate: RoundGate, index: int) -> None:
-        self.verbs: list[str] = []
+        self.reports: list[WorkerReport] = []
         self._rounds = GatedRounds(index, gate)
-        self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.distant = RemoteGate(EVERY, lambda verb, _: self._notes.put(verb))
+        self._notes: queue.SimpleQueue[WorkerReport | None] = queue.SimpleQueue()
+        self.distant = RemoteGate(EVERY, self._notes.put)
         self._thread = threading.Thread(target=self._play, daemon=True)
         self._thread.start()
 
@@ -40,16 +48,16 @@ class Line:
 
     def end(self) -> None:
         """The line ends."""
-        self._notes.put("end")
+        self._notes.put(None)
         self._thread.join(60.0)
 
     def _play(self) -> None:
-        while (verb := self._notes.get()) != "end":
-            self.verbs.append(verb)
-            if verb == "starve":
+        while (report := self._notes.get()) is not None:
+            self.reports.append(report)
+            if report == GateStarve():
                 self._rounds.nothing_to_train()
                 continue
-            self._rounds.before_step() if verb == "work" else self._rounds.arrive()
+            self._rounds.before_step() if report == GateWork() else self._rounds.arrive()
             self.distant.release()
 
 
@@ -68,7 +76,7 @@ def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
     third.join(60.0)
     assert not third.is_alive()
     # What does not change its place at the gate is not told.
-    assert line.verbs == ["work", "arrive"]
+    assert line.reports == [GateWork(), GateArrive()]
     line.end()
 
 
@@ -81,12 +89,12 @@ def test_a_worker_without_input_does_not_hold_a_round_up_and_comes_back_after_it
         line.distant.nothing_to_train()
     wait_until(lambda: gate.enter(wanted=True), "the worker counts as starved", 10.0)
     back = line.step()
-    wait_until(lambda: line.verbs[-1] == "work", "the worker asks", 10.0)
+    wait_until(lambda: line.reports[-1] == GateWork(), "the worker asks", 10.0)
     assert back.is_alive()
     gate.leave()
     back.join(60.0)
     assert not back.is_alive()
-    assert line.verbs == ["work", "starve", "work"]
+    assert line.reports == [GateWork(), GateStarve(), GateWork()]
     line.end()
 
 
@@ -96,14 +104,14 @@ def test_an_open_gate_lets_pass() -> None:
     gate.open()
     for _ in range(2 * EVERY):
         line.step().join(60.0)
-    assert line.verbs == ["work", "arrive", "arrive"]
+    assert line.reports == [GateWork(), GateArrive(), GateArrive()]
     line.end()
 
 
 def test_a_worker_whose_process_ends_is_not_kept_at_the_gate() -> None:
-    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    told: queue.SimpleQueue[WorkerReport] = queue.SimpleQueue()
     # Nobody answers.
-    gate = RemoteGate(1, lambda verb, _: told.put(verb))
+    gate = RemoteGate(1, told.put)
 
     def steps() -> None:
         for _ in range(3):
@@ -112,12 +120,12 @@ def test_a_worker_whose_process_ends_is_not_kept_at_the_gate() -> None:
 
     worker = threading.Thread(target=steps, daemon=True)
     worker.start()
-    assert told.get(timeout=60.0) == "work"
+    assert told.get(timeout=10.0) == GateWork()
     assert worker.is_alive()
     gate.open()
     worker.join(60.0)
     assert not worker.is_alive()
-    assert [told.get_nowait() for _ in range(3)] == ["arrive"] * 3
+    assert [told.get_nowait() for _ in range(3)] == [GateArrive()] * 3
 
 
 def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_them() -> None:
@@ -125,16 +133,17 @@ def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_the
     shared = cast(TrainerContext, SimpleNamespace(total_iterations=lambda: iterations[0]))
     counter = RoundCounter(lambda: iterations[0])
     rounds = RemoteRounds(counter)
-    told: list[dict[str, Any]] = []
-    notes = RemoteRoundLog(shared, lambda _, body: told.append(body))
+    told: list[WorkerReport] = []
+    notes = RemoteRoundLog(shared, told.append)
     for now, started in ((10, 8), (30, 25)):
         iterations[0] = now
         notes.completed(started, 0.5, 0.1)
     notes.incomplete()
     # They arrive when the workers are further on already.
     iterations[0] = 37
-    for body in told:
-        rounds.round(body)
+    for ended in told:
+        assert isinstance(ended, RoundEnded)
+        rounds.count_round(ended)
     counts = counter.metrics()
     assert (counts["rounds"], counts["incomplete_rounds"]) == (2, 1)
     assert (counts["gap_sum"], counts["gap_max"], counts["gap_open"]) == (30, 20, 7)
@@ -145,10 +154,10 @@ def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_the
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
 def test_a_lost_sync_node_is_told_whether_the_process_is_there_or_not(early: bool) -> None:
     rounds = RemoteRounds(RoundCounter(lambda: 0))
-    told: list[tuple[str, dict[str, Any]]] = []
+    told: list[LoseSyncNode] = []
     if early:
         rounds.mark_lost("token")
-    rounds.bind(lambda verb, body: told.append((verb, body)))
+    rounds.bind(told.append)
     if not early:
         rounds.mark_lost("token")
-    assert told == [("lose_sync", {"token": "token"})]
+    assert told == [LoseSyncNode("token")]

@@ -13,10 +13,9 @@ from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed, CenterValues
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
-from shadowsync.tests.support.center_messages import exchange_of, values_of
+from shadowsync.tests.support.center_messages import START, chunks, exchange_of, floats, values_of, whole
 
 A, B = b"a/shadow", b"b/shadow"
-START = 100
 
 
 def seeded(values: Float32Array, alpha: float = 0.5) -> CenterState:
@@ -25,23 +24,11 @@ def seeded(values: Float32Array, alpha: float = 0.5) -> CenterState:
     return state
 
 
-def whole(state: CenterState) -> Float32Array:
-    return values_of(state.read(CenterRead(1, state.start, state.stop)))
-
-
-def chunks(values: Float32Array, size: int) -> list[tuple[int, Float32Array]]:
-    return [(START + at, values[at : at + size]) for at in range(0, len(values), size)]
-
-
 def exchange(state: CenterState, client: bytes, request: int, values: Float32Array) -> Float32Array:
     """All in one chunk; gives the delta."""
     (answer,) = state.exchange(client, exchange_of(request, START, values))
     assert (answer.request, answer.start) == (request, START)
     return values_of(answer)
-
-
-def floats(length: int, seed: int) -> Float32Array:
-    return np.random.default_rng(seed).normal(size=length).astype(np.float32)
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.data())

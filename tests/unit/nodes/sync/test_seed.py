@@ -5,28 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from shadowsync.nodes.sync.center import CenterState
-from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
-from shadowsync.tests.support.center_messages import exchange_of, values_of
-
-START = 100
+from shadowsync.tests.support.center_messages import START, chunks, exchange_of, floats, whole
 
 
 def unseeded() -> CenterState:
     return CenterState(EASGD(ElasticOptions()).center_rule)
-
-
-def whole(state: CenterState) -> Float32Array:
-    return values_of(state.read(CenterRead(1, state.start, state.stop)))
-
-
-def chunks(values: Float32Array, size: int) -> list[tuple[int, Float32Array]]:
-    return [(START + at, values[at : at + size]) for at in range(0, len(values), size)]
-
-
-def floats(length: int, seed: int) -> Float32Array:
-    return np.random.default_rng(seed).normal(size=length).astype(np.float32)
 
 
 def test_before_its_first_value_there_is_no_center() -> None:

@@ -13,23 +13,28 @@ from shadowsync.nodes.trainer.worker_pool import ProcessWorkerPool
 from shadowsync.nodes.worker import process_parent as worker_process
 from shadowsync.nodes.worker.process_channel import WorkerProcessConfig
 from shadowsync.nodes.worker.process_parent import ProcessWorker
-from shadowsync.pipeline.wire.messages import WorkerMessage
+from shadowsync.pipeline.wire.worker_messages import (
+    LoseSyncNode,
+    MeetMembers,
+    WorkerOrder,
+    WorkerPulse,
+    WorkerReport,
+)
 
 
 class FakeMonitor:
     """Records what is sent instead of running a process."""
 
     def __init__(self, *given: Any) -> None:
-        self.sent: list[str] = []
-        self.on_message: Callable[[WorkerMessage], None] = given[2]
+        self.sent: list[WorkerOrder] = []
+        self.on_message: Callable[[WorkerReport], None] = given[2]
 
     def start(self) -> None:
         """No process."""
 
-    def send(self, verb: str, body: dict[str, Any]) -> None:
-        """Notes the verb."""
-        assert isinstance(body, dict)
-        self.sent.append(verb)
+    def send(self, message: WorkerOrder) -> None:
+        """Notes the message."""
+        self.sent.append(message)
 
 
 @pytest.fixture
@@ -56,14 +61,13 @@ def test_a_profile_has_the_threads_of_worker_processes(monitors: list[FakeMonito
     pool._processes = [make_worker(0), make_worker(1)]
     assert pool.process_threads() == {}, "nothing was reported yet"
     for index, monitor in enumerate(monitors):
-        threads = {"MainThread": [0.5, 0.0], f"worker-{index}": [3.0, float(index)]}
-        pulse = {"metrics": {}, "process": {}, "threads": threads, "bytes": [0, 0], "links": {}}
-        monitor.on_message(WorkerMessage(verb="pulse", body=pulse))
+        threads = {"MainThread": (0.5, 0.0), f"worker-{index}": (3.0, float(index))}
+        monitor.on_message(WorkerPulse(metrics={}, process={}, threads=threads))
     assert pool.process_threads() == {
-        "worker-0": [3.0, 0.0],
-        "worker-0 MainThread": [0.5, 0.0],
-        "worker-1": [3.0, 1.0],
-        "worker-1 MainThread": [0.5, 0.0],
+        "worker-0": (3.0, 0.0),
+        "worker-0 MainThread": (0.5, 0.0),
+        "worker-1": (3.0, 1.0),
+        "worker-1 MainThread": (0.5, 0.0),
     }
     pool._memory.close()
 
@@ -74,4 +78,4 @@ def test_a_process_hears_of_the_others_before_it_hears_of_their_death(monitors: 
     # A sync node died between this trainer's getting ready and the meeting.
     rounds.mark_lost("token")
     worker.meet([], lambda _: None, rounds)
-    assert monitors[0].sent == ["meet", "lose_sync"]
+    assert monitors[0].sent == [MeetMembers(()), LoseSyncNode("token")]

@@ -2,51 +2,58 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import pytest
 import zmq
-from shadowsync.nodes.worker.process_channel import WorkerChannel
-from shadowsync.pipeline.errors import ProtocolError
+from shadowsync.nodes.worker.process_channel import WorkerChannel, open_trainer_end, open_worker_end
+from shadowsync.pipeline.errors import ExitCode, ProtocolError
 from shadowsync.pipeline.wire.frames import encode
-from shadowsync.pipeline.wire.messages import Pulse, WorkerMessage
+from shadowsync.pipeline.wire.messages import Pulse
+from shadowsync.pipeline.wire.worker_messages import ConfirmBatch, StopProcess, WorkerError, WorkerOrder
 from shadowsync.tests.support.processes import wait_until
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
 
-def received(pair: WorkerChannel) -> WorkerMessage:
-    """The next note."""
-    found: list[WorkerMessage] = []
+T = TypeVar("T")
+
+
+def received(channel: WorkerChannel[Any, T]) -> T:
+    """The next message."""
+    found: list[T] = []
 
     def come() -> bool:
-        note = pair.receive()
-        found.extend([note] if note is not None else [])
+        message = channel.receive()
+        found.extend([message] if message is not None else [])
         return bool(found)
 
-    wait_until(come, "a note arrives", 10.0)
+    wait_until(come, "a message arrives", 10.0)
     return found[0]
 
 
-def test_notes_arrive_in_order_on_both_ends(context: Context) -> None:
-    trainer = WorkerChannel(context)
-    worker = WorkerChannel(context, trainer.endpoint)
-    for number in range(100):
-        assert worker.send("trained", {"number": number})
-    assert [received(trainer).body["number"] for _ in range(100)] == list(range(100))
+def test_messages_arrive_in_order_on_both_ends(context: Context) -> None:
+    trainer = open_trainer_end(context)
+    worker = open_worker_end(context, trainer.endpoint)
+    sent = [WorkerError(str(number), ExitCode.INTERNAL) for number in range(100)]
+    assert all(worker.send(message) for message in sent)
+    assert [received(trainer) for _ in sent] == sent
     assert trainer.receive() is None
-    assert trainer.send("stop", {})
-    assert received(worker) == WorkerMessage("stop", {})
+    orders: list[WorkerOrder] = [ConfirmBatch("reader-0", 3), StopProcess()]
+    assert all(trainer.send(order) for order in orders)
+    assert [received(worker) for _ in orders] == orders
     worker.close()
     trainer.close()
 
 
 def test_without_another_end_nothing_is_sent_and_that_is_said(context: Context) -> None:
-    trainer = WorkerChannel(context)
-    assert not trainer.send("stop", {})
+    trainer = open_trainer_end(context)
+    assert not trainer.send(StopProcess())
     trainer.close()
 
 
-def test_what_is_no_note_is_refused(context: Context) -> None:
-    trainer = WorkerChannel(context)
+def test_another_kind_of_message_is_refused(context: Context) -> None:
+    trainer = open_trainer_end(context)
     stranger = context.socket(zmq.PAIR)
     stranger.connect(trainer.endpoint)
     stranger.send_multipart(encode(Pulse({})))

@@ -1,0 +1,328 @@
+"""Messages between a trainer and its worker process, by verb.
+
+They are frozen dataclasses, checked as those of the control plane are (see `field_checks`). Nothing is
+answered by number: both ends are on one machine, end together, and receive everything in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Generic, TypeAlias, TypeVar
+
+from ..errors import ExitCode, ProtocolError
+from ..types import BatchId
+from .control_base import MAX_BATCHES, Values, decode_record
+from .control_orders import MAX_SPANS, MemberInfo, ProcessTrace
+from .field_checks import Count, Counts, Items, Real, Seconds, values_of
+from .messages import Delivery, WorkerMessage
+
+# --- from the trainer
+
+
+@dataclass(frozen=True, slots=True)
+class MeetMembers:
+    """All nodes of the job: the process connects to those that its worker needs."""
+
+    members: tuple[MemberInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTraining:
+    """Training begins; batches of the `progressive` runs of span numbers are scored before their step."""
+
+    progressive: Annotated[tuple[tuple[int, int], ...], Items(MAX_SPANS)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmBatch:
+    """The coordinator has recorded a batch, so its reader may forget it."""
+
+    reader: str
+    sequence: Count
+
+
+@dataclass(frozen=True, slots=True)
+class DrainWorker:
+    """Training ends after the current batch; `sequences` are the last ones of each reader to this worker."""
+
+    sequences: dict[str, Count]
+
+
+@dataclass(frozen=True, slots=True)
+class LoseShard:
+    """The embedding node of this name is lost, and training ends."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoseSyncNode:
+    """The sync node of this token is lost."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePass:
+    """Deliveries of this pass are scored, with the replica's weights or those in the scratch memory."""
+
+    pass_number: Count
+    use_replica: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CollectSums:
+    """The sums of a pass are wanted."""
+
+    pass_number: Count
+
+
+@dataclass(frozen=True, slots=True)
+class GatePass:
+    """The worker at the gate may go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceProcess:
+    """The process traces itself for so long."""
+
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StopProcess:
+    """The process ends."""
+
+
+WorkerOrder: TypeAlias = (
+    MeetMembers
+    | BeginTraining
+    | ConfirmBatch
+    | DrainWorker
+    | LoseShard
+    | LoseSyncNode
+    | ScorePass
+    | CollectSums
+    | GatePass
+    | TraceProcess
+    | StopProcess
+)
+
+# --- from the worker
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """The process has built its model."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck:
+    """Acknowledgement of a batch: trained, or left out.
+
+    A trained batch is acknowledged once every embedding node has answered its push.
+
+    Attributes:
+        worker: the worker's place in its trainer.
+        left_out: why it was not trained: nothing of it went to the replica or to an embedding node, and its
+            sums are 0. Empty for a batch that is trained.
+        loss_sum: log loss before the step, in nats, times the sample weights, over the examples.
+        positives: the sum of labels times sample weights.
+        weight: the sum of the sample weights; `examples` where the job has none.
+        finished_at: of the machine's monotonic clock, which its processes share.
+    """
+
+    worker: Count
+    reader: str
+    sequence: Count
+    id: BatchId
+    examples: Count
+    loss_sum: Real
+    positives: Real
+    weight: Real
+    finished_at: Real
+    left_out: str = ""
+
+    @classmethod
+    def of(cls, worker: int, reader: str, delivery: Delivery, loss: float) -> BatchAck:
+        """Acknowledge a batch that is trained now; `loss` is its mean log loss."""
+        labels, weights = delivery.labels, delivery.weights
+        weighted = len(weights) > 0
+        weight = float(weights.sum()) if weighted else float(len(labels))
+        return cls(
+            worker=worker,
+            reader=reader,
+            sequence=delivery.sequence,
+            id=delivery.id,
+            examples=len(labels),
+            loss_sum=loss * weight,
+            positives=float((labels * weights).sum() if weighted else labels.sum()),
+            weight=weight,
+            finished_at=time.monotonic(),
+        )
+
+    @classmethod
+    def leaving_out(cls, worker: int, reader: str, delivery: Delivery, why: str) -> BatchAck:
+        """Acknowledge a batch that is left out now."""
+        batch_id, examples, now = delivery.id, len(delivery.labels), time.monotonic()
+        return cls(worker, reader, delivery.sequence, batch_id, examples, 0.0, 0.0, 0.0, now, why)
+
+
+@dataclass(frozen=True, slots=True)
+class AckedBatches:
+    """Batches that the worker trained or left out."""
+
+    batches: Annotated[tuple[BatchAck, ...], Items(MAX_BATCHES)]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPulse:
+    """The worker's counts, every half second, and before a reply that they belong to.
+
+    Attributes:
+        metrics: of the worker; see `WorkerHandle.metrics`.
+        process: CPU seconds and memory of the process.
+        threads: seconds of CPU and of waiting for a core, by name.
+        sent_bytes, received_bytes, links: of the worker's own client of the center.
+    """
+
+    metrics: Counts
+    process: Counts
+    threads: dict[str, tuple[Real, Real]]
+    sent_bytes: Count = 0
+    received_bytes: Count = 0
+    links: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedRound:
+    """A round of the worker with the center, which synchronized the replica as of `started_iterations`."""
+
+    started_iterations: Count
+    seconds: Seconds
+    cpu_seconds: Seconds
+    ended_iterations: Count
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded:
+    """A round of the worker with the center ended; null if it was not complete."""
+
+    completed: CompletedRound | None
+
+
+@dataclass(frozen=True, slots=True)
+class GateWork:
+    """The worker has a batch again, and waits for `pass`: a round may have begun without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateArrive:
+    """The worker is at the gate, and waits for `pass`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateStarve:
+    """The worker has no batch; if this lasts, rounds do not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedWorker:
+    """Training has ended: examples that arrived and were not trained; sums as in `DrainResult`, float64."""
+
+    in_flight: Count
+    progressive: Values
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedSums:
+    """See `QualitySums`, float64."""
+
+    sums: Values
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProcess:
+    """What the threads of the process did since `trace`."""
+
+    trace: ProcessTrace
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerError:
+    """The worker ended with an error."""
+
+    what: str
+    exit_code: ExitCode
+
+
+WorkerReport: TypeAlias = (
+    WorkerReady
+    | AckedBatches
+    | WorkerPulse
+    | RoundEnded
+    | GateWork
+    | GateArrive
+    | GateStarve
+    | DrainedWorker
+    | CollectedSums
+    | TracedProcess
+    | WorkerError
+)
+
+# --- verbs
+
+Sent = TypeVar("Sent")
+
+
+class WorkerVerbs(Generic[Sent]):
+    """The verbs of one direction: names to messages, and back."""
+
+    def __init__(self, kinds: Mapping[str, type[Sent]]) -> None:
+        self.kinds: Final = dict(kinds)
+        self._names = {kind: name for name, kind in self.kinds.items()}
+
+    def encode(self, message: Sent) -> WorkerMessage:
+        """Return what is sent for a message."""
+        return WorkerMessage(self._names[type(message)], values_of(message))
+
+    def decode(self, message: WorkerMessage) -> Sent:
+        """Return the message that was sent; raises ProtocolError, naming the verb and the field."""
+        if message.verb not in self.kinds:
+            raise ProtocolError(f"the unknown verb {message.verb!r:.80}")
+        decoded: Sent = decode_record(self.kinds[message.verb], message.verb, message.body)
+        return decoded
+
+
+ORDERS: Final = WorkerVerbs[WorkerOrder](
+    {
+        "meet": MeetMembers,
+        "begin": BeginTraining,
+        "confirm": ConfirmBatch,
+        "drain": DrainWorker,
+        "lose_shard": LoseShard,
+        "lose_sync": LoseSyncNode,
+        "evaluate": ScorePass,
+        "collect": CollectSums,
+        "pass": GatePass,
+        "trace": TraceProcess,
+        "stop": StopProcess,
+    }
+)
+REPORTS: Final = WorkerVerbs[WorkerReport](
+    {
+        "ready": WorkerReady,
+        "trained": AckedBatches,
+        "pulse": WorkerPulse,
+        "round": RoundEnded,
+        "work": GateWork,
+        "arrive": GateArrive,
+        "starve": GateStarve,
+        "drained": DrainedWorker,
+        "sums": CollectedSums,
+        "traced": TracedProcess,
+        "failed": WorkerError,
+    }
+)
