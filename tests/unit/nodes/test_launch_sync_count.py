@@ -55,9 +55,9 @@ def test_a_plug_in(tmp_path: Path, may_import: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("easdg", "sync.algorithm: 'easdg' given; did you mean 'easgd'?"),
+        ("easdg", "sync.algorithm: 'easdg' is not an algorithm; did you mean 'easgd'?"),
         ("./absent.py:Mine", "there is no file"),
-        ("json:dumps", "is a function, not a subclass"),
+        ("json:dumps", "is a function; make it a subclass"),
     ],
 )
 def test_one_that_cannot_be_used(name: str, said: str, may_import: bool) -> None:

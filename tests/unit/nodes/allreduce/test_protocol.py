@@ -218,7 +218,7 @@ NO_POSITIONS = np.zeros(0, dtype=np.int32)
         (PeerChunk(1, 0, 0, 5, 1.0, 0, payload(5)), "5 elements at position 0; 4 are expected"),
         (PeerChunk(1, 0, 0, 4, -1.0, 0, payload(4)), "weight"),
         (PeerChunk(1, 0, 0, 4, float("nan"), 0, payload(4)), "weight"),
-        (PeerChunk(1, 0, 0, 4, 1.0, 0, payload(3)), "12 bytes came for 4 elements"),
+        (PeerChunk(1, 0, 0, 4, 1.0, 0, payload(3)), "the payload for 4 elements has 12 bytes"),
         (PeerChunk(1, 0, 0, 4, 1.0, 9, payload(4)), "9"),
         (PeerResult(1, 0, 0, 4, 0, payload(4)), "which another trainer reduces"),
         (PeerResult(1, 0, 99, 4, 0, payload(4)), "no position 99"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,12 +23,20 @@ from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.tests.support.center_messages import exchange_of
-from shadowsync.tests.support.link import run
 from shadowsync.tests.support.peer_links import vector
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[[int, float], list[tuple[CenterService, MemberInfo]]]
 ENOUGH_SECONDS = 60.0
+
+
+def run(work: Awaitable[None]) -> None:
+    """Real time: the sync node's service is a thread."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(work, 60.0)
+
+    asyncio.run(bounded())
 
 
 @asynccontextmanager
