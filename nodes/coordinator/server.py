@@ -285,7 +285,9 @@ class CoordinatorServer:
             self.request_stop(death.stop)
         lost = NodeLost(token, info.role, info.name)
         for other in self.state.members.alive():
-            self.spawn(self.call(other, lost, NOTICE_SECONDS))
+            # One that still prepares itself has met nobody yet.
+            if other.ready:
+                self.spawn(self.call(other, lost, NOTICE_SECONDS))
         self.broadcast_group(death.group)
         self.spawn(self.notify())
 

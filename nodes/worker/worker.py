@@ -131,7 +131,7 @@ class Worker(Service):
 
         What it waited for, in seconds: a batch (`reader`), the vectors of one, answers to pushes, the end of
         a hold; at a fixed rate also rounds, which `wait_seconds` leaves out. What it did: steps of the dense
-        model (`compute`), and the routing of lookups and gradients (`route`).
+        model (`compute`).
         """
         if self._connections is None:
             return {}
@@ -142,7 +142,6 @@ class Worker(Service):
             "wait_for_sync_seconds": self._waiting_for_round.seconds,
             "compute_seconds": self._computing.seconds,
             "compute_cpu_seconds": self._computing.cpu_seconds,
-            "route_seconds": self._looking_up.seconds + self._pushing.seconds,
             "clipped_steps": self._stepper.clipped_steps,
             "left_out_batches": self._left_out_batches,
             **self._connections.metrics(),

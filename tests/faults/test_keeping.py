@@ -101,7 +101,7 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     _, manifest = open_checkpoint(own.run.folder, verify=True)
     assert manifest.examples_trained >= kept
     events = [line["text"] for line in own.run.log("coordinator") if failed in line["text"]]
-    assert all("bytes are free, and a checkpoint takes about" in event for event in events)
+    assert all("bytes are free; a checkpoint takes about" in event for event in events)
     filler.unlink()
     wait_until(lambda: saved_examples(own.run) > manifest.examples_trained, "the next one is written")
     own.coordinator.interrupt()

@@ -15,6 +15,6 @@ def test_a_row_out_of_range_stops_the_job_and_is_named(in_process: Callable[...,
     assert any("a row was changed on its way" in line["text"] for line in own.run.log("reader-0"))
     line = own.coordinator.text().strip().splitlines()[-1]
     assert "reader-0 delivered batch (0, " in line
-    assert "a row of table 3 is outside of its 2000" in line
+    assert "a row number is beyond the 2000 rows of table 3" in line
     assert "use one version of shadowsync" in line
     assert "Traceback" not in own.coordinator.text()

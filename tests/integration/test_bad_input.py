@@ -151,6 +151,6 @@ def test_tables_that_do_not_fit_into_memory(cluster: Callable[..., InProcessClus
     # One that comes too late waits for the coordinator that has ended: as long as for its start.
     assert own.coordinator.wait(30.0) == 8, own.coordinator.text()
     line = own.coordinator.text().strip().splitlines()[-1]
-    assert re.search(r"optimizer state, [\d.,]+ [GT]B, but", line)
+    assert re.search(r"the tables need [\d.,]+ [GT]B \(.* optimizer state\), but", line)
     assert "embedding" in line
     assert "Traceback" not in own.coordinator.text()

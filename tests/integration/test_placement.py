@@ -66,7 +66,7 @@ def test_a_plan_that_came_changed_stops_the_job(cluster: ClusterMaker, role: str
     own.join(role)
     assert own.wait() != 0
     text = own.coordinator.text()
-    assert f"{role}-0: the plan of the tables that the coordinator sent cannot be used: rows " in text
+    assert f"{role}-0: the coordinator's plan of the tables cannot be used: rows " in text
     assert "are on no node; use one version of shadowsync on all nodes" in text
 
 

@@ -76,9 +76,9 @@ def _saved_as(saved_run: Path, folder: Path, change: Change) -> Path:
 @pytest.mark.parametrize(
     ("section", "key", "value", "words"),
     [
-        ("model", "bottom", [33], r"bottom\.0\.\w+ has the shape \[32.*the model's \[33"),
-        ("model", "top", [32, 32], r"is of another model: it lacks top\.4"),
-        ("model", "bottom", [], r"is of another model: the model has no bottom\.2"),
+        ("model", "bottom", [33], r"bottom\.0\.\w+ has shape \[32.* but \[33.* in the model"),
+        ("model", "top", [32, 32], r"belongs to another model: it has no top\.4"),
+        ("model", "bottom", [], r"belongs to another model: the model has no bottom\.2"),
         ("model", "table_rows", 2001, "table C1 has 2,000 rows in the checkpoint and 2,001 in the job"),
     ],
 )

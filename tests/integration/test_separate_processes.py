@@ -30,7 +30,7 @@ def test_nodes_join_and_strangers_are_refused(processes: Callable[..., Cluster],
     other_seed = job_file({"run": {"seed": 2}}, "other.toml")
     other_job = own.join("reader", job_file=other_seed)
     assert other_job.wait() == 4
-    assert "another job" in one_line(other_job.text())
+    assert "job differs from the coordinator's" in one_line(other_job.text())
     assert "same job file" in other_job.text()
 
     other_version = own.starter.fork(
@@ -41,7 +41,7 @@ def test_nodes_join_and_strangers_are_refused(processes: Callable[..., Cluster],
 
     too_many = own.join("trainer")
     assert too_many.wait() == 4
-    assert "all of its 2 trainer nodes" in one_line(too_many.text())
+    assert "the job already has its 2 trainer nodes" in one_line(too_many.text())
 
     # None of the refused took a place: the job runs as soon as its reader is there.
     for refused in (other_job, too_many):

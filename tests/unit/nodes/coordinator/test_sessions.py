@@ -11,6 +11,7 @@ import pytest
 from shadowsync.nodes.coordinator import server as server_module
 from shadowsync.nodes.coordinator.server import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
 from shadowsync.pipeline.wire.control_base import Done, Reply, Request
+from shadowsync.pipeline.wire.control_orders import NodeLost
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
@@ -79,3 +80,25 @@ def test_a_coordinator_that_stood_still_calls_nobody_dead(
         await server.close()
 
     run_in_virtual_time(main())
+
+
+def test_a_death_is_told_to_those_that_have_met(tmp_path: Path) -> None:
+    """A node that prepares itself has no state yet in which it could forget somebody."""
+
+    async def main() -> None:
+        server = FakeServer(tmp_path, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
+        server.state.members.require("token-embedding-0").ready = False
+        called = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def answer(*_: Any) -> Reply:
+            loop.call_soon_threadsafe(called.set)
+            return Done()
+
+        server.answer = answer
+        server.mark_dead("token-trainer-0", "died")
+        await called.wait()
+        assert {(name, type(request)) for name, request, _ in server.asked} == {("trainer-1", NodeLost)}
+        await server.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60.0))
