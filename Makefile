@@ -7,11 +7,12 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 BIN = $(VENV)/bin
 # How many tests run at once: more than the two cores of a small machine, because half of a test's time is waiting;
-# fewer of those that start whole jobs as processes.
-JOBS ?= 3
-PROCESS_JOBS ?= 2
+# fewer of those that start whole jobs as processes. Files with whole jobs come first, so that none is left for the end.
+JOBS ?= 4
+PROCESS_JOBS ?= 3
 PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
-UNIT = $(PYTEST) -n $(JOBS) --dist loadfile tests/unit
+BY_FILE = --dist loadfile --no-loadscope-reorder
+UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 
 .PHONY: demo test faults gpu install install-dev lint types unit clean help
 
@@ -55,11 +56,11 @@ unit: install-dev
 	$(UNIT)
 
 test: lint types
-	$(PYTEST) -n $(JOBS) --dist loadfile -m "not processes and not faults_matrix"
-	$(PYTEST) -n $(PROCESS_JOBS) --dist loadfile -m "processes and not faults_matrix"
+	$(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not faults_matrix"
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not faults_matrix"
 
 faults: install-dev
-	$(PYTEST) -n $(PROCESS_JOBS) --dist loadfile -m faults_matrix
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m faults_matrix
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
