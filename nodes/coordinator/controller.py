@@ -9,6 +9,7 @@ import time
 from ...pipeline.data.span import to_runs
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
+from ...pipeline.report.write import load_pictures
 from ...pipeline.wire.control_orders import Begin, ConnectPeers, Drain, Finish
 from .checkpoint_manager import CheckpointManager
 from .divergence import DivergenceSampler
@@ -51,6 +52,7 @@ class JobController:
         self._checkpoints: CheckpointManager | None = None
         self._profiler: Profiler | None = None
         self._outcome = Outcome()
+        self._loading: asyncio.Future[None] | None = None
 
     async def run(self) -> Outcome:
         """Run the whole job and return its outcome.
@@ -184,6 +186,9 @@ class JobController:
         stop, manager = self._outcome.stop, self._checkpoints
         if stop is not None:
             await self._close_checkpoints()
+        else:
+            # Nodes compute and write meanwhile. If it fails, the report's writer does too, and says so.
+            self._loading = asyncio.get_running_loop().run_in_executor(None, load_pictures, self._job)
         await self._drain(hurry=stop is not None)
         try:
             if not self._state.ledger.examples_so_far:

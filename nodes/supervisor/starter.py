@@ -316,6 +316,10 @@ class _ServerConnection:
                 process.ended(-signal.SIGKILL)
 
 
+# A server that has imported all ends at once.
+END_SECONDS = 0.3
+
+
 class ForkStarter:
     """A starter whose processes are forked from a server, which imports from now on."""
 
@@ -331,7 +335,9 @@ class ForkStarter:
         """End the fork server."""
         self._light.close()
         self._torch.close()
-        # Both of its processes may still import, which takes seconds; nodes have sessions of their own.
-        with contextlib.suppress(ProcessLookupError):
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Both of its processes still import, which may take seconds; nodes have sessions of their own.
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            self._process.wait()
