@@ -72,8 +72,8 @@ def run_job(
 ) -> Report:
     """Run a job in a temporary folder; return its report.
 
-    The job runs to its end. `command` is what starts it, with its options; `then` is given the run's folder, which does not stay.
-    Raises RuntimeError if the job ends otherwise.
+    The job runs to its end. `command` is what starts it, with its options; `then` is given the run's folder,
+    which does not stay. Raises RuntimeError if the job ends otherwise.
     """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         whole = {**sections, "run": {**sections.get("run", {}), "directory": folder}}

@@ -54,11 +54,11 @@ class LimitedLinks:
         return f"10.77.{far}.2"
 
     def on_far_side(self, far: int, command: list[str]) -> list[str]:
-        """A command that runs there."""
+        """A command that runs another on a far side."""
         return ["ip", "netns", "exec", f"{self._prefix}-far{far}", *command]
 
     def on_near_side(self, command: list[str]) -> list[str]:
-        """A command that runs there."""
+        """A command that runs another on the near side."""
         return ["ip", "netns", "exec", f"{self._prefix}-near", *command]
 
     def _namespace(self, name: str) -> str:

@@ -50,12 +50,12 @@ class Throughput(ReportPart):
 
 
 class Progressive(ReportPart):
-    """Quality on the last part of training, each batch scored before its step.
+    """Quality on the last part of training.
 
-    The replica that trains a batch scores it (`model` says so). `examples` is how many of the `trained`
-    examples of this part in the first epoch were scored: the scores of a trainer that died are lost with
-    it. The other fields are None if nothing was scored, and all but `logloss` also if all labels are the
-    same.
+    Each batch is scored before its step, by the replica that trains it (`model` says so). `examples` is how
+    many of the `trained` examples of this part in the first epoch were scored: the scores of a trainer that
+    died are lost with it. The other fields are None if nothing was scored, and all but `logloss` also if all
+    labels are the same.
     """
 
     model: str
