@@ -69,7 +69,7 @@ def coded(trainers: int, batch: int) -> dict[str, Cell]:
 
 
 def differences(results: dict[str, list[Figures]], base: str, key: str) -> dict[str, Figures]:
-    """Difference of `key` between each cell and `base`.
+    """`key` of each cell less that of `base`.
 
     It is paired by seed: mean, interval and both ends of it.
     """

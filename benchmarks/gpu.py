@@ -91,7 +91,7 @@ def steps(device: str, workers: int, batch: int, precision: str) -> Figures:
 
 
 def job(log: Path, device: str, workers: int, batch: int, precision: str, algorithm: str) -> Figures:
-    """Figures of one job: one trainer with its workers on the device."""
+    """One job's figures: one trainer with this many workers on the device."""
     sections: dict[str, dict[str, Any]] = on_log(log, seed=1)
     sections["model"] = {"table_rows": ROWS}
     sections["trainer"] = {

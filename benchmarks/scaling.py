@@ -72,7 +72,10 @@ def job_of(mode: str, sync_nodes: int) -> Any:
 
 
 def build_shared(mode: str, sync_nodes: int) -> TrainerContext:
-    """What a trainer of such a job has, but for its tables."""
+    """The context of a trainer of such a job.
+
+    It is the same whatever became of the job's tables.
+    """
     job = job_of(mode, sync_nodes)
     return TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
 

@@ -38,7 +38,7 @@ class Bounds:
 
 @dataclasses.dataclass(frozen=True)
 class Items:
-    """The greatest length of a value.
+    """The greatest length that a value may have.
 
     It is the number of items of a list, or of characters or bytes of another value.
     """
