@@ -2,7 +2,7 @@
 
 A check is derived from the type that a field declares. It takes what msgpack read and gives the field's
 value; it raises ValueError for anything else. Sizes are bounded by declaration:
-`Annotated[int, Range(0)]`, `Annotated[tuple[int, ...], Items(4096)]`.
+`Annotated[int, Bounds(0)]`, `Annotated[tuple[int, ...], Items(4096)]`.
 """
 
 from __future__ import annotations
