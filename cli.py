@@ -1,4 +1,7 @@
-"""The command line. Imports lazily, so that --help needs no torch."""
+"""The command line.
+
+It imports lazily, so that --help needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ Exit codes:
 
 
 class Commands(click.Group):
-    """Turns errors of shadowsync into one line and an exit code."""
+    """A group of commands that reports errors by exit code.
+
+    It turns errors of shadowsync into one line and an exit code.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

@@ -1,4 +1,6 @@
-"""What each algorithm does to quality: 4 trainers, shadow and fixed, on a generated log.
+"""What each algorithm does to quality.
+
+Jobs have 4 trainers, shadow and fixed, on a generated log.
 
     python benchmarks/algorithms.py compare --out docs/results/algorithms.json
     python benchmarks/algorithms.py sweep --out docs/results/algorithms_sweep.json
@@ -33,7 +35,10 @@ def compared(trainers: int, batch: int) -> dict[str, Cell]:
 
 
 def swept(trainers: int, batch: int) -> dict[str, Cell]:
-    """The elastic rate, BMUF's step, the duty cycle, and the form of the replica's update."""
+    """The cells of the sweep.
+
+    They vary the elastic rate, BMUF's step, the duty cycle, and the form of the replica's update.
+    """
     shadow: dict[str, dict[str, Any]] = {"easgd": {"algorithm": "easgd"}}
     for rate in (0.1, 0.9):
         shadow[f"easgd, elastic rate {rate}"] = {"algorithm": "easgd", "options": {"elastic_rate": rate}}
@@ -64,7 +69,10 @@ def coded(trainers: int, batch: int) -> dict[str, Cell]:
 
 
 def differences(results: dict[str, list[Figures]], base: str, key: str) -> dict[str, Figures]:
-    """`key` of each cell less that of `base`, paired by seed: mean, interval and both ends of it."""
+    """`key` of each cell less that of `base`.
+
+    It is paired by seed: mean, interval and both ends of it.
+    """
     found: dict[str, Figures] = {}
     for name, rows in results.items():
         of = paired_difference([row[key] for row in rows], [row[key] for row in results[base]])
@@ -75,7 +83,7 @@ def differences(results: dict[str, list[Figures]], base: str, key: str) -> dict[
 
 
 def main() -> None:
-    """Runs, prints and saves."""
+    """Run, print and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("question", choices=["compare", "sweep", "codecs"])
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,9 +1,10 @@
-"""All-reduce of a flat buffer between processes on one machine: ours against torch.distributed's gloo.
+"""All-reduce of a flat buffer: ours against gloo.
 
-Both in the same processes, in alternation. Ours is `meet` and `mean` as an algorithm calls them, into a new
-tensor; gloo's is `all_reduce` in place, a sum. With two processes also `raw`: plain TCP sockets and nothing
-around them, the least that it can cost. A figure is the time of the slowest
-process, from the moment that all were told to start. Use: python benchmarks/allreduce.py [--processes 2]
+The processes are on one machine; gloo is torch.distributed's. Both run in the same processes, in alternation.
+Ours is `meet` and `mean` as an algorithm calls them, into a new tensor; gloo's is `all_reduce` in place, a
+sum. With two processes also `raw`: plain TCP sockets and nothing around them, the least that it can cost. A
+figure is the time of the slowest process, from the moment that all were told to start. Use: python
+benchmarks/allreduce.py [--processes 2]
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Setup:
 
 
 def serve(rank: int, setup: Setup, folder: str, pipe: Connection) -> None:
-    """One process: measures what it is told to until told None."""
+    """Measure in one process what is requested, until None comes."""
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
@@ -127,7 +128,10 @@ class Processes:
             pipe.send(endpoints)
 
     def measure(self, which: str, repeat: int) -> Figures:
-        """Milliseconds of one all-reduce, all-reduces a second, CPU and bytes of one process."""
+        """Return the figures of one all-reduce.
+
+        They are milliseconds of one all-reduce, all-reduces a second, CPU and bytes of one process.
+        """
         for pipe in self.pipes:
             pipe.send((which, repeat))
         found: list[Any] = [pipe.recv() for pipe in self.pipes]
@@ -139,7 +143,7 @@ class Processes:
         return figures
 
     def close(self) -> None:
-        """Ends them."""
+        """End the processes."""
         for pipe in self.pipes:
             pipe.send(None)
         for process in self.processes:
@@ -147,7 +151,7 @@ class Processes:
 
 
 def main() -> None:
-    """Measures and prints; with --out also writes the figures."""
+    """Measure and print; with --out also write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--megabytes", type=float, default=40.0)

@@ -1,6 +1,8 @@
-"""A 40 MB exchange with a center, both ways with its arithmetic, against a raw TCP echo that does the same.
+"""An exchange with a center against a raw TCP echo.
 
     python benchmarks/center_exchange.py [--rounds 10] [--megabytes 40] [--codec float32] [--out FILE.json]
+
+The exchange has 40 MB, goes both ways and includes its arithmetic; the echo does the same.
 
 Ours: a `CenterClient` here and a `CenterService` in its own process, over loopback TCP, with EASGD's rule
 on the node and `w -= (1 - a) d` here. Raw: two processes over one plain TCP socket; `recv_into` a buffer that
@@ -38,7 +40,7 @@ RULE = EASGD(ElasticOptions(ALPHA)).center_rule
 
 
 def sync_node(pipe: Connection, codec: str) -> None:
-    """The node's process: serves until the pipe says that it is over."""
+    """Serve, as the node's process, until the pipe reports the end."""
     failed: list[BaseException] = []
     listener = Listener(zmq.Context(), "tcp://127.0.0.1:0")
     codecs = LinkCodecs(make_codec(codec), make_codec(codec))
@@ -70,7 +72,7 @@ def raw_node(pipe: Connection, elements: int) -> None:
 
 
 def receive_into(connection: socket.socket, target: np.ndarray[Any, np.dtype[np.float32]]) -> bool:
-    """Fills the array; whether there was anything left to receive."""
+    """Fill the array; return whether there was anything left to receive."""
     view = target.data.cast("B")
     at = 0
     while at < len(view):
@@ -104,13 +106,13 @@ class Ours:
         return link
 
     def exchange(self) -> None:
-        """As EASGD does it, but for the snapshot."""
+        """Exchange as EASGD does it, but for the snapshot."""
         part = self.link.slices[0]
         delta = self._run(self.link.exchange(part, self._replica))
         self._replica.add_(delta, alpha=ALPHA - 1)
 
     def close(self) -> None:
-        """Closes the socket and the loop."""
+        """Close the socket and the loop."""
         self._run(self.link.close())
         self._loop.close()
 
@@ -128,18 +130,21 @@ class Raw:
         self._delta = np.empty(elements, dtype=np.float32)
 
     def exchange(self) -> None:
-        """All of it there, then all of it back."""
+        """Send all of it there, then receive all of it back."""
         self._socket.sendall(self._replica.numpy().data.cast("B"))
         assert receive_into(self._socket, self._delta)
         self._replica.add_(torch.from_numpy(self._delta), alpha=ALPHA - 1)
 
     def close(self) -> None:
-        """Ends the node too."""
+        """Close the socket, which ends the node too."""
         self._socket.close()
 
 
 def timed(exchange: Callable[[], None], times: int, payload: int) -> Figures:
-    """Seconds of one exchange, CPU seconds of this process, and MB/s of values both ways."""
+    """Time one exchange.
+
+    Returns its seconds, CPU seconds of this process, and MB/s of values both ways.
+    """
     for _ in range(2):
         exchange()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -154,7 +159,7 @@ def timed(exchange: Callable[[], None], times: int, payload: int) -> Figures:
 
 
 def main() -> None:
-    """Starts both nodes, alternates, prints and writes the ratio."""
+    """Start both nodes, alternate, print and write the ratio."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,8 @@
-"""What each codec costs and saves: bytes of a chunk, MB/s of float32 encoded and decoded, on one thread.
+"""What each codec costs and saves on one thread.
 
     python benchmarks/codecs.py [--chunk-bytes 1048576] [--repeats 50] [--out FILE.json]
+
+Figures are the bytes of a chunk, and the MB/s of float32 encoded and decoded.
 
 A chunk of normally distributed values; the median over the repeats of CPU seconds, which other load on the
 machine disturbs least. "with feedback" is what a link does to send: the difference from a reference, its
@@ -65,7 +67,7 @@ def figures(name: str, elements: int, repeats: int) -> Figures:
 
 
 def main() -> None:
-    """Measures, prints, and writes."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,6 @@
-"""An embedding node: over the wire against in process, and with many rows against few.
+"""The speed of an embedding node.
+
+It is measured over the wire against in process, and with many rows against few.
 
     python benchmarks/embedding_node.py costs     [--batch 2048]       a lookup and a push, CPU microseconds
     python benchmarks/embedding_node.py loopback  [--rounds 10]        goal: at least 0.5 of in process
@@ -41,7 +43,10 @@ AHEAD = 3
 
 
 class Ids:
-    """Batches of row numbers as they are sent to a node, int32 [26 * batch], never the same again."""
+    """Batches of row numbers as they are sent to a node.
+
+    Each is int32 [26 * batch], and never the same again.
+    """
 
     def __init__(self, options: argparse.Namespace, rows: int, seed: int) -> None:
         self._draw = np.random.default_rng(seed)
@@ -75,7 +80,7 @@ def make_store(options: argparse.Namespace, rows: int) -> ShardStore:
 
 
 def in_process(options: argparse.Namespace, store: ShardStore, ids: Ids, batches: int) -> Figures:
-    """Looks up and updates on this thread."""
+    """Look up and update on this thread."""
     out = np.empty(TABLES * options.batch * DIM, np.float32)
     gradients = make_gradients(options)
     drawn = [rows for rows, _ in zip(ids, range(batches), strict=False)]
@@ -89,7 +94,10 @@ def in_process(options: argparse.Namespace, store: ShardStore, ids: Ids, batches
 
 
 def make_gradients(options: argparse.Namespace) -> Float32Array:
-    """As of a model that has learned for a while, float32 [26 * batch * 16]."""
+    """Make gradients, float32 [26 * batch * 16].
+
+    They are as of a model that has learned for a while.
+    """
     draw = np.random.default_rng(2)
     values: Float32Array = draw.standard_normal(TABLES * options.batch * DIM, dtype=np.float32)
     values *= np.float32(1e-3)
@@ -97,7 +105,7 @@ def make_gradients(options: argparse.Namespace) -> Float32Array:
 
 
 def serve(options: argparse.Namespace, rows: int, pipe: Pipe) -> None:
-    """The other process: a node's service until the pipe ends."""
+    """Serve as a node, in the other process, until the pipe ends."""
     failures: list[BaseException] = []
     listener = Listener(zmq.Context(), "tcp://127.0.0.1:0")
     service = ShardService(listener, make_store(options, rows), failures.append, threads=options.threads)
@@ -112,7 +120,7 @@ def serve(options: argparse.Namespace, rows: int, pipe: Pipe) -> None:
 
 
 class Loopback:
-    """A service in a process of its own and a worker's connection to it."""
+    """A service in its own process and a worker's connection to it."""
 
     def __init__(self, options: argparse.Namespace, rows: int) -> None:
         self._options, self._gradients = options, make_gradients(options)
@@ -125,7 +133,10 @@ class Loopback:
         self._number = 0
 
     def run(self, ids: Ids, batches: int) -> Figures:
-        """Looks up and updates with AHEAD batches under way; all answers are waited for."""
+        """Look up and update with AHEAD batches under way.
+
+        All answers are waited for.
+        """
         drawn = [rows for rows, _ in zip(ids, range(batches), strict=False)]
         server, own, wall = self._server_cpu(), time.process_time(), time.perf_counter()
         asked, pushed = 0, 0
@@ -157,14 +168,14 @@ class Loopback:
         return float(sum(self._pipe.recv()))
 
     def close(self) -> None:
-        """Ends the other process."""
+        """End the other process."""
         self._connection.close()
         self._pipe.send(False)
         self._process.join()
 
 
 def loopback(options: argparse.Namespace) -> object:
-    """In process, on one thread, and over the wire, in alternation."""
+    """Alternate in process, on one thread, and over the wire."""
     store, ids = make_store(options, options.rows), Ids(options, options.rows, 1)
     wire = Loopback(options, options.rows)
     runs: dict[str, Callable[[], Figures]] = {
@@ -179,7 +190,7 @@ def loopback(options: argparse.Namespace) -> object:
 
 
 def rows(options: argparse.Namespace) -> object:
-    """1,000,000 rows and `--rows` of them in alternation, in process."""
+    """Alternate 1,000,000 rows and `--rows` of them, in process."""
     runs: dict[str, Callable[[], Figures]] = {}
     for n in (1_000_000, options.rows):
         store, ids = make_store(options, n), Ids(options, n, 1)
@@ -192,7 +203,10 @@ def rows(options: argparse.Namespace) -> object:
 
 
 def compared(results: dict[str, list[Figures]], names: tuple[str, str], key: str) -> object:
-    """Prints all, and the ratio of one figure of the first to that of the second."""
+    """Print all figures and one ratio.
+
+    The ratio is that of one figure of the first to that of the second.
+    """
     over, under = ([figures[key] for figures in results[name]] for name in names)
     value = ratio(over, under)
     print("\n" + table(results) + "\n" + show_ratio(f"{names[0]} / {names[1]}, {key}", value))
@@ -200,7 +214,10 @@ def compared(results: dict[str, list[Figures]], names: tuple[str, str], key: str
 
 
 def costs(options: argparse.Namespace) -> object:
-    """CPU microseconds of a lookup and a push, and of nothing but reading and writing as many rows."""
+    """CPU microseconds of a lookup and a push.
+
+    Also those of nothing but reading and writing as many rows.
+    """
     began = time.perf_counter()
     store, ids = make_store(options, options.rows), iter(Ids(options, options.rows, 1))
     filled = options.rows / (time.perf_counter() - began)
@@ -230,7 +247,7 @@ def costs(options: argparse.Namespace) -> object:
 
 
 def main() -> None:
-    """Measures one thing."""
+    """Measure one thing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,6 @@
-"""What the embedding tables cost a batch on a trainer's worker, on one thread.
+"""What the embedding tables cost a batch on a worker.
+
+It is a trainer's worker, on one thread.
 
     python benchmarks/embedding_worker.py [--quick] [--out FILE.json]
 
@@ -31,7 +33,7 @@ TABLES, DIM, BATCHES = 26, 16, 20
 
 
 def main() -> None:
-    """Measures, prints the table, writes the JSON."""
+    """Measure, print the table and write the JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -66,7 +68,10 @@ def main() -> None:
 
 
 def worker_figures(what: str, plan: TablePlan, batch: int, repeats: int) -> dict[str, Any]:
-    """One worker of a trainer, over two nodes; the backward pass starts at the `cat` of all embeddings."""
+    """Figures of one worker of a trainer, over two nodes.
+
+    The backward pass starts at the `cat` of all embeddings.
+    """
     router = ShardRouter(plan)
     ids = drawn_ids(plan, batch)
     requests = [router.requests(one) for one in ids]
@@ -103,7 +108,10 @@ def tables(
 
 
 def drawn_ids(plan: TablePlan, batch: int) -> list[Int32Array]:
-    """Rows int32 [T, batch] of each of the batches, log-uniform over each table's rows."""
+    """Rows int32 [T, batch] of each of the batches.
+
+    They are log-uniform over each table's rows.
+    """
     draw = np.random.default_rng(1)
     most = np.array(plan.table_rows)[:, None]
     return [
@@ -112,7 +120,10 @@ def drawn_ids(plan: TablePlan, batch: int) -> list[Int32Array]:
 
 
 def microseconds(call: Callable[[int], object], repeats: int) -> dict[str, float]:
-    """Median over the repeats of the mean over the batches, after one round to warm up."""
+    """Median over the repeats of the mean over the batches.
+
+    One round before warms up.
+    """
     cpu, wall = [], []
     for _ in range(repeats + 1):
         cpu_start, wall_start = time.thread_time(), time.perf_counter()
@@ -124,7 +135,7 @@ def microseconds(call: Callable[[int], object], repeats: int) -> dict[str, float
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
-    """A line for each thing measured."""
+    """Print a line for each thing measured."""
     print(f"{'':26}{'batch':>6}  {'':28}{'CPU us':>9}{'wall us':>9}")
     for result in results:
         for name, value in result.items():

@@ -1,6 +1,8 @@
-"""Trainers on a GPU: speed against the CPU, its busy share, shadow against none, 1 to 4 workers.
+"""Trainers on a GPU: their speed and its busy share.
 
     python benchmarks/gpu.py [--device cuda] [--rounds 10] [--batch 2048] [--out docs/results/gpu.json]
+
+Compared are speed against the CPU, and shadow against none, with 1 to 4 workers.
 
 Two parts. "steps" are a worker's steps alone, over a batch that is in memory: what the device makes of the
 model. "job" is a whole job with its reader and embedding node, which may be what limits a GPU. All alternate,
@@ -49,7 +51,10 @@ def _delivery(batch: int) -> Delivery:
 
 
 def steps(device: str, workers: int, batch: int, precision: str) -> Figures:
-    """Examples/s of the workers' steps alone, the same batch again and again."""
+    """Examples/s of the workers' steps alone.
+
+    They take the same batch again and again.
+    """
     trainer = {"device": device, "workers": workers, "batch": batch, "precision": precision}
     data = {"format": "parquet", "path": ["none"]}
     job = validate_job({"data": data, "model": {"table_rows": ROWS}, "trainer": trainer}, where="steps")
@@ -110,7 +115,10 @@ def job(log: Path, device: str, workers: int, batch: int, precision: str, algori
 
 @contextmanager
 def _busy_share(device: str) -> Iterator[list[float]]:
-    """Fills the list with the GPU's utilization, 0 to 1, while the block runs."""
+    """Fill the list with the GPU's utilization, 0 to 1.
+
+    This goes on while the block runs.
+    """
     samples: list[float] = []
     if not device.startswith("cuda"):
         yield samples
@@ -164,7 +172,7 @@ def compare(log: Path, device: str, rounds: int, batch: int) -> tuple[Results, d
 
 
 def main() -> None:
-    """Measures, prints, and writes."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

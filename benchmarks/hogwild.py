@@ -1,6 +1,7 @@
-"""The upper bound of one machine: the same model in one process, no reader, no network, no synchronization.
+"""The upper bound of one machine, with plain Hogwild.
 
-Threads share the dense parameters and one fused table, and take preloaded batches. Prints one JSON line.
+It is the same model in one process, with no reader, no network and no synchronization. Threads share the
+dense parameters and one fused table, and take preloaded batches. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ def batches(count: int, size: int, seed: int) -> list[tuple[torch.Tensor, torch.
 
 
 def measure(threads: int, size: int, warm_seconds: float, window_seconds: float) -> dict[str, float]:
-    """Examples/s and CPU seconds per million over the window, all threads together."""
+    """Examples/s and CPU seconds per million over the window.
+
+    Both are of all threads together.
+    """
     torch.set_num_threads(1)
     model = Whole()
     counts = [0] * threads

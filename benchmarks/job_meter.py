@@ -1,4 +1,7 @@
-"""Following a job from outside: examples trained, by its ledger, and the CPU seconds of all its processes."""
+"""Measurement of a running job from outside.
+
+Figures are the examples trained, by its ledger, and the CPU seconds of all its processes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ Samples = list[tuple[int, dict[str, float]]]
 
 
 def trained(folder: Path) -> int:
-    """Examples in the ledger's file of the latest run in `folder`; 0 before it is there."""
+    """Examples trained in the latest run in `folder`.
+
+    They are read from the ledger's file; 0 before it is there.
+    """
     path = folder / "latest" / "ledger.sqlite"
     try:
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
@@ -26,7 +32,10 @@ def trained(folder: Path) -> int:
 
 
 def cpu_by_role(process: psutil.Process) -> dict[str, float]:
-    """CPU seconds of the supervisor (`run`) and everything below it so far, summed by role."""
+    """CPU seconds so far of a job's processes, by role.
+
+    They are the supervisor (`run`) and everything below it.
+    """
     found: dict[str, float] = {}
     for one in [process, *process.children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -37,7 +46,10 @@ def cpu_by_role(process: psutil.Process) -> dict[str, float]:
 
 
 def follow(process: subprocess.Popen[bytes], folder: Path) -> Samples:
-    """Examples trained and CPU seconds by role, again and again until the process ends."""
+    """Sample a job until its process ends.
+
+    A sample is the examples trained and the CPU seconds by role.
+    """
     root = psutil.Process(process.pid)
     samples: Samples = []
     while process.poll() is None:
@@ -50,7 +62,10 @@ def follow(process: subprocess.Popen[bytes], folder: Path) -> Samples:
 
 
 def per_million(samples: Samples) -> Figures:
-    """CPU seconds per million examples by role and of `all`, between the first and the last sample."""
+    """CPU seconds per million examples, by role and of `all`.
+
+    They are between the first and the last sample.
+    """
     (first, before), (last, after) = samples[0], samples[-1]
     scale = 1e6 / (last - first)
     figures = {role: (seconds - before.get(role, 0.0)) * scale for role, seconds in after.items()}

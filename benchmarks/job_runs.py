@@ -1,4 +1,7 @@
-"""Running whole jobs for benchmarks: one `shadowsync run` as a process, and its report."""
+"""Whole jobs for benchmarks.
+
+One is a `shadowsync run` as a process, and its report.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ Sections = dict[str, dict[str, Any]]
 
 
 def job_text(sections: dict[str, dict[str, Any]]) -> str:
-    """A job file of these sections; values are texts, numbers, booleans and lists of them."""
+    """A job file of these sections.
+
+    Values are texts, numbers, booleans and lists of them.
+    """
     lines = []
     for name, keys in sections.items():
         lines.append(f"[{name}]")
@@ -27,7 +33,10 @@ def job_text(sections: dict[str, dict[str, Any]]) -> str:
 
 
 def on_log(log: Path, seed: int) -> dict[str, dict[str, Any]]:
-    """The sections of a job over a generated log, on cores that are oversubscribed and so start slowly."""
+    """The sections of a job over a generated log.
+
+    Its timeouts are for cores that are oversubscribed and so start slowly.
+    """
     return {
         "run": {"seed": seed, "node_timeout_seconds": 60.0, "start_timeout_seconds": 180.0},
         "data": {
@@ -40,7 +49,10 @@ def on_log(log: Path, seed: int) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def log_or_generated(given: Path | None, examples: int, eval_examples: int) -> Iterator[Path]:
-    """The folder of the log that is given; where there is none, one of so many examples for the block."""
+    """The folder of the given log, or of a new one.
+
+    Where none is given, one of so many examples is generated for the block.
+    """
     if given is not None:
         yield given
         return
@@ -58,8 +70,11 @@ def run_job(
     command: Sequence[str] = ("run",),
     then: Callable[[Path], object] = lambda folder: None,  # noqa: ARG005
 ) -> Report:
-    """Runs a job to its end in a folder of its own and gives the report; raises RuntimeError otherwise.
-    `command` is what starts it, with its options; `then` is given the run's folder, which does not stay."""
+    """Run a job in a temporary folder; return its report.
+
+    The job runs to its end. `command` is what starts it, with its options; `then` is given the run's folder,
+    which does not stay. Raises RuntimeError if the job ends otherwise.
+    """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         whole = {**sections, "run": {**sections.get("run", {}), "directory": folder}}
         file = Path(folder) / "job.toml"

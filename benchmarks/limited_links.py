@@ -1,4 +1,7 @@
-"""Links of limited bandwidth between network namespaces; needs root, `ip` and `tc` with tbf."""
+"""Links of limited bandwidth between network namespaces.
+
+They need root, `ip` and `tc` with tbf.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Self
 
 
 class LimitedLinks:
-    """One near side, and `count` far sides, each behind a link of its own; both directions are limited.
+    """One near side, and `count` far sides.
 
-    Use as a context manager; the namespaces go with it.
+    Each far side is behind a link of its own; both directions are limited. Use as a context manager; the
+    namespaces go with it.
     """
 
     def __init__(self, count: int, rate_mbit: int) -> None:
@@ -50,11 +54,11 @@ class LimitedLinks:
         return f"10.77.{far}.2"
 
     def on_far_side(self, far: int, command: list[str]) -> list[str]:
-        """A command that runs there."""
+        """A command that runs another on a far side."""
         return ["ip", "netns", "exec", f"{self._prefix}-far{far}", *command]
 
     def on_near_side(self, command: list[str]) -> list[str]:
-        """A command that runs there."""
+        """A command that runs another on the near side."""
         return ["ip", "netns", "exec", f"{self._prefix}-near", *command]
 
     def _namespace(self, name: str) -> str:

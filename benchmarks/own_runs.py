@@ -1,4 +1,7 @@
-"""One whole job of ours on the data of the comparison with other systems, measured from outside."""
+"""One whole job of ours, measured from outside.
+
+Its data is that of the comparison with other systems.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,18 @@ END_SECONDS = 0.5
 
 
 class JobFailed(RuntimeError):
-    """The job did not finish, or was too short to measure; the message says which."""
+    """The job did not finish, or was too short to measure.
+
+    The message says which.
+    """
 
 
 def sections(log: Path, batch: int, precision: str) -> dict[str, dict[str, Any]]:
-    """2 trainers of one worker, 1 reader, 1 embedding node, 1 sync node; SGD; the model of the comparison.
-    `log` is a file of Parquet, or a folder of `shadowsync prepare`."""
+    """The job of the comparison.
+
+    It has 2 trainers of one worker, 1 reader, 1 embedding node, 1 sync node; SGD; the model of the
+    comparison. `log` is a file of Parquet, or a folder of `shadowsync prepare`.
+    """
     prepared = {"prepared": str(log)}
     return {
         "run": {"node_timeout_seconds": 60.0, "start_timeout_seconds": 180.0},
@@ -50,7 +59,9 @@ def sections(log: Path, batch: int, precision: str) -> dict[str, dict[str, Any]]
 
 
 def run_own(log: Path, batch: int, precision: str, warm_seconds: float) -> Figures:
-    """Runs it to its end. Raises JobFailed.
+    """Run the job to its end.
+
+    Raises JobFailed.
 
     `examples_per_second` from the first to the last trained batch; `steady_examples_per_second` without the
     first `warm_seconds` and the last half second; CPU seconds of every process of the job, the supervisor and
@@ -72,7 +83,10 @@ def run_own(log: Path, batch: int, precision: str, warm_seconds: float) -> Figur
 
 
 def prepare(log: Path, folder: Path) -> Path:
-    """Parses a log once for all runs, as `shadowsync prepare` does; what is there already is left alone."""
+    """Parse a log once for all runs, as `shadowsync prepare` does.
+
+    What is there already is left alone.
+    """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         job = Path(name) / "job.toml"
         job.write_text(job_text(sections(log, 512, "float32")), encoding="utf-8")
@@ -83,7 +97,10 @@ def prepare(log: Path, folder: Path) -> Path:
 
 
 def figures(report: Report, samples: Samples, warm_seconds: float) -> Figures:
-    """The figures of a finished job from its report and what was seen of it meanwhile. Raises JobFailed."""
+    """The figures of a finished job.
+
+    They come from its report and from what was seen of it meanwhile. Raises JobFailed.
+    """
     if len(samples) < 2:
         raise JobFailed("the job was over before it could be looked at twice: more examples")
     used = per_million(samples)
@@ -99,9 +116,10 @@ def figures(report: Report, samples: Samples, warm_seconds: float) -> Figures:
 
 
 def steady(curves: Mapping[str, Sequence[tuple[float, float]]], warm_seconds: float) -> float:
-    """Examples/s of all trainers between `warm_seconds` after the first batch and half a second before the
-    end, from each trainer's curve: (end of a half second, its examples/s). Raises JobFailed where it was too
-    short for that.
+    """Examples/s of all trainers in the steady part of a job.
+
+    It lasts from `warm_seconds` after the first batch to half a second before the end. `curves` has for each
+    trainer (end of a half second, its examples/s). Raises JobFailed where it was too short for that.
     """
     total: dict[float, float] = {}
     for points in curves.values():

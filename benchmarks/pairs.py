@@ -1,4 +1,7 @@
-"""Comparing things that drift together: alternating runs, medians, a bootstrap interval of the ratio."""
+"""Comparison of things that drift together.
+
+Runs alternate; the results are medians and a bootstrap interval of the ratio.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,11 @@ def alternate(
     rounds: int,
     after: Callable[[Results], object] = lambda results: None,  # noqa: ARG005
 ) -> Results:
-    """Runs each in turn, `rounds` times, the order reversed in every other round; prints as it goes. `after`
-    is given what there is after each round, to save it."""
+    """Run each in turn, `rounds` times.
+
+    The order is reversed in every other round. Prints as it goes. `after` is given what there is after each
+    round, to save it.
+    """
     results: Results = {name: [] for name in runs}
     for number in range(rounds):
         names = list(runs) if number % 2 == 0 else list(reversed(runs))
@@ -54,7 +60,10 @@ def show_ratio(name: str, value: dict[str, float]) -> str:
 
 
 def table(results: dict[str, list[Figures]]) -> str:
-    """Medians and ranges of every figure, a row a thing, in Markdown."""
+    """Medians and ranges of every figure, in Markdown.
+
+    There is a row for each thing.
+    """
     keys = list(dict.fromkeys(key for rows in results.values() for row in rows for key in row))
     lines = [f"| | {' | '.join(keys)} |", "|---" * (len(keys) + 1) + "|"]
     for name, rows in results.items():
@@ -69,7 +78,10 @@ def table(results: dict[str, list[Figures]]) -> str:
 
 
 def save(path: Path, what: str, results: Any) -> None:
-    """Writes the results with hardware, versions, date and the load at the end."""
+    """Write the results with hardware, versions, date and final load.
+
+    The load is that of the machine at the end.
+    """
     note = {
         "what": what,
         "date": time.strftime("%Y-%m-%d"),

@@ -1,4 +1,6 @@
-"""What each system of the comparison can and cannot do: read in its documentation or code, not measured.
+"""What each system of the comparison can and cannot do.
+
+It was read in its documentation or code, not measured.
 
 Sources: the docstrings of torch 2.13 (DistributedDataParallel, PeriodicModelAverager) and its pages on
 torchrun ("when any number of workers fail we restart all the workers") and RPC ("stable and in maintenance
@@ -25,9 +27,10 @@ NOTHING = "nothing built in"
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system: its label, the runs that are its float32 figures, what it can do in the order of ABILITIES.
+    """A system of the comparison, with what it can do.
 
-    `shipped` are the runs of its default precision, where that is not float32.
+    `label` is its name, `peers` are the runs that are its float32 figures, `abilities` is what it can do in
+    the order of ABILITIES. `shipped` are the runs of its default precision, where that is not float32.
     """
 
     label: str
@@ -151,7 +154,10 @@ SYSTEMS = (
 
 
 def abilities_table() -> str:
-    """The table of docs/comparison.md: what each system can and cannot do, in Markdown."""
+    """The table of docs/comparison.md, in Markdown.
+
+    It says what each system can and cannot do.
+    """
     lines = [f"| {' | '.join(['', *ABILITIES])} |", "|---" * (len(ABILITIES) + 1) + "|"]
     lines += [f"| {' | '.join([system.label, *system.abilities])} |" for system in SYSTEMS]
     return "\n".join(lines)

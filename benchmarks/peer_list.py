@@ -1,7 +1,8 @@
-"""What people would pick instead: how each is started from a folder of harness scripts, and what it can do.
+"""What people would pick instead, and how each is started.
 
-A harness script takes `--batch`, `--warm` and `--window` (seconds), runs its peer on the model and the data
-of the comparison, and ends with a line of JSON that has `ex_s` and `cpu_s_per_M`, all processes counted.
+It is started from a folder of harness scripts. A harness script takes `--batch`, `--warm` and `--window`
+(seconds), runs its peer on the model and the data of the comparison, and ends with a line of JSON that has
+`ex_s` and `cpu_s_per_M`, all processes counted.
 """
 
 from __future__ import annotations
@@ -21,12 +22,18 @@ LIMIT_SECONDS = 150.0
 
 
 class PeerFailed(RuntimeError):
-    """A peer gave no figures; the message has the end of what it said."""
+    """A peer gave no figures.
+
+    The message has the end of its output.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer: its harness script, the script's arguments, and the name of the environment that it needs."""
+    """A peer, with its harness script.
+
+    It has the script's arguments, and the name of the environment that it needs.
+    """
 
     script: str
     arguments: tuple[str, ...]
@@ -63,7 +70,9 @@ PEERS = {
 
 
 def pythons(given: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
-    """The Python of each environment: `NAME=PATH` of the command line, else the variable PY_NAME.
+    """The Python of each environment.
+
+    It is `NAME=PATH` of the command line, else the variable PY_NAME.
 
     Plain torch peers default to the Python that runs this. Raises SystemExit for a name that no peer needs.
     """
@@ -81,7 +90,10 @@ def pythons(given: Sequence[str], variables: Mapping[str, str]) -> dict[str, str
 def run_peer(
     peer: Peer, precision: str, harness: Path, python: str, warm: float, window: float, batch: int
 ) -> Figures:
-    """One run of a peer in an environment of its own; seconds for `warm` and `window`. Raises PeerFailed."""
+    """Run a peer once, in an environment of its own.
+
+    `warm` and `window` are in seconds. Raises PeerFailed.
+    """
     command = [python, str(harness / peer.script), *peer.arguments, "--batch", str(batch)]
     command += ["--warm", str(max(warm, peer.least_warm_seconds))]
     command += ["--window", str(max(window, peer.least_window_seconds))]
@@ -102,7 +114,10 @@ def run_peer(
 
 
 def read_figures(printed: str) -> Figures:
-    """The figures of the last line of JSON that has `ex_s`. Raises PeerFailed where there is none."""
+    """The figures of the last line of JSON that has `ex_s`.
+
+    Raises PeerFailed where there is none.
+    """
     for line in reversed(printed.splitlines()):
         if line.startswith("{") and '"ex_s"' in line:
             found = json.loads(line)

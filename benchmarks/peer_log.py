@@ -1,6 +1,7 @@
-"""The data of the comparison with other systems: log-uniform ids, random labels, 13 dense and 26 tables.
+"""The data of the comparison with other systems.
 
-Labels are random, so this is for throughput only. Written once as Parquet with integer ids.
+It has log-uniform ids, random labels, 13 dense and 26 tables. Labels are random, so this is for throughput
+only. Written once as Parquet with integer ids.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ TABLES, ROWS, DENSE = 26, 100_000, 13
 
 
 def write_peer_log(path: Path, examples: int, seed: int = 0) -> Path:
-    """A Parquet file of `examples` rows in groups of 65,536; left alone if it is there already."""
+    """Write a Parquet file of `examples` rows.
+
+    They are in groups of 65,536. The file is left alone if it is there already.
+    """
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,7 @@
-"""The tables of the comparison with other systems, in Markdown, from the rows that were measured."""
+"""The tables of the comparison with other systems.
+
+They are in Markdown, made from the rows that were measured.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ GOALS = (
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """A table a batch size: medians, ranges, ours over each peer, paired by round; the goals; what failed."""
+    """A table for each batch size.
+
+    It has medians, ranges, and ours over each peer, paired by round; the goals; what failed.
+    """
     good = [row for row in rows if "failed" not in row]
     parts = [_table(good, batch) for batch in sorted({row["batch"] for row in good})]
     parts += ["\n".join(lines)] if (lines := goals(good)) else []
@@ -76,7 +82,10 @@ def _table(rows: Sequence[Row], batch: int) -> str:
 
 
 def goals(rows: Sequence[Row]) -> list[str]:
-    """A line for each goal whose two sides were measured: the ratio of the pairs, the bound, whether met."""
+    """A line for each goal whose two sides were measured.
+
+    It has the ratio of the pairs, the bound, and whether it was met.
+    """
     lines = []
     for batch, mine, theirs, key, bound in GOALS:
         by_name = _by_name(rows, batch)
@@ -93,7 +102,10 @@ def goals(rows: Sequence[Row]) -> list[str]:
 
 
 def over(ours: dict[int, Row], theirs: dict[int, Row]) -> str:
-    """Our examples/s over theirs, and our CPU seconds over theirs, paired by round: medians, 95% interval."""
+    """Our figures over theirs, paired by round.
+
+    They are examples/s and CPU seconds: medians, 95% interval.
+    """
     both = sorted(set(ours) & set(theirs))
     if not both:
         return ""
@@ -103,10 +115,11 @@ def over(ours: dict[int, Row], theirs: dict[int, Row]) -> str:
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """The figures of docs/comparison.md: what each system reached, then what it can and cannot do.
+    """The figures of docs/comparison.md.
 
-    The best of a system's variants in float32, and behind the stroke with bfloat16 products, by the median; a
-    figure that was not measured is a dash.
+    They are what each system reached, then what it can and cannot do. The best of a system's variants in
+    float32, and behind the stroke with bfloat16 products, by the median; a figure that was not measured is a
+    dash.
     """
     good = [row for row in rows if "failed" not in row]
     batches = sorted({row["batch"] for row in good})

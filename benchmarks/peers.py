@@ -1,4 +1,6 @@
-"""What people would pick instead, and this, in alternation: the same model, batch and rule of data for all.
+"""What people would pick instead, and this, in alternation.
+
+The model, the batch and the rule of data are the same for all.
 
     python benchmarks/peers.py --harness DIR [--python torchrec=PATH ...] --out docs/results/peers.json
     python benchmarks/peers.py --table docs/results/peers.json      # the tables of docs/results.md
@@ -42,7 +44,10 @@ SETTINGS = ("warm", "window", "examples", "shipped_examples", "shipped_precision
 
 
 def all_runs(given: argparse.Namespace) -> Runs:
-    """Every run by its name, from a batch size to its figures; a peer's at each precision asked for."""
+    """Every run by its name, from a batch size to its figures.
+
+    A peer's is there at each precision asked for.
+    """
     found: Runs = {}
     available = pythons(given.python, os.environ) if given.harness is not None else {}
     for precision in given.precisions.split(","):
@@ -63,18 +68,27 @@ def all_runs(given: argparse.Namespace) -> Runs:
 
 
 def own(log: Path, examples: int, precision: str, warm_seconds: float, batch: int) -> Figures:
-    """A run of ours on a log that is written if it is not there."""
+    """A run of ours on a log.
+
+    The log is written if it is not there.
+    """
     return run_own(write_peer_log(log, examples), batch, precision, warm_seconds)
 
 
 def own_prepared(log: Path, examples: int, warm_seconds: float, batch: int) -> Figures:
-    """The same in float32 on that log prepared, into a folder beside it."""
+    """A run of ours in float32 on that log, prepared.
+
+    It is prepared into a folder beside the log.
+    """
     folder = prepare(write_peer_log(log, examples), log.with_suffix(".prepared"))
     return run_own(folder, batch, "float32", warm_seconds)
 
 
 def chosen(runs: Runs, only: str) -> Runs:
-    """Those that `only` names, by commas; `name*` takes all that begin so. Raises SystemExit."""
+    """The runs that `only` names, by commas.
+
+    `name*` takes all that begin so. Raises SystemExit.
+    """
     picked: Runs = {}
     for text in filter(None, only.split(",")):
         names = [name for name in runs if name == text or (text[-1] == "*" and name.startswith(text[:-1]))]
@@ -85,7 +99,10 @@ def chosen(runs: Runs, only: str) -> Runs:
 
 
 def one_run(run: Callable[[int], Figures], name: str, batch: int, number: int) -> Row:
-    """The row of one run; `others_cores` is how many cores were busy before it began, with other work."""
+    """The row of one run.
+
+    `others_cores` is how many cores were busy before it began, with other work.
+    """
     busy = psutil.cpu_percent(interval=0.5) / 100 * (psutil.cpu_count() or 1)
     row: Row = {"name": name, "batch": batch, "round": number, "others_cores": round(busy, 2)}
     try:
@@ -95,7 +112,10 @@ def one_run(run: Callable[[int], Figures], name: str, batch: int, number: int) -
 
 
 def measure(given: argparse.Namespace) -> list[Row]:
-    """Every run that the file does not have yet, every other round in reverse; saved after each run."""
+    """Measure every run that the file does not have yet.
+
+    Every other round is in reverse. Results are saved after each run.
+    """
     runs = chosen(all_runs(given), given.only)
     settings = {key: getattr(given, key) for key in SETTINGS}
     rows = [row for row in read_rows(given.out, settings) if "failed" not in row]
@@ -122,7 +142,10 @@ def shown(row: Row) -> str:
 
 
 def read_rows(path: Path, settings: Row | None = None) -> list[Row]:
-    """The rows of a file, none where it is not there. Raises SystemExit where it has other settings."""
+    """The rows of a file; none if it is not there.
+
+    Raises SystemExit where it has other settings.
+    """
     if not path.exists():
         return []
     results = json.loads(path.read_text("utf-8"))["results"]
@@ -165,7 +188,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measures and prints, or only prints."""
+    """Measure and print, or only print."""
     given = parse()
     if given.readme is not None:
         print(readme_table(read_rows(given.readme)))

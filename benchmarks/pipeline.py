@@ -1,4 +1,6 @@
-"""Full pipeline over plain Hogwild, and shadow EASGD over no synchronization, on one machine.
+"""Full pipeline over plain Hogwild, and shadow EASGD over none.
+
+None is no synchronization. All is on one machine.
 
     python benchmarks/pipeline.py --rounds 10 [--peer P2_TORCH.py] --out docs/results/pipeline.json
 
@@ -40,7 +42,10 @@ def peer(script: str, batch: int) -> Figures:
 
 
 def ours(log: Path, batch: int, sync: dict[str, Any]) -> Figures:
-    """A whole job: 1 reader, 1 embedding node, 2 trainers of 1 worker, and a sync node if it has one."""
+    """A whole job.
+
+    It has 1 reader, 1 embedding node, 2 trainers of 1 worker, and a sync node if there is synchronization.
+    """
     report = run_job(
         {
             "data": {"format": "parquet", "path": str(log)},
@@ -60,7 +65,7 @@ def ours(log: Path, batch: int, sync: dict[str, Any]) -> Figures:
 
 
 def main() -> None:
-    """Measures, prints and saves."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--examples", type=int, default=600_000)

@@ -1,4 +1,6 @@
-"""CPU seconds of the embedding nodes, the tables split by their rows and by measured cost.
+"""CPU seconds of the embedding nodes, by placement.
+
+The tables are split by their rows, and by measured cost.
 
     python benchmarks/placement.py [--examples 200000] [--rounds 3] [--out FILE.json]
 
@@ -33,7 +35,7 @@ PLACEMENTS = ("rows", "measured")
 
 
 def main() -> None:
-    """Writes the log, runs the jobs, prints the table."""
+    """Write the log, run the jobs, print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -56,7 +58,10 @@ def main() -> None:
 
 
 def busiest(results: Results) -> dict[str, dict[str, float]]:
-    """CPU seconds of the busiest node, the tables split by cost over those by rows."""
+    """CPU seconds of the busiest node, cost over rows.
+
+    They are those with the tables split by cost over those with the tables split by rows.
+    """
     ratios = {}
     for nodes in NODES:
         by_rows, measured = (
@@ -68,12 +73,12 @@ def busiest(results: Results) -> dict[str, dict[str, float]]:
 
 
 def keep(out: Path, results: Results) -> None:
-    """Saves what there is so far."""
+    """Save what there is so far."""
     save(out, "placement of tables", {"runs": results, "ratios": busiest(results)})
 
 
 def write_log(path: Path, examples: int) -> None:
-    """One Parquet file."""
+    """Write one Parquet file."""
     draw = np.random.default_rng(1)
     columns: dict[str, Any] = {"label": draw.integers(0, 2, examples), "x": draw.random(examples)}
     tags = _ids(draw, 50_000, examples * TAGS)

@@ -25,7 +25,10 @@ def figure(columns: int, width: float, height: float) -> tuple[Figure, list[Axes
 
 
 def plot_scaling(results: Row, path: Path) -> None:
-    """Steps/s, sync gap and bytes/s against the number of trainers, with what arithmetic predicts."""
+    """Plot the figures against the number of trainers.
+
+    They are steps/s, sync gap and bytes/s, with what arithmetic predicts.
+    """
     made, (steps, gaps, traffic) = figure(3, 15, 4.5)
     cells: list[Row] = results["cells"]
     kinds = dict.fromkeys((cell["mode"], cell["sync_nodes"]) for cell in cells)
@@ -56,7 +59,10 @@ def plot_scaling(results: Row, path: Path) -> None:
 
 
 def plot_differences(results: Row, path: Path, base: str) -> None:
-    """The NE of each cell less that of `base`: each seed, the mean, and its interval."""
+    """Plot the NE of each cell less that of `base`.
+
+    It shows each seed, the mean, and its interval.
+    """
     made, (axes,) = figure(1, 8, 4)
     differences = {name: of for name, of in results["ne_differences"][base].items() if name != base}
     for at, (name, of) in enumerate(differences.items()):
@@ -75,7 +81,7 @@ def plot_differences(results: Row, path: Path, base: str) -> None:
 
 
 def main() -> None:
-    """Draws what there is."""
+    """Draw what there is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

@@ -1,4 +1,6 @@
-"""What synchronization does to quality, on a generated log with a planted teacher.
+"""What synchronization does to quality.
+
+The log is generated, with a planted teacher.
 
     python benchmarks/quality.py gain --out docs/results/quality_gain.json
     python benchmarks/quality.py control --out docs/results/quality_control.json
@@ -51,7 +53,10 @@ def sections(log: Path, seed: int, cell: Cell, rows: int) -> dict[str, dict[str,
 
 
 def figures(log: Path, seed: int, cell: Cell, rows: int) -> Figures:
-    """One run: NE, gain ratio and AUC of the model that comes out, and how it was synchronized."""
+    """Figures of one run.
+
+    They are NE, gain ratio and AUC of the model that comes out, and how it was synchronized.
+    """
     report = run_job(sections(log, seed, cell, rows))
     assert report.eval is not None
     assert report.eval.ne is not None
@@ -101,14 +106,17 @@ def gain_verdict(one: list[Figures], two: list[Figures]) -> Figures:
 
 
 def control_verdict(apart: list[Figures], together: list[Figures]) -> Figures:
-    """How much worse `none` is, and that in units of the larger spread over seeds."""
+    """How much worse `none` is.
+
+    Also that in units of the larger spread over seeds.
+    """
     worse = statistics.mean(a["ne"] - b["ne"] for a, b in zip(apart, together, strict=True))
     spread = max(statistics.stdev(row["ne"] for row in rows) for rows in (apart, together))
     return {"ne_difference": worse, "ne_spread": spread, "difference_over_spread": worse / spread}
 
 
 def main() -> None:
-    """Runs, prints and saves."""
+    """Run, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("question", choices=["gain", "control"])
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,4 +1,7 @@
-"""The least that an all-reduce between two processes can cost over TCP: plain sockets and no more."""
+"""The least that an all-reduce can cost over TCP.
+
+It is between two processes: plain sockets and no more.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,11 @@ BLOCK_BYTES = 1 << 20
 
 
 class RawAllReduce:
-    """Both send the half that the other sums, at the same time, then the halves that they summed; sums are
-    made block by block as the bytes come. Needs memory of its own, taken once."""
+    """An all-reduce of two processes over one socket.
+
+    Both send the half that the other sums, at the same time, then the halves that they summed; sums are made
+    block by block as the bytes come. Needs memory of its own, taken once.
+    """
 
     def __init__(self, rank: int, folder: str, elements: int) -> None:
         self._rank = rank
@@ -32,7 +38,10 @@ class RawAllReduce:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def run(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The mean of both, float32 [elements], in memory that the next call writes again."""
+        """Return the mean of both, float32 [elements].
+
+        It is in memory that the next call writes again.
+        """
         mine, theirs = slice(0, self._half), slice(self._half, None)
         if self._rank:
             mine, theirs = theirs, mine
@@ -57,7 +66,7 @@ class RawAllReduce:
         sender.join()
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self._socket.close()
 
 

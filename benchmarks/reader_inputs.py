@@ -1,4 +1,7 @@
-"""What `reader_speed.py` reads: the same kinds of rows in each format, written once."""
+"""The inputs of `reader_speed.py`.
+
+They are the same kinds of rows in each format, written once.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ SHAPE: Final = FeatureShape(13, 26, (100_000,) * 26)
 
 
 def input_of(name: str, folder: Path, rows: int) -> dict[str, Any]:
-    """The [data] section of an input of at least `rows` rows under `folder`."""
+    """The [data] section of an input under `folder`.
+
+    The input has at least `rows` rows.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if name == "parquet":
         path = write_peer_log(folder / f"peer-{rows}.parquet", rows)
@@ -40,7 +46,10 @@ def input_of(name: str, folder: Path, rows: int) -> dict[str, Any]:
 
 
 def _write_text(path: Path, folder: Path, rows: int, *, comma: bool) -> None:
-    """Text with the lengths of Criteo's fields: a generated log, over and over."""
+    """Write text with the lengths of Criteo's fields.
+
+    It is a generated log, over and over.
+    """
     log = folder / "speed-part"
     generate_log(log, examples=PART_ROWS, eval_examples=0, seed=1, data_format="criteo_tsv", reuse=True)
     part = (log / "train-000.tsv").read_bytes()

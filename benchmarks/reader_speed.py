@@ -1,4 +1,6 @@
-"""How many rows a reader makes into batches as they are sent, on one core, and where the time goes.
+"""How many rows a reader makes into batches on one core.
+
+The batches are made as they are sent. Also where the time goes.
 
     python benchmarks/reader_speed.py --rows 1000000 --rounds 5 --out docs/results/reader_speed.json
 
@@ -55,7 +57,10 @@ class Measured:
         return sum(len(batch) for span in self._spans for batch in self._batches(span))
 
     def encode(self) -> int:
-        """Rows whose batches were made into messages, too, and confirmed one after the other."""
+        """Rows whose batches were made into messages, too.
+
+        The messages were confirmed one after the other.
+        """
         state = DeliveryState(self._job.data.retain_bytes)
         sent = 0
         for span in self._spans:
@@ -92,7 +97,10 @@ def figures(run: Callable[[], int]) -> Figures:
 
 
 def stages(medians: dict[str, float]) -> str:
-    """Nanoseconds a row by stage, from the medians of rows per CPU second."""
+    """Nanoseconds a row by stage.
+
+    They come from the medians of rows per CPU second.
+    """
     parse, cut, whole = (1e9 / medians[stage] for stage in ("parse", "cut", "encode"))
     return f"read, parse, hash {parse:.0f} ns; shuffle, cut {cut - parse:.0f}; encode {whole - cut:.0f} a row"
 
@@ -107,12 +115,12 @@ def measure(sections: dict[str, Any], rounds: int) -> dict[str, list[Figures]]:
 
 
 def median_of(rows: list[Figures]) -> float:
-    """Of the rows per CPU second."""
+    """Median of the rows per CPU second."""
     return sorted(row["rows_per_cpu_second"] for row in rows)[len(rows) // 2]
 
 
 def main() -> None:
-    """Measures, prints and saves."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,6 @@
-"""Quality on real data: two trainers under shadow EASGD against logistic regression, over seeds.
+"""Quality on real data against logistic regression.
+
+Two trainers run under shadow EASGD, over seeds.
 
     SHADOWSYNC_DATA=DIR python benchmarks/real_data.py --out docs/results/real_data.json
 
@@ -30,7 +32,10 @@ UNTRAINED = ("trainer.lr=1e-9", "embedding.lr=1e-9")
 
 @dataclass(frozen=True)
 class Task:
-    """One data set: its job file, its files, and what logistic regression gets."""
+    """One data set.
+
+    It has its job file, its files, and what logistic regression gets.
+    """
 
     job: str
     files: dict[str, str]
@@ -48,7 +53,10 @@ TASKS = {
 
 
 def run_example(job: str, overrides: list[str]) -> Report:
-    """One run of an example's job file; raises RuntimeError if it does not end well."""
+    """Run an example's job file once.
+
+    Raises RuntimeError if it does not end well.
+    """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         command = [sys.executable, "-m", "shadowsync.cli", "run", str(ROOT / "examples" / job), "--quiet"]
         for override in (*overrides, f"run.directory={folder}", "run.start_timeout_seconds=180.0"):
@@ -60,7 +68,10 @@ def run_example(job: str, overrides: list[str]) -> Report:
 
 
 def figures(task: Task, data: Path, seed: int, overrides: tuple[str, ...]) -> Figures:
-    """AUC and NE of one run, and how far its trainers were apart."""
+    """AUC and NE of one run.
+
+    Also how far its trainers were apart.
+    """
     files = [f"{key}={data / name}" for key, name in task.files.items()]
     two = ["trainer.count=2", "sync.algorithm=easgd", "sync.mode=shadow", f"run.seed={seed}"]
     report = run_example(task.job, [*files, *two, *overrides])
@@ -76,7 +87,10 @@ def figures(task: Task, data: Path, seed: int, overrides: tuple[str, ...]) -> Fi
 
 
 def verdict(task: Task, rows: list[Figures]) -> Figures:
-    """How far above the floor, and that in units of the spread over seeds."""
+    """How far the quality is above the floor.
+
+    Also that in units of the spread over seeds.
+    """
     auc, ne = [row["auc"] for row in rows], [row["ne"] for row in rows]
     spread_auc, spread_ne = statistics.stdev(auc), statistics.stdev(ne)
     above, below = statistics.mean(auc) - task.floor_auc, task.floor_ne - statistics.mean(ne)
@@ -93,7 +107,7 @@ def verdict(task: Task, rows: list[Figures]) -> Figures:
 
 
 def main() -> None:
-    """Runs, prints and saves."""
+    """Run, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))

@@ -1,4 +1,6 @@
-"""Trainers against one link of limited bandwidth: steps/s, sync gap and bytes for 1 to 32 of them.
+"""Many trainers against one link of limited bandwidth.
+
+Figures are steps/s, sync gap and bytes for 1 to 32 trainers.
 
     sudo python benchmarks/scaling.py --out docs/results/scaling.json
 
@@ -48,7 +50,10 @@ TRAINERS_A_PROCESS = 8
 
 
 def job_of(mode: str, sync_nodes: int) -> Any:
-    """The job whose dense model is synchronized: the DLRM of the peers' comparison."""
+    """The job whose dense model is synchronized.
+
+    The model is the DLRM of the peers' comparison.
+    """
     return validate_job(
         {
             "data": {"format": "parquet", "path": ["none"]},
@@ -67,7 +72,10 @@ def job_of(mode: str, sync_nodes: int) -> Any:
 
 
 def build_shared(mode: str, sync_nodes: int) -> TrainerContext:
-    """What a trainer of such a job has, whatever became of its tables."""
+    """The context of a trainer of such a job.
+
+    It is the same whatever became of the job's tables.
+    """
     job = job_of(mode, sync_nodes)
     return TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
 
@@ -87,13 +95,13 @@ class EmulatedTrainer:
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
-        """Steps and, in shadow mode, rounds begin."""
+        """Begin the steps and, in shadow mode, the rounds."""
         self.shadow.start()
         self.shadow.begin()
         self._thread.start()
 
     async def seed(self) -> None:
-        """Gives the center its first value; before `start`."""
+        """Give the center its first value; call it before `start`."""
         center = self._settings.open_center(self._shared, "seed")
         assert center is not None
         await center.seed(self._shared.replica.flat)
@@ -106,12 +114,12 @@ class EmulatedTrainer:
         return self.rounds.metrics() | {"steps": self._shared.total_iterations(), "bytes": moved}
 
     def stop(self) -> None:
-        """No further step begins, and no round."""
+        """Begin no further step and no round."""
         self._stop.set()
         self.shadow.stop()
 
     def join(self) -> None:
-        """Waits for both threads."""
+        """Wait for both threads."""
         self._thread.join()
         self.shadow.join(60.0)
 
@@ -135,7 +143,7 @@ def _fail(error: BaseException) -> None:
 
 
 def serve(address: str) -> None:
-    """A sync node, until its standard input ends."""
+    """Serve as a sync node until its standard input ends."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     state = CenterState(make_algorithm("easgd", {}).center_rule)
     service = CenterService(Listener(context, address), state, _fail)
@@ -149,7 +157,10 @@ def serve(address: str) -> None:
 
 
 def train(addresses: list[str], first: int, count: int, mode: str, step: float) -> None:
-    """`count` emulated trainers; says "ready", starts on a line of input, prints figures for each line."""
+    """Run `count` emulated trainers.
+
+    It says "ready", starts on a line of input, and prints figures for each line.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     syncs = [MemberInfo(f"sync-{i}", "sync", i, f"s{i}", address) for i, address in enumerate(addresses)]
     trainers = [EmulatedTrainer(first + i, mode, syncs, context, step) for i in range(count)]
@@ -178,13 +189,16 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the cell for tables."""
         kind = "shadow" if self.mode == "shadow" else f"fixed {EVERY}"
         return f"{kind}, {self.sync_nodes} sync, {self.trainers} trainers"
 
 
 def measure(cell: Cell, links: LimitedLinks, step: float, warm_seconds: float, seconds: float) -> Figures:
-    """One cell: all processes started, warmed up, measured between two readings."""
+    """Measure one cell between two readings.
+
+    All processes are started and warmed up before the first.
+    """
     me = [sys.executable, __file__]
     addresses = [f"tcp://{links.address(i)}:{PORT}" for i in range(cell.sync_nodes)]
     nodes = [_start(links.on_far_side(i, [*me, "--serve", addresses[i]])) for i in range(cell.sync_nodes)]
@@ -229,7 +243,10 @@ def _summary(before: list[dict[str, Any]], after: list[dict[str, Any]], passed: 
 
 
 def predict(cell: Cell, figures: Figures, step: float, model_bytes: int, link: float, duty: float) -> Figures:
-    """What arithmetic says (see above); of the measurement it takes the CPU seconds of a round only."""
+    """What arithmetic predicts, by the formulas of the module.
+
+    Of the measurement it takes the CPU seconds of a round only.
+    """
     part = model_bytes / cell.sync_nodes
     n = cell.trainers
     if cell.mode == "shadow":
@@ -264,7 +281,7 @@ def _figures(groups: list[subprocess.Popen[str]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Runs all cells and saves them."""
+    """Run all cells and save them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--train", help=argparse.SUPPRESS)

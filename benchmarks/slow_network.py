@@ -1,4 +1,6 @@
-"""The paper's headline: a slow network under training that waits for it, and under training that does not.
+"""A slow network under training that waits for it or does not.
+
+This is the paper's headline.
 
     python benchmarks/slow_network.py --rounds 10 --out docs/results/slow_network.json
 
@@ -66,7 +68,10 @@ def measure(log: Path, cell: Cell, delay_ms: int, number: int, given: argparse.N
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The whole lines of the file; one that was cut off is measured again."""
+    """The whole lines of the file.
+
+    One that was cut off is measured again.
+    """
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -76,7 +81,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def run_all(log: Path, path: Path, given: argparse.Namespace) -> list[Row]:
-    """Every run that the file does not have yet."""
+    """Run all that the file does not have yet."""
     rows = read_rows(path)
     done = {(row["round"], row["delay_ms"], row["cell"]) for row in rows}
     delays = [int(text) for text in given.delays.split(",")]
@@ -96,7 +101,10 @@ def run_all(log: Path, path: Path, given: argparse.Namespace) -> list[Row]:
 
 
 def summarize(rows: list[Row]) -> list[Row]:
-    """A row a delay and cell: medians, and the ratio to `none`, paired by round."""
+    """A row for each delay and cell.
+
+    It has medians, and the ratio to `none`, paired by round.
+    """
     speed = {(row["delay_ms"], row["cell"], row["round"]): row["steps_per_second"] for row in rows}
     found = []
     for delay, cell in dict.fromkeys((row["delay_ms"], row["cell"]) for row in rows):
@@ -138,7 +146,11 @@ def table(summary: list[Row]) -> str:
 
 
 def verdicts(summary: list[Row]) -> dict[str, bool]:
-    """What was promised: shadow is at least 0.95 of none by the lower bound, fixed 30 at 0 ms 0.85."""
+    """Whether the promises were kept.
+
+    Shadow is at least 0.95 of none by the lower bound; fixed 30 at 0 ms is at least 0.85 of none by the
+    median.
+    """
     found = {}
     for row in summary:
         over, (_, at, rate) = row.get("over_none"), row["cell"].partition("@")
@@ -150,7 +162,7 @@ def verdicts(summary: list[Row]) -> dict[str, bool]:
 
 
 def draw(summary: list[Row], path: Path) -> None:
-    """Steps/s over those of none against the delay."""
+    """Draw steps/s over those of none against the delay."""
     figure = Figure(figsize=(8.0, 4.5), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -178,7 +190,7 @@ def draw(summary: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    """Runs what is missing, prints and saves."""
+    """Run what is missing, print and save."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

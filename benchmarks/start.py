@@ -1,4 +1,6 @@
-"""How long a job takes to begin and to end, and what its processes have of memory: two ways, in alternation.
+"""The time a job takes to begin and end, and its memory.
+
+The memory is that of its processes. Two ways are measured, in alternation.
 
     python benchmarks/start.py --job examples/demo.toml --times 10
     python benchmarks/start.py --job examples/demo.toml --other ../before/.venv/bin/shadowsync
@@ -46,7 +48,10 @@ def trained(runs: Path) -> bool:
 
 
 def pss_bytes(pid: int) -> float:
-    """The sum over a process and all below it: a page that several share counts once in all."""
+    """The sum of PSS over a process and all below it.
+
+    A page that several share counts once in all.
+    """
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
@@ -63,7 +68,10 @@ def cpu_seconds() -> float:
 
 
 def measured(command: list[str], variables: Mapping[str, str]) -> Run:
-    """One run of the command, which writes to a folder of its own."""
+    """Run the command once.
+
+    It writes to a folder of its own.
+    """
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder) / "runs"
         cpu, began = cpu_seconds(), time.monotonic()
@@ -87,7 +95,7 @@ def measured(command: list[str], variables: Mapping[str, str]) -> Run:
 
 
 def main() -> None:
-    """Runs both in turn, and prints medians."""
+    """Run both in turn, and print medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--times", type=int, default=10)

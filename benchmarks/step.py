@@ -1,4 +1,6 @@
-"""Where the time of a training step goes, and how far the products are from what the processor can do.
+"""Where the time of a training step goes.
+
+Also how far the products are from what the processor can do.
 
     python benchmarks/step.py --batch 512 --precision bfloat16 --out docs/results/step.json
 
@@ -38,13 +40,16 @@ LAYERS = [pair for widths in WIDTHS for pair in pairwise(widths)]
 
 
 class Parts:
-    """Seconds of each part of a step, by its name, a step after the other."""
+    """Seconds of each part of a step, by its name.
+
+    There is one entry for each step, in order.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
 
     def timed(self, name: str, work: Callable[[], Any]) -> Any:
-        """What `work` gives."""
+        """Time `work`, and return its result."""
         began = time.perf_counter()
         result = work()
         self.seconds.setdefault(name, []).append(time.perf_counter() - began)
@@ -72,14 +77,17 @@ def made_deliveries(count: int, batch: int) -> list[Delivery]:
 
 
 def frames_of(message: Any) -> list[Any]:
-    """As they arrive: in memory of their own."""
+    """The frames of a message as they arrive: in their own memory."""
     return [bytearray(memoryview(frame)) for frame in encode(message)]
 
 
 def one_step(
     parts: Parts, stepper: Stepper, shared: TrainerContext, delivered: list[Any], values: Any
 ) -> None:
-    """A worker's step without sockets; `delivered` are the frames of its batch, `values` the vectors."""
+    """Do a worker's step without sockets.
+
+    `delivered` are the frames of its batch, `values` the vectors.
+    """
     delivery = parts.timed("decode the batch", lambda: decode(delivered))
     requests = parts.timed("route its rows", lambda: shared.router.requests(delivery.rows))
     request = requests[0]
@@ -94,7 +102,10 @@ def one_step(
 
 
 def products(parts: Parts, batch: int, dtype: torch.dtype) -> int:
-    """The products of one step, forward and backward; gives its floating point operations."""
+    """Do the products of one step, forward and backward.
+
+    Returns their floating point operations.
+    """
     operations = 0
     for layer, (width_in, width_out) in enumerate(LAYERS):
         inputs, weights = torch.randn(batch, width_in).to(dtype), torch.randn(width_out, width_in).to(dtype)
@@ -109,7 +120,10 @@ def products(parts: Parts, batch: int, dtype: torch.dtype) -> int:
 
 
 def summed(parts: Parts, every: int) -> list[float]:
-    """Seconds of the products of each step, of which `every` belong together."""
+    """Seconds of the products of each step.
+
+    `every` of them belong together.
+    """
     found = np.array(parts.seconds["products"]).reshape(-1, every)
     return list(found.sum(axis=1))
 
@@ -152,7 +166,7 @@ def measure(batch: int, precision: str, steps: int) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Prints one measurement."""
+    """Print one measurement."""
     print(f"\nbatch {found['batch']}, {found['precision']}: microseconds, p10 and median")
     total = np.zeros(2)
     for name, both in found["parts_microseconds_p10_median"].items():
@@ -166,7 +180,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measures, prints and saves."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, nargs="+", default=[512, 2048])
     parser.add_argument("--precision", nargs="+", default=["float32", "bfloat16"])

@@ -1,4 +1,6 @@
-"""How far a linear model gets on a generated click log, as a fraction of the teacher's gain over the mean.
+"""How far a linear model gets on a generated click log.
+
+The figure is a fraction of the teacher's gain over the mean.
 
     python benchmarks/teacher_floor.py [LOG] [--examples N] [--seed N] [--out FILE.json]
 
@@ -39,7 +41,10 @@ MAX_EPOCHS = 40
 
 @dataclass(frozen=True)
 class Examples:
-    """labels float32 [n]; counts float64 [n, 13], log-transformed; ids int64 [n, 26], places of weights."""
+    """The rows of a part, as arrays.
+
+    labels float32 [n]; counts float64 [n, 13], log-transformed; ids int64 [n, 26], places of weights.
+    """
 
     labels: NDArray[np.float32]
     counts: NDArray[np.float64]
@@ -50,7 +55,10 @@ class Examples:
 
 
 class LogisticRegression:
-    """One weight an id, one a count, and a bias; Adagrad on the mean loss of a batch."""
+    """A logistic regression, trained by Adagrad.
+
+    It has one weight an id, one a count, and a bias. Adagrad is on the mean loss of a batch.
+    """
 
     def __init__(self, train: Examples, weights: int, rate: float, penalty: float) -> None:
         self._train, self._rate = train, rate
@@ -88,7 +96,7 @@ class LogisticRegression:
 
 
 def main() -> None:
-    """Reads or makes the log, trains, prints the table, writes the JSON."""
+    """Read or make the log, train, print the table, write the JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -117,7 +125,7 @@ def main() -> None:
 
 
 def measure(folder: Path, manifest: LogManifest) -> dict[str, Any]:
-    """Trains on the log in `folder`; returns what is written."""
+    """Train on the log in `folder`; return what is written."""
     frames = [read_part(folder, manifest, part) for part in (manifest.train, manifest.eval)]
     train, evaluation, weights = indexed(*frames)
     half = len(evaluation.labels) // 2
@@ -154,7 +162,10 @@ def measure(folder: Path, manifest: LogManifest) -> dict[str, Any]:
 def train_until_worse(
     train: Examples, chosen_on: Examples, scored_on: Examples, weights: int, rate: float, penalty: float
 ) -> tuple[float, float, int]:
-    """The lowest selection logloss, the scored one of that epoch, and the epochs trained to see it end."""
+    """Train until the selection logloss is no longer lowered.
+
+    Returns the lowest selection logloss, the scored one of that epoch, and the epochs trained to see it end.
+    """
     model = LogisticRegression(train, weights, rate, penalty)
     order = np.random.Generator(np.random.PCG64(1))
     best = (float("inf"), float("inf"))
@@ -168,7 +179,10 @@ def train_until_worse(
 
 
 def read_part(folder: Path, manifest: LogManifest, part: PartManifest) -> pl.DataFrame:
-    """All rows of a part, with the columns label, I1.., C1.., whatever the format."""
+    """All rows of a part, whatever the format.
+
+    They have the columns label, I1.., C1...
+    """
     paths = [folder / file.name for file in part.files]
     if manifest.data_format == "parquet":
         return pl.concat([pl.read_parquet(path) for path in paths])
@@ -177,7 +191,10 @@ def read_part(folder: Path, manifest: LogManifest, part: PartManifest) -> pl.Dat
 
 
 def indexed(train: pl.DataFrame, evaluation: pl.DataFrame) -> tuple[Examples, Examples, int]:
-    """Both parts with a number for every (column, id), the missing one too; and how many there are."""
+    """Both parts with a number for every (column, id).
+
+    The missing id has one too. Also returns how many there are.
+    """
     both = pl.concat([train, evaluation])
     columns, weights = [], 0
     for name in IDS:

@@ -1,4 +1,6 @@
-"""Runs somebody's training script with bfloat16 products, without editing it, by PyTorch's two public ways.
+"""A training script of others, run with bfloat16 products.
+
+It is not edited; the precision is set by PyTorch's two public ways.
 
     python benchmarks/with_precision.py medium SCRIPT [ARGUMENTS]     # with the Python that runs this
 
@@ -32,7 +34,9 @@ class NotSet(RuntimeError):
 
 @contextlib.contextmanager
 def environment(way: str, given: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The environment `given` with the precision `way` for the block; "float32" leaves it as it is.
+    """The environment `given` with the precision `way`, for the block.
+
+    "float32" leaves it as it is.
 
     Raises NotSet at its end where fewer than two processes took it, ValueError for an unknown way.
     """
@@ -57,7 +61,7 @@ def environment(way: str, given: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def main() -> int:
-    """Runs the script of the command line; gives its exit status."""
+    """Run the script of the command line; return its exit status."""
     if len(sys.argv) < 3 or sys.argv[1] not in WAYS:
         print((__doc__ or "").partition("\n\n`")[0], file=sys.stderr)
         return 2

@@ -1,7 +1,9 @@
-"""Workers as threads and as processes: examples/s, CPU seconds and memory of the same job, 1 and 2 workers.
+"""Workers as threads and as processes, in the same job.
 
     python benchmarks/worker_kinds.py [--log FOLDER] [--rounds 10] [--batch 512] [--layers 512,256,64]
         [--out FILE.json]
+
+Figures are examples/s, CPU seconds and memory, with 1 and 2 workers.
 
 One trainer without synchronization, so that the workers are all that differs; alternating runs, and for each
 number of workers the paired ratio of processes over threads with a 95% bootstrap interval. "trainer MiB" adds
@@ -60,7 +62,7 @@ def compare(
 
 
 def main() -> None:
-    """Measures, prints, and writes."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -17,8 +17,9 @@ UNFINISHED = ".unfinished-"
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path`; at the end of the block, fsync and rename it to `path`.
+    """Open a file that replaces `path` at the end of the block.
 
+    It is a temporary file beside `path`; at the end of the block it is fsynced and renamed to `path`.
     If the block raises, the temporary file is removed and the file at `path` stays as it was. An OSError
     (disk full, no permission) becomes a ResourceError that names `path`. Any thread may call.
     """
@@ -58,8 +59,9 @@ def unwritable(path: Path, error: OSError) -> ResourceError:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Make an empty folder beside `path`; at the end of the block, rename it to `path`.
+    """Make an empty folder that becomes `path` at the block's end.
 
+    It is made beside `path` and renamed at the end.
     If the block raises, the folder is removed. Raises ResourceError if `path` exists and is not an empty
     folder, or if something cannot be written (including an OSError of the block).
     """

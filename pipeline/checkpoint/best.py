@@ -1,4 +1,7 @@
-"""The best checkpoint by validation: hard links that stay when the next checkpoint replaces the last."""
+"""The best checkpoint by validation.
+
+It is made of hard links, which stay when the next checkpoint replaces the last.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,9 @@ def pin(checkpoint: Path) -> Path:
 
 
 def promote(candidate: Path, note: BestNote) -> Path:
-    """Make a pinned checkpoint RUN/best, in place of the one before, with a note of why.
+    """Make a pinned checkpoint RUN/best, with a note of why.
 
-    Returns the folder. Raises ResourceError.
+    It takes the place of the best one before. Returns the folder. Raises ResourceError.
     """
     best = candidate.with_name(BEST)
     with whole_file(candidate / NOTE_NAME) as file:
@@ -57,10 +60,11 @@ def promote(candidate: Path, note: BestNote) -> Path:
 
 
 def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> BestNote | None:
-    """Take over the best checkpoint of `old_run` for `run`, which has none yet.
+    """Take over the best checkpoint of `old_run` for `run`.
 
-    Does so only if it was chosen by the same metric on the same data, as other values cannot be compared.
-    Returns why it is the best, or None if it was not taken over. Raises ResourceError.
+    `run` has none yet. The old one is taken over only if it was chosen by the same metric on the same data,
+    as other values cannot be compared. Returns why it is the best, or None if it was not taken over. Raises
+    ResourceError.
     """
     try:
         note = BestNote(**json.loads((old_run / BEST / NOTE_NAME).read_bytes()))
@@ -75,9 +79,9 @@ def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> Best
 
 
 def drop(candidate: Path) -> None:
-    """Remove a pinned checkpoint if it exists; other links to its files stay.
+    """Remove a pinned checkpoint if it exists.
 
-    Anything that cannot be removed makes the next `pin` fail with an error.
+    Other links to its files stay. Anything that cannot be removed makes the next `pin` fail with an error.
     """
     shutil.rmtree(candidate, ignore_errors=True)
 

@@ -1,7 +1,7 @@
-"""Writer of a checkpoint's tensor files: safetensors of bounded size, each with its checksum.
+"""Writer of a checkpoint's tensor files.
 
-The files are written by hand, not by the safetensors library, since they are streamed in pieces with a
-running checksum.
+They are safetensors files of bounded size, each with its checksum. They are written by hand, not by the
+safetensors library, since they are streamed in pieces with a running checksum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ TYPES: Final = {
 
 
 class TensorView(Protocol):
-    """An array whose form in memory differs from that in the file; slices convert it part by part."""
+    """An array whose form in memory differs from that in the file.
+
+    Slices convert it part by part.
+    """
 
     dtype: np.dtype[Any]
     itemsize: int
@@ -81,9 +84,10 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of a tensor that goes into one file: rows from `start` on, or all if `split` is False.
+    """The part of a tensor that goes into one file.
 
-    `follows`: whether the tensor begins in an earlier file.
+    It has the rows from `start` on, or all if `split` is False. `follows`: whether the tensor begins in an
+    earlier file.
     """
 
     name: str
@@ -94,7 +98,10 @@ class _Part:
 
     @property
     def header_bytes(self) -> int:
-        """Upper bound of the part's bytes in the header of its file, with its row range."""
+        """Upper bound of the part's bytes in the header of its file.
+
+        The part's row range is included.
+        """
         return 2 * len(json.dumps(self.name)) + 24 * self.values.ndim + 160
 
 
@@ -144,7 +151,10 @@ def _room(metadata: Mapping[str, str], limit_bytes: int) -> int:
 def _pack(
     tensors: Mapping[str, Tensor], room_bytes: int, first_rows: Mapping[str, int]
 ) -> Iterator[list[_Part]]:
-    """Split the tensors into parts and group these, in order, into files of at most `room_bytes`."""
+    """Group parts of the tensors into files of at most `room_bytes`.
+
+    Tensors are split into parts where needed; the parts keep their order.
+    """
     parts: list[_Part] = []
     left = room_bytes
     for name, values in tensors.items():
@@ -189,7 +199,10 @@ def _write_file(path: Path, parts: list[_Part], metadata: Mapping[str, str]) -> 
 
 
 def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
-    """Build the header: the length of the JSON (8 bytes), then the JSON, padded to a multiple of 8."""
+    """Build the header of a file.
+
+    It is the length of the JSON (8 bytes), then the JSON, padded to a multiple of 8.
+    """
     ranges = {part.name: [part.start, part.start + len(part.values)] for part in parts if part.split}
     extra = {ROWS_KEY: json.dumps(ranges)} if ranges else {}
     described: dict[str, Any] = {"__metadata__": {**metadata, **extra}}
@@ -211,9 +224,10 @@ def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
 
 
 def _pieces(values: Tensor) -> Iterator[bytes]:
-    """Yield the bytes of `values` in row-major order, a few MB at a time, each piece a copy.
+    """Yield the bytes of `values` in row-major order.
 
-    A copy, because a worker may write to a replica between the checksum of a piece and its writing.
+    Each piece has a few MB and is a copy, because a worker may write to a replica between the checksum of a
+    piece and its writing.
     """
     if values.nbytes == 0:
         return

@@ -1,4 +1,7 @@
-"""The manifest of a checkpoint, and how a checkpoint replaces the last one atomically."""
+"""The manifest of a checkpoint.
+
+Also how a checkpoint replaces the last one atomically.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ _REMEDY = "use another checkpoint, or train again"
 
 
 class CheckpointManifest(BaseModel):
-    """The contents of a checkpoint; it is written last, so a folder with a manifest is complete.
+    """The contents of a checkpoint.
+
+    It is written last, so a folder with a manifest is complete.
 
     `created_at` is ISO 8601; `job` the resolved job file; `model` says which model the dense tensors are
     (a center, a replica, a mean); `plan` how the tables are split over embedding nodes; `ledger` the
@@ -71,7 +76,10 @@ def begin(run_directory: Path) -> Path:
 
 
 def sweep(run_directory: Path) -> None:
-    """Abandon all folders of `begin` that were not committed. One thread at a time, as `begin`."""
+    """Abandon all folders of `begin` that were not committed.
+
+    One thread at a time may call, as for `begin`.
+    """
     for leftover in run_directory.glob(f"{_PARTIAL}*"):
         abandon(leftover)
 
@@ -92,11 +100,12 @@ def abandon(partial: Path) -> None:
 
 
 def commit(partial: Path, manifest: CheckpointManifest) -> Path:
-    """Write the manifest to `partial`, a folder of `begin`, and rename the folder to RUN/checkpoint.
+    """Write the manifest, and rename `partial` to RUN/checkpoint.
 
-    Returns RUN/checkpoint. The old checkpoint is removed once the new one is in place; after a kill in
-    between `open_checkpoint` still finds the old one. Raises CheckpointError if a file of the manifest is
-    missing or has another size (the old checkpoint stays), ResourceError if something cannot be written.
+    `partial` is a folder of `begin`. Returns RUN/checkpoint. The old checkpoint is removed once the new one
+    is in place; after a kill in between `open_checkpoint` still finds the old one. Raises CheckpointError if
+    a file of the manifest is missing or has another size (the old checkpoint stays), ResourceError if
+    something cannot be written.
     """
     current = partial.parent / "checkpoint"
     _check_files(partial, manifest, verify=False)
@@ -114,9 +123,10 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
 
 
 def put_in_place(folder: Path, current: Path) -> None:
-    """Rename `folder`, a complete checkpoint, to `current` beside it, and remove the one that was there.
+    """Rename `folder`, a complete checkpoint, to `current` beside it.
 
-    After a kill in between `open_checkpoint` finds the old one. Raises ResourceError.
+    The one that was there is removed. After a kill in between `open_checkpoint` finds the old one. Raises
+    ResourceError.
     """
     old = current.with_name(f"{current.name}{_OLD}")
     try:
@@ -158,7 +168,10 @@ def open_checkpoint(
 
 
 def _identity(folder: Path) -> int | None:
-    """Inode of the folder, by which a replaced folder is noticed; None if there is no folder."""
+    """Inode of the folder; None if there is no folder.
+
+    By it a replaced folder is noticed.
+    """
     try:
         return folder.stat().st_ino
     except OSError:

@@ -1,4 +1,7 @@
-"""Reader of a checkpoint's tensor files, which reads only the tensors and rows that are requested."""
+"""Reader of a checkpoint's tensor files.
+
+It reads only the tensors and rows that are requested.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ class _FilePiece:
 
 
 class TensorReader:
-    """A reader of the files of `write_tensors`, which joins tensors that were split.
+    """A reader of the files that `write_tensors` wrote.
+
+    It joins tensors that were split.
 
     The constructor reads the headers only. Raises CheckpointError, naming the file, for a file that is
     missing, truncated or not a safetensors file, and for a tensor whose parts overlap or leave a gap. No file
@@ -58,12 +63,18 @@ class TensorReader:
         return sorted(self._pieces)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the whole tensor. Raises CheckpointError if there is none of that name."""
+        """Return the shape of the whole tensor.
+
+        Raises CheckpointError if there is no tensor of that name.
+        """
         pieces = self._find(name)
         return (pieces[-1].stop, *pieces[0].shape[1:]) if pieces[0].shape else ()
 
     def places(self, name: str) -> list[tuple[str, int, int]]:
-        """List the parts of a tensor in order: file, first row, one past the last. Raises CheckpointError."""
+        """List the parts of a tensor in order.
+
+        Each is: file, first row, one past the last. Raises CheckpointError.
+        """
         return [(piece.path.name, piece.start, piece.stop) for piece in self._find(name)]
 
     def read(self, name: str) -> NDArray[Any]:
@@ -74,9 +85,10 @@ class TensorReader:
         return _read_piece(self._find(name)[0], name, None)
 
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Read rows `start` to `stop` (first axis) of a tensor, and no others.
+        """Read rows `start` to `stop` (first axis) of a tensor.
 
-        Raises CheckpointError if there is no such tensor, ValueError if it has no such rows.
+        No other rows are read. Raises CheckpointError if there is no such tensor, ValueError if it has no
+        such rows.
         """
         pieces = self._find(name)
         shape = self.shape(name)

@@ -1,4 +1,7 @@
-"""The ledger in a checkpoint: which batches were trained. Does not import torch."""
+"""The ledger in a checkpoint: which batches were trained.
+
+Does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SavedSpan:
-    """A span of an epoch whose batches were all trained or left out; `examples` counts the trained ones."""
+    """A span of an epoch, all of it trained or left out.
+
+    Each of its batches was one or the other. `examples` counts the trained ones.
+    """
 
     batches: int
     examples: int
@@ -92,7 +98,10 @@ class SavedLedger:
         return np.array(rows, np.int64).reshape(-1, 5)
 
     def write(self, directory: Path) -> list[FileEntry]:
-        """Write the ledger as one file of a checkpoint. Any thread may call. Raises ResourceError."""
+        """Write the ledger as one file of a checkpoint.
+
+        Any thread may call. Raises ResourceError.
+        """
         complete = [(*key, s.batches, s.examples, s.bad_rows) for key, s in sorted(self.complete.items())]
         tensors = {
             "complete": np.array(complete, np.int64).reshape(-1, 5),
@@ -103,7 +112,10 @@ class SavedLedger:
 
     @classmethod
     def read(cls, directory: Path, entries: Iterable[FileEntry]) -> SavedLedger:
-        """Read the ledger of a checkpoint from its folder and its files. Raises CheckpointError."""
+        """Read the ledger from a checkpoint's folder and files.
+
+        Raises CheckpointError.
+        """
         files = [entry for entry in entries if entry.role == ROLE]
         if not files:
             raise CheckpointError("the checkpoint has no ledger", where=str(directory), remedy=_REMEDY)

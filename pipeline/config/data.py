@@ -94,7 +94,9 @@ def _check_options(name: str, column: ColumnSection) -> None:
 
 
 def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None:
-    """Raise ValueError, naming the columns, for a schema that no file could match.
+    """Raise ValueError for a schema that no file could match.
+
+    The error names the columns.
 
     Args:
         columns: by name, in the order of the file.
@@ -129,7 +131,10 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
 
 
 def column_fault(name: str, names: list[str]) -> str:
-    """Say that a column is missing or repeated; "" if it is there once."""
+    """Say that a column is missing or repeated.
+
+    Returns "" if it is there once.
+    """
     times = names.count(name)
     if times == 1:
         return ""
@@ -137,7 +142,7 @@ def column_fault(name: str, names: list[str]) -> str:
 
 
 def suggest(name: str, known: list[str]) -> str:
-    """Suggest the nearest of the known names, or list a few of them."""
+    """Suggest the nearest known name, or list a few of them."""
     close = difflib.get_close_matches(name, known, n=1)
     some = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
     return f"did you mean {close[0]!r}?" if close else f"there are {some}"
@@ -201,9 +206,10 @@ class SplitSection(BaseModel):
 
 
 def seconds_of(moment: str | int | float) -> float:
-    """Convert ISO 8601 text to seconds since 1970 (UTC without a zone); return a number as it is.
+    """Convert ISO 8601 text to seconds since 1970.
 
-    Raises ValueError for text that is not an ISO 8601 date or time.
+    Without a zone it is UTC. A number is returned as it is. Raises ValueError for text that is not an ISO
+    8601 date or time.
     """
     if not isinstance(moment, str):
         return float(moment)
@@ -343,7 +349,10 @@ class DataSection(BaseModel):
 
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
-        """Columns that have a table, in the order in which a model gets their embeddings."""
+        """Columns that have a table.
+
+        They are in the order in which a model gets their embeddings.
+        """
         if not self.columns:
             return tuple(TableColumn(f"C{index + 1}", "") for index in range(self.categorical_features))
         return tuple(
@@ -361,5 +370,8 @@ class DataSection(BaseModel):
 
     @property
     def spans_shuffled(self) -> bool:
-        """Whether spans are read in a random order, a new one in each epoch."""
+        """Whether spans are read in random order.
+
+        The order is a new one in each epoch.
+        """
         return self.shuffle_window > 0 and self.order == "file"

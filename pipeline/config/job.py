@@ -1,4 +1,7 @@
-"""The schema of a job file. Every default here is the documented one; unknown keys are refused."""
+"""The schema of a job file.
+
+Every default here is the documented one; unknown keys are refused.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ from .trainer import TrainerSection
 
 
 class Job(Section):
-    """A whole job file, with all defaults filled in; `digest` covers what all nodes must agree on."""
+    """A whole job file, with all defaults filled in.
+
+    `digest` covers what all nodes must agree on.
+    """
 
     # `tables` are all tables with all of their settings; the file has only the sections of some.
     model_config = STRICT | ConfigDict(serialize_by_alias=True)
@@ -105,7 +111,10 @@ class Job(Section):
 
     @property
     def sync_nodes(self) -> int:
-        """Number of sync nodes; `nodes.launch` makes it 0 for an algorithm without a center."""
+        """Number of sync nodes.
+
+        `nodes.launch` makes it 0 for an algorithm without a center.
+        """
         return 0 if self.sync.algorithm == "none" else self.sync.nodes
 
     @property

@@ -1,4 +1,7 @@
-"""`[network]` and `[codecs]`: addresses, transport, an emulated slow network, and codecs of values."""
+"""`[network]` and `[codecs]`: addresses, transport and codecs.
+
+`[network]` also has the slow network to emulate; `[codecs]` names the codecs of values.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +123,10 @@ class SlowNetwork:
 
 
 def parse_delay(text: str) -> float:
-    """Parse a delay into seconds. Raises ValueError, which says what to write."""
+    """Parse a delay into seconds.
+
+    Raises ValueError, which says what to write.
+    """
     seconds = _amount(text, DELAY_UNITS, "50ms, 0.2s or 800us")
     if seconds > MAX_DELAY_SECONDS:
         raise ValueError(f"{text!r} given; at most {MAX_DELAY_SECONDS:g}s can be emulated")
@@ -128,7 +134,10 @@ def parse_delay(text: str) -> float:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Parse a bandwidth into bytes per second. Raises ValueError, which says what to write."""
+    """Parse a bandwidth into bytes per second.
+
+    Raises ValueError, which says what to write.
+    """
     rate = _amount(text, BANDWIDTH_UNITS, "100mbit, 2.5gbit or 800kbit (bits per second)")
     if rate < MIN_BYTES_PER_SECOND:
         raise ValueError(f"{text!r} given; at least 8kbit can be emulated")
@@ -208,6 +217,9 @@ class NetworkSection(Section):
 
     @property
     def shares_memory(self) -> bool:
-        """Whether nodes of one machine may share memory, which an emulated network would not slow down."""
+        """Whether nodes of one machine may share memory.
+
+        They may not if every link is emulated, as the emulation would not slow shared memory down.
+        """
         every_link = self.slow is not None and self.slow.every_link
         return self.shared_memory and self.transport != "tcp" and not every_link

@@ -245,9 +245,9 @@ class ReportSection(BaseModel):
 
 
 def parse_page_address(text: str) -> tuple[str, int]:
-    """Parse "8080" (on loopback) or "HOST:PORT" into host and port; port 0 means any free one.
+    """Parse "8080" (on loopback) or "HOST:PORT" into host and port.
 
-    Raises ValueError.
+    Port 0 means any free one. Raises ValueError.
     """
     host, colon, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

@@ -1,4 +1,7 @@
-"""`[model]`, `[embedding]` and `[tables.NAME]`: the model, its tables, and the nodes that hold them."""
+"""`[model]`, `[embedding]` and `[tables.NAME]`.
+
+They describe the model, its tables, and the nodes that hold the tables.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,9 @@ def table_settings(
     rows: Sequence[int],
     sections: Mapping[str, TableSection],
 ) -> tuple[TableSettings, ...]:
-    """Combine defaults and sections into the settings of each table, in the order of `columns`.
+    """Combine defaults and sections into the settings of each table.
+
+    The result is in the order of `columns`.
 
     Args:
         columns: the columns that have a table.
@@ -107,7 +112,10 @@ def table_settings(
 
 
 def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableColumn]) -> None:
-    """Raise ValueError, with the nearest name, for the section of a table that does not exist."""
+    """Raise ValueError for the section of an unknown table.
+
+    The error has the nearest name.
+    """
     known = [column.name for column in columns]
     for name in sections:
         if name not in known:

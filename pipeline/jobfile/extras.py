@@ -1,4 +1,7 @@
-"""Optional packages: which extra installs them, and errors if they are missing."""
+"""Optional packages, and the errors if they are missing.
+
+`EXTRAS` says which extra installs each of them.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,19 @@ def missing_modules(extra: str) -> list[str]:
 
 
 def require_extra(who: str, extra: str) -> None:
-    """Raise JobFileError, which says what to install, if `who` needs an extra that is missing."""
+    """Raise JobFileError if `who` needs an extra that is missing.
+
+    The error says what to install.
+    """
     if missing := missing_modules(extra):
         raise JobFileError(f"{who} needs {' and '.join(missing)}: {_install(extra)}")
 
 
 def left_out(job: Job, *, metrics_port: int | None = None) -> str:
-    """Describe in one line what is left out because an extra is missing; "" if nothing is.
+    """Describe what is left out because an extra is missing.
 
-    `metrics_port`: the port that a node was given in place of the job's.
+    The text is one line; "" if nothing is left out. `metrics_port`: the port that a node was given in place
+    of the job's.
     """
     port = job.watch.metrics_port if metrics_port is None else metrics_port
     features = (

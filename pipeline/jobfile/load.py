@@ -1,6 +1,7 @@
-"""Loading of job files: TOML, `--set` overrides, keys of a prepared folder, then validation.
+"""Loading and validation of job files.
 
-Each failure is a JobFileError of one line.
+The steps are: TOML, `--set` overrides, keys of a prepared folder, then validation. Each failure is a
+JobFileError of one line.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ wrote to a run folder or a checkpoint."""
 
 
 def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
-    """Load the job file at `path`, apply each `section.key=value` of `overrides`, and validate.
+    """Load and validate the job file at `path`.
+
+    Each `section.key=value` of `overrides` is applied before the validation.
 
     Input globs, and the file of an algorithm or a model "./mine.py:Class", are made absolute against the
     folder of the job file; those given by an override, against the working directory, as a shell would.
@@ -65,7 +68,9 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
 
 
 def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
-    """Validate the job that a dict of sections describes, as if from a job file in the working directory.
+    """Validate the job that a dict of sections describes.
+
+    It is taken as from a job file in the working directory.
 
     Raises:
         JobFileError, DataError: as `load_job`.
@@ -74,7 +79,10 @@ def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
 
 
 def load_resolved(path: str | Path) -> Job:
-    """Load the resolved job, `job.json`, of a run folder. Raises JobFileError."""
+    """Load the resolved job, `job.json`, of a run folder.
+
+    Raises JobFileError.
+    """
     try:
         tree = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -89,7 +97,9 @@ def load_resolved(path: str | Path) -> Job:
 
 
 def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
-    """Validate the job of a run folder or a checkpoint, which an earlier version may have written.
+    """Validate the job of a run folder or a checkpoint.
+
+    An earlier version may have written it.
 
     Raises:
         JobFileError: as `validate_job`.
@@ -103,7 +113,10 @@ def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
 
 
 def validate_job(tree: dict[str, Any], *, where: str) -> Job:
-    """Validate the job that `tree` describes. Raises JobFileError with the first few mistakes."""
+    """Validate the job that `tree` describes.
+
+    Raises JobFileError with the first few mistakes.
+    """
     try:
         return Job.model_validate(tree)
     except ValidationError as error:
@@ -115,7 +128,10 @@ def validate_job(tree: dict[str, Any], *, where: str) -> Job:
 
 
 def override_value(raw: str) -> Any:
-    """Parse the value of an override as TOML; anything else, and several lines, is text."""
+    """Parse the value of an override as TOML.
+
+    Anything that is not TOML, and several lines, is text.
+    """
     try:
         tree = tomllib.loads(f"value = {raw}")
     except tomllib.TOMLDecodeError:
@@ -124,10 +140,10 @@ def override_value(raw: str) -> Any:
 
 
 def fill_from_prepared(tree: dict[str, Any]) -> PreparedManifest | None:
-    """Fill in, in place, the keys that a job file leaves out from its prepared folder.
+    """Fill in missing keys of a job file from its prepared folder.
 
-    `tree` is not validated yet. Returns the folder's manifest; None, with nothing changed, without
-    `data.prepared`. Raises DataError as `read_prepared`.
+    `tree` is changed in place; it is not validated yet. Returns the folder's manifest; None, with nothing
+    changed, without `data.prepared`. Raises DataError as `read_prepared`.
     """
     data = tree.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("prepared"), str) or not data["prepared"]:
@@ -165,12 +181,15 @@ def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[st
 
 
 def _has_split(split: Any, role: str) -> bool:
-    """Whether the rows of this role are a part of the training files."""
+    """Whether this role's rows are a part of the training files."""
     return isinstance(split, dict) and bool(split.get(role) or split.get(f"{role}_from") is not None)
 
 
 def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
-    """Whether the columns in the job file, if any, have the folder's tables, in the same order."""
+    """Whether the job file's columns have the folder's tables.
+
+    The tables must be in the same order. Without columns only the number of tables is compared.
+    """
     columns = given.get("columns")
     if isinstance(columns, dict):
         kinds = {
@@ -183,7 +202,10 @@ def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
 
 
 def _expand_columns(tree: dict[str, Any]) -> None:
-    """Expand `NAME = "dense"` to `NAME = { kind = "dense" }`, so that an override can add to it."""
+    """Expand `NAME = "dense"` to `NAME = { kind = "dense" }`.
+
+    An override can then add to it.
+    """
     data = tree.get("data")
     columns = data.get("columns") if isinstance(data, dict) else None
     if isinstance(columns, dict):
@@ -251,7 +273,10 @@ def _absolute(base: Path, path: str) -> str:
 
 
 def _is_other_branch(detail: ErrorDetails) -> bool:
-    """Whether the error is about the form of `model.table_rows`, number or list, that was not given."""
+    """Whether an error is about the other form of `model.table_rows`.
+
+    The forms are a number and a list; the other form is the one that was not given.
+    """
     location = detail["loc"]
     if location[:2] != ("model", "table_rows") or len(location) != 3:
         return False

@@ -52,7 +52,10 @@ def page() -> str:
 
 
 def undescribed() -> list[str]:
-    """List keys and sections without a description, by their full names; there should be none."""
+    """List keys and sections without a description.
+
+    They have their full names. There should be none.
+    """
     schema = Job.model_json_schema(by_alias=True)
     definitions: dict[str, Schema] = schema.get("$defs", {})
     missing = [name for name, text in _docs().items() if name in definitions and not text]
@@ -64,7 +67,10 @@ def undescribed() -> list[str]:
 
 
 def _docs() -> dict[str, str]:
-    """Docstring of every section by the name of its class, each paragraph on one line."""
+    """Docstring of every section by the name of its class.
+
+    Each paragraph is on one line.
+    """
     docs: dict[str, str] = {}
     waiting: list[type[BaseModel]] = [BaseModel]
     while waiting:
@@ -76,7 +82,7 @@ def _docs() -> dict[str, str]:
 
 
 def _paragraphs(text: str) -> str:
-    """Join the lines of each paragraph and of each item of a list."""
+    """Join the lines of each paragraph and list item."""
     paragraphs = []
     for paragraph in text.split("\n\n"):
         items = re.split(r"\n(?=- )", paragraph)
@@ -87,7 +93,10 @@ def _paragraphs(text: str) -> str:
 def _sections(
     name: str, field: Schema, definitions: dict[str, Schema], *, required: bool, depth: int
 ) -> Iterator[str]:
-    """Render a section and its subsections; a list of sections is `[[name]]`, a dict `[name.NAME]`."""
+    """Render a section and its subsections.
+
+    A list of sections is `[[name]]`, a dict `[name.NAME]`.
+    """
     docs = _docs()
     for title, shape in _nested(field, definitions):
         heading = {"one": f"[{name}]", "list": f"[[{name}]]", "dict": f"[{name}.NAME]"}[shape]
@@ -112,7 +121,10 @@ def _sections(
 
 
 def _nested(field: Schema, definitions: dict[str, Schema]) -> list[tuple[str, str]]:
-    """Sections in a key, as (class, "one", "list" or "dict") each; empty for a plain value."""
+    """Sections in a key; empty for a plain value.
+
+    Each is (class, "one", "list" or "dict").
+    """
     found = []
     for form in _forms(field):
         for shape, content in (
@@ -130,7 +142,10 @@ def _nested(field: Schema, definitions: dict[str, Schema]) -> list[tuple[str, st
 
 
 def _forms(field: Schema) -> list[Schema]:
-    """Alternatives of a value: the members of a union, or the value's own schema."""
+    """Alternatives of a value.
+
+    They are the members of a union, or the value's own schema.
+    """
     forms: list[Schema] = field.get("anyOf") or field.get("oneOf") or field.get("allOf") or [field]
     return forms
 
@@ -181,7 +196,10 @@ def _count(field: Schema) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Render a value as TOML in code quotes; "none" for a key without a default."""
+    """Render a value as TOML in code quotes.
+
+    A key without a default gives "none".
+    """
     if value is None:
         return "none"
     text = f"{value:_}" if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)

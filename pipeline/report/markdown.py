@@ -1,4 +1,7 @@
-"""Rendering of report.md: for a stranger, the answer first."""
+"""Rendering of report.md, which begins with the answer.
+
+It is written for a stranger.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _WAYS = {
 
 
 def render_markdown(report: Report) -> str:
-    """Render report.md, ending in a newline; it links the pictures of `draw_curves`."""
+    """Render report.md, ending in a newline.
+
+    It links the pictures of `draw_curves`.
+    """
     sections = (
         _answer(report),
         _quality(report),

@@ -1,4 +1,7 @@
-"""The content of report.json. Every number in it was measured in that run."""
+"""The content of report.json.
+
+Every number in it was measured in that run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ EARLY: Final = ("stopped: ", "finished early: ")
 
 
 class ExampleCounts(ReportPart):
-    """Where the examples went, by the ledger; `reasons` counts bad and dropped ones."""
+    """Where the examples went, by the ledger.
+
+    `reasons` counts bad and dropped ones.
+    """
 
     read: NonNegativeInt
     distinct: NonNegativeInt
@@ -44,12 +50,12 @@ class Throughput(ReportPart):
 
 
 class Progressive(ReportPart):
-    """Quality on the last part of training, each batch scored before its step.
+    """Quality on the last part of training.
 
-    The replica that trains a batch scores it (`model` says so). `examples` is how many of the `trained`
-    examples of this part in the first epoch were scored: the scores of a trainer that died are lost with
-    it. The other fields are None if nothing was scored, and all but `logloss` also if all labels are the
-    same.
+    Each batch is scored before its step, by the replica that trains it (`model` says so). `examples` is how
+    many of the `trained` examples of this part in the first epoch were scored: the scores of a trainer that
+    died are lost with it. The other fields are None if nothing was scored, and all but `logloss` also if all
+    labels are the same.
     """
 
     model: str
@@ -122,9 +128,9 @@ class BadBatch(ReportPart):
 
 
 class BadBatches(ReportPart):
-    """Batches that were left out: they changed neither a dense parameter nor a row.
+    """Batches that were left out.
 
-    `first` are some of them.
+    They changed neither a dense parameter nor a row. `first` are some of them.
     """
 
     count: Annotated[int, Field(ge=1)]
@@ -153,7 +159,10 @@ class LinkTraffic(ReportPart):
 
     @property
     def compression(self) -> float | None:
-        """How many times fewer bytes than float32; a little below 1 for float32 itself."""
+        """How many times fewer bytes than float32.
+
+        It is a little below 1 for float32 itself.
+        """
         return self.float32_bytes / self.bytes if self.bytes else None
 
 
@@ -189,13 +198,19 @@ class Staleness(ReportPart):
 
 
 class Replicas(ReportPart):
-    """`divergence`: norm(w_i - mean) / norm(mean), averaged over the trainers, at the end."""
+    """How far the replicas are apart at the end.
+
+    `divergence`: norm(w_i - mean) / norm(mean), averaged over the trainers.
+    """
 
     divergence: NonNegativeFloat | None
 
 
 class Identity(ReportPart):
-    """One equation of the ledger: `name` states it, `left` and `right` are counted."""
+    """One equation of the ledger.
+
+    `name` states it; `left` and `right` are counted.
+    """
 
     name: str
     left: int
@@ -215,7 +230,9 @@ class Identity(ReportPart):
 
 
 class Ledger(ReportPart):
-    """The ledger's sums. `adds_up` is whether every identity holds; else the report is refused.
+    """The ledger's sums.
+
+    `adds_up` is whether every identity holds; else the report is refused.
 
     `lost_dense_updates` counts batches whose dense update died with a trainer; `shard_applied` the
     batches that each embedding shard applied, by its name.
@@ -244,7 +261,10 @@ class Ledger(ReportPart):
 
 
 class Event(ReportPart):
-    """An event of a node (a death, a join), in seconds since the start."""
+    """An event of a node, such as a death or a join.
+
+    Its time is in seconds since the start.
+    """
 
     seconds: NonNegativeFloat
     node: str
@@ -252,8 +272,11 @@ class Event(ReportPart):
 
 
 class NodeRecord(ReportPart):
-    """A process of the run; `exit` is such as ("0", "killed by signal 9"), None if it never ended;
-    `refused_messages` are those that it refused for their form."""
+    """A process of the run.
+
+    `exit` is such as ("0", "killed by signal 9"), None if it never ended; `refused_messages` are those that
+    it refused for their form.
+    """
 
     name: str
     role: str
@@ -264,7 +287,9 @@ class NodeRecord(ReportPart):
 
 
 class Curves(ReportPart):
-    """The data of the pictures. A point of `ne` is (examples trained, NE since the last point).
+    """The data of the pictures.
+
+    A point of `ne` is (examples trained, NE since the last point).
 
     A point of `validation` is (examples trained so far, value of the metric of `validation`).
     The others have points (seconds since the start, value), by the trainer's name where they are of one;

@@ -1,6 +1,7 @@
-"""Placement of the tables' rows on nodes: plan.json, and a part of report.json.
+"""Placement of the tables' rows on nodes.
 
-Base class and field types of report.json.
+It is written to plan.json, and it is a part of report.json. The base class and the field types of all parts
+of report.json are here too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ Point = tuple[NonNegativeFloat, NonNegativeFloat]
 
 
 class ReportPart(BaseModel):
-    """Base of all parts: frozen, no unknown keys, no NaN. None: not measured."""
+    """Base of all parts: frozen, no unknown keys, no NaN.
+
+    None means: not measured.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -40,11 +44,11 @@ class PlacedPiece(ReportPart):
 
 
 class PlacedTable(ReportPart):
-    """A table, with figures of the sample that was taken at the start.
+    """A table, with figures of the sample from the start.
 
-    The figures are None without a sample: rows looked up per example, those of them that are distinct
-    within a batch, and the share of the 1,024 most frequent rows; and the cost of an example to its
-    nodes, in nanoseconds, for the lookup, the push, and the socket.
+    The sample was taken at the start. The figures are None without one: rows looked up per example, those of
+    them that are distinct within a batch, and the share of the 1,024 most frequent rows; and the cost of an
+    example to its nodes, in nanoseconds, for the lookup, the push, and the socket.
     """
 
     name: str
@@ -77,7 +81,10 @@ class PlacedNode(ReportPart):
 
 
 class PlanRecord(ReportPart):
-    """The content of plan.json. Every node has checked `digest`."""
+    """The content of plan.json.
+
+    Every node has checked `digest`.
+    """
 
     format_version: Literal[1] = 1
     how: How
@@ -92,14 +99,20 @@ class PlanRecord(ReportPart):
 
 
 class LoadedNode(PlacedNode):
-    """A node with its load: rows that it looked up, CPU seconds of training."""
+    """A node with its load.
+
+    The load is the rows that it looked up, and its CPU seconds of training.
+    """
 
     looked_up_rows: NonNegativeInt | None = None
     cpu_seconds: NonNegativeFloat | None = None
 
 
 class Placement(ReportPart):
-    """How the rows were placed on the embedding nodes, and the load that followed."""
+    """How the rows were placed on the embedding nodes.
+
+    Also the load that followed.
+    """
 
     how: How
     nodes: list[LoadedNode]

@@ -1,6 +1,7 @@
 """The folder of a run, and the link `latest` to the newest.
 
-What a run that was stopped says of how to go on. Imports no torch, as the coordinator says it too.
+Also the text that says how to resume a run that was stopped. Imports no torch, as the coordinator needs that
+text too.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def point_latest(directory: Path, folder: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """Format a path for the user: relative if it lies below the working directory."""
+    """Format a path for the user.
+
+    It is relative if it lies below the working directory.
+    """
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -72,7 +76,10 @@ def shown(path: Path) -> str:
 
 
 def resume_hint(run_folder: Path) -> str:
-    """Say how to resume a run that was stopped, to append to a text; "" if it has no checkpoint."""
+    """Say how to resume a run that was stopped.
+
+    The sentence is to be appended to a text; "" if the run has no checkpoint.
+    """
     try:
         open_checkpoint(run_folder)
     except CheckpointError:

@@ -1,6 +1,6 @@
-"""The report on the terminal, in at most 40 lines of 100 columns.
+"""The report on the terminal, and the plan of the tables.
 
-The plan of the tables on the terminal, when a job starts.
+The report has at most 40 lines of 100 columns. The plan is printed when a job starts.
 """
 
 from __future__ import annotations
@@ -179,9 +179,9 @@ SHOWN_NODES = 16
 
 
 def print_plan(record: PlanRecord, console: Console) -> None:
-    """Print what each embedding node keeps and its expected load; nothing for one node.
+    """Print what each embedding node keeps and its expected load.
 
-    Only the thread that owns `console` may call.
+    Nothing is printed for one node. Only the thread that owns `console` may call.
     """
     if len(record.nodes) < 2:
         return

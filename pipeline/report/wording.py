@@ -38,7 +38,10 @@ def difference(identity: Identity) -> str:
 
 
 def auc(evaluation: Evaluation) -> str:
-    """Format the AUC, with the bound of its error if that shows in the digits."""
+    """Format the AUC.
+
+    The bound of its error is added if that shows in the digits.
+    """
     text = number(evaluation.auc)
     error = evaluation.auc_error
     return f"{text} (within {error:.1g})" if error is not None and error >= 1e-3 else text
@@ -114,7 +117,10 @@ def saved(report: Report) -> str:
 
 
 def checkpoints(report: Report) -> list[str]:
-    """Describe what the run started from, its validation and its checkpoints, a sentence each."""
+    """Describe the start of the run, its validation and its checkpoints.
+
+    There is a sentence for each: what the run started from, its validation, its checkpoints.
+    """
     found = []
     if report.resumed_from is not None:
         restored = count(report.restored_examples)

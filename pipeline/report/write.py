@@ -1,6 +1,6 @@
-"""Reading and writing the report in the folder of its run.
+"""Reading and writing of the report in its run's folder.
 
-The machine of a run, and the versions of its software.
+Also the machine of a run and the versions of its software, which the report has.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def load_pictures(job: Job) -> None:
 
 
 def write_report(directory: Path, report: Report) -> None:
-    """Write report.json, the three pictures and report.md into `directory`, in this order.
+    """Write report.json, the pictures and report.md into `directory`.
 
+    They are three pictures, and all is written in this order.
     Without matplotlib, or where `report.pictures` is false, there are no pictures, and report.md links none.
 
     Each file appears whole or not at all and replaces an older one. The numbers come first, so that they
@@ -50,7 +51,10 @@ def write_report(directory: Path, report: Report) -> None:
 
 
 def rewrite_texts(directory: Path, report: Report) -> None:
-    """Write report.json and report.md again, with what became known after `write_report`."""
+    """Write report.json and report.md again.
+
+    They get what became known after `write_report`.
+    """
     _write_json(directory, report)
     _write_markdown(directory, report)
 
@@ -106,7 +110,10 @@ def describe_hardware(cpu_info: Path = _CPU_INFO) -> Hardware:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, the system and the packages; imports none of them."""
+    """Versions of Python, the system and the packages.
+
+    None of the packages is imported.
+    """
     found = {"python": platform.python_version(), "system": platform.platform()}
     for name in _PACKAGES:
         try:

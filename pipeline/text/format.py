@@ -1,4 +1,6 @@
-"""Figures as text, with one convention of units for everything that users read.
+"""Figures as text, with one convention of units.
+
+Everything that users read follows it:
 
 - Sizes are in SI units: 1 kB is 1,000 bytes, 1 MB 1,000 kB, 1 GB 1,000 MB; three significant digits.
 - Counts have commas between thousands.
@@ -58,7 +60,10 @@ def data_rate(bytes_per_second: float | None, *, missing: str = MISSING) -> str:
 
 
 def duration(seconds: float | None, *, missing: str = MISSING) -> str:
-    """Format a duration, such as 31.2 ms, 42.5 s, 3 min 5 s or 2 h 10 min."""
+    """Format a duration, such as 31.2 ms or 2 h 10 min.
+
+    Others are 42.5 s and 3 min 5 s.
+    """
     if seconds is None:
         return missing
     if 0 < seconds < 0.9995:

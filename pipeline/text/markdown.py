@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 
 def plain(text: str) -> str:
-    """Escape text so that it stays in its line and its table cell.
+    """Escape text so that it stays in its line and table cell.
 
-    It may come from a job, a node or an error.
+    The text may come from a job, a node or an error.
     """
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 

@@ -14,5 +14,8 @@ def plain_table() -> Table:
 
 
 def add_row(table: Table, cells: Iterable[str], style: str = "") -> None:
-    """Add a row; a cell that does not fit is folded, and brackets in it are no markup."""
+    """Add a row to a table.
+
+    A cell that does not fit is folded, and brackets in it are no markup.
+    """
     table.add_row(*(Text(cell, overflow="fold") for cell in cells), style=style)

@@ -1,6 +1,7 @@
-"""A pool of float32 buffers that are reused once nothing refers to them.
+"""A pool of float32 buffers that are reused.
 
-A fresh array costs as much as filling it twice, since the system maps it page by page.
+A buffer is reused once nothing refers to it. A fresh array costs as much as filling it twice, since the
+system maps it page by page.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def lend(values: Float32Array, take_back: Callable[[], None]) -> Float32Array:
 
 
 class BufferPool:
-    """A pool that lends float32 arrays and takes each back when nothing refers to it, see `lend`.
+    """A pool that lends float32 arrays and reuses their memory.
 
-    One thread takes arrays. An array that is still referred to is never lent again: holding on to it costs
-    only memory.
+    It takes each array back when nothing refers to it, see `lend`. One thread takes arrays. An array that is
+    still referred to is never lent again: holding on to it costs only memory.
 
     Args:
         idle_bytes_limit: how much unused memory the pool keeps.
@@ -57,7 +58,10 @@ class BufferPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of unused memory that the pool keeps; any thread may read it."""
+        """Bytes of unused memory that the pool keeps.
+
+        Any thread may read it.
+        """
         return sum(memory.nbytes for memory in (*self._idle, *self._returned))
 
     def take(self, elements: int) -> Float32Array:
@@ -87,5 +91,8 @@ class BufferPool:
 
 
 def bytes_of(elements: int, arrays: int = 1) -> int:
-    """Size in bytes of `arrays` buffers for `elements` floats each, rounded up as the pool does."""
+    """Size in bytes of `arrays` buffers for `elements` floats each.
+
+    It is rounded up as the pool does.
+    """
     return arrays * FLOAT_BYTES * (-(-max(elements, 1) // ROUNDED_TO_ELEMENTS) * ROUNDED_TO_ELEMENTS)

@@ -1,4 +1,7 @@
-"""Addresses of nodes: where one listens (`bind`) and what others connect to (`advertise`)."""
+"""Addresses of nodes, to listen on and to connect to.
+
+A node listens on `bind`; others connect to `advertise`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ def listen_address(bind: str, port: int | str = "*") -> str:
 
 
 def local_address(token: str) -> str:
-    """Build an `ipc` address in Linux's abstract namespace, which leaves no file behind."""
+    """Build an `ipc` address in Linux's abstract namespace.
+
+    It leaves no file behind.
+    """
     return f"ipc://@shadowsync-{token}"
 
 
@@ -56,10 +62,11 @@ def use_ipc(transport: str, bind: str, *, one_machine: bool) -> bool:
 
 
 def advertised(endpoint: str, bind: str, advertise: str) -> str:
-    """Build the endpoint that others connect to: the bound one, with the host that they can reach.
+    """Build the endpoint that others connect to.
 
-    `advertise` is that host. It may include a port, if ports are mapped. For a node that listens on `ipc` it
-    may be another `ipc` address, that of a relay in between.
+    It is the bound one, with the host that others can reach. `advertise` is that host. It may include a port,
+    if ports are mapped. For a node that listens on `ipc` it may be another `ipc` address, that of a relay in
+    between.
 
     Raises:
         ClusterError: the node listens on all addresses, and `advertise` does not say which one to use.
@@ -82,17 +89,21 @@ def advertised(endpoint: str, bind: str, advertise: str) -> str:
 
 
 def host_of(address: str) -> str:
-    """Extract the host of an address in the form of `advertise`, without port and brackets."""
+    """Extract the host of an address in the form of `advertise`.
+
+    The result has no port and no brackets.
+    """
     address = address.removeprefix("tcp://")
     host = address.rpartition(":")[0] if _has_port(address) else address
     return host.removeprefix("[").removesuffix("]")
 
 
 def own_address(towards: str = "") -> str:
-    """Find this host's address on the route to `towards`, `tcp://HOST:PORT`, or on the default route.
+    """Find this host's address on the route to `towards`.
 
-    `advertise = "auto"` means this address. It comes from the kernel's routing table; nothing is sent. Any
-    thread may call; resolving HOST may block.
+    `towards` is `tcp://HOST:PORT`; otherwise the route is the default one. `advertise = "auto"` means this
+    address. It comes from the kernel's routing table; nothing is sent. Any thread may call; resolving HOST
+    may block.
 
     Raises:
         ClusterError: HOST is not known (yet), or there is no route.

@@ -1,7 +1,8 @@
-"""Checks of values that came over the wire, derived from the type that a field declares.
+"""Checks of values that came over the wire.
 
-A check takes what msgpack read and gives the field's value; it raises ValueError for anything else. Sizes are
-bounded by declaration: `Annotated[int, Range(0)]`, `Annotated[tuple[int, ...], Items(4096)]`.
+A check is derived from the type that a field declares. It takes what msgpack read and gives the field's
+value; it raises ValueError for anything else. Sizes are bounded by declaration:
+`Annotated[int, Bounds(0)]`, `Annotated[tuple[int, ...], Items(4096)]`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Bounds:
 
 @dataclasses.dataclass(frozen=True)
 class Items:
-    """How many items a list, or characters or bytes a value, may have at most."""
+    """The greatest length that a value may have.
+
+    It is the number of items of a list, or of characters or bytes of another value.
+    """
 
     most: int
 
@@ -50,7 +54,10 @@ Counts: TypeAlias = dict[str, int | float]
 
 
 def check_of(hint: Any) -> Check:
-    """The check of a declared type; raises TypeError for a type that cannot be sent."""
+    """The check of a declared type.
+
+    Raises TypeError for a type that cannot be sent.
+    """
     plain = _PLAIN.get(hint) if not typing.get_origin(hint) else None
     if plain is not None:
         return plain
@@ -98,7 +105,10 @@ def fields_of(cls: type[Any]) -> tuple[tuple[str, Check], ...]:
 
 
 def record_of(cls: type[Any], values: Any) -> Any:
-    """The record of a list with the values of its fields, in order; raises ValueError, naming the field."""
+    """The record of a list of its fields' values, in order.
+
+    Raises ValueError, naming the field.
+    """
     fields = fields_of(cls)
     if type(values) is not list or len(values) != len(fields):
         names = ", ".join(name for name, _ in fields)
@@ -109,7 +119,10 @@ def record_of(cls: type[Any], values: Any) -> Any:
 
 
 def values_of(record: Any) -> list[Any]:
-    """A record as a list of plain values, in order; the opposite of `record_of`."""
+    """A record as a list of plain values, in order.
+
+    The opposite of `record_of`.
+    """
     return [_plain(getattr(record, field.name)) for field in dataclasses.fields(record)]
 
 
@@ -134,7 +147,10 @@ def check_at(place: str, check: Check, value: Any) -> Any:
 
 
 class _Below(ValueError):
-    """An error whose text begins with the place in the record that it is about."""
+    """An error whose text begins with a place.
+
+    It is the place in the record that the error is about.
+    """
 
 
 def _items(check: Check, most: int, value: Any) -> tuple[Any, ...]:
@@ -194,7 +210,10 @@ def _number(value: Any) -> float:
 
 
 def _finite(value: Any) -> int | float:
-    """An integer stays one."""
+    """Check that a number is finite.
+
+    An integer stays one.
+    """
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError(f"a finite number is expected, not {_shown(value)}")
     number: int | float = value

@@ -1,4 +1,7 @@
-"""Encoding of messages as frames: a checksummed msgpack header, then one raw frame per tensor."""
+"""Encoding of messages as frames.
+
+The first frame is a checksummed msgpack header; then comes one raw frame per tensor.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ _CHECKSUM = struct.Struct("<I")
 
 
 def encode(message: Message) -> list[Any]:
-    """Encode a message as frames: header bytes, then its tensors as C-contiguous arrays, without a copy.
+    """Encode a message as frames.
+
+    They are the header bytes, then its tensors as C-contiguous arrays, without a copy.
 
     Raises:
         ValueError: a tensor has another dtype or rank than the message declares, is not contiguous, or is
@@ -57,7 +62,9 @@ def encode(message: Message) -> list[Any]:
 
 
 def decode(frames: Sequence[Any]) -> Message:
-    """Decode frames (bytes-like, without the identity) into a message; tensors are views of the frames.
+    """Decode frames into a message.
+
+    The frames are bytes-like, without the identity. Tensors are views of the frames.
 
     Raises:
         ProtocolError: something is not as the message declares; the text says what.

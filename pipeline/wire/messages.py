@@ -1,7 +1,8 @@
-"""All messages on the wire, by link; those between trainers are in `peer_messages`.
+"""All messages on the wire, by link.
 
-`docs/protocol.md` says who sends each message and what answers it. A message is frozen. Its large tensors are
-sent without a copy, so the sender must not write to them until ZeroMQ is done (see `buffers`).
+Those between trainers are in `peer_messages`. `docs/protocol.md` says who sends each message and what answers
+it. A message is frozen. Its large tensors are sent without a copy, so the sender must not write to them until
+ZeroMQ is done (see `buffers`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from .schema import Message, MessageSchema, schema_of, tensor
 
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
-    """A request, the values of its fields; sent again until an `Answer` with the same `number` comes."""
+    """A request: the values of its fields.
+
+    It is sent again until an `Answer` with the same `number` comes.
+    """
 
     KIND: ClassVar[str] = "ask"
     number: int
@@ -41,7 +45,10 @@ class Ask(Message):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Message):
-    """The answer to an `Ask`: the values of its reply, or with `ok` false those of an `ErrorReply`."""
+    """The answer to an `Ask`.
+
+    It has the values of its reply, or with `ok` false those of an `ErrorReply`.
+    """
 
     KIND: ClassVar[str] = "answer"
     number: int
@@ -51,8 +58,10 @@ class Answer(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pulse(Message):
-    """A node's heartbeat with its counts. Each one replaces the last, so it has no number and is not sent
-    again."""
+    """A node's heartbeat with its counts.
+
+    Each one replaces the last, so it has no number and is not sent again.
+    """
 
     KIND: ClassVar[str] = "pulse"
     counts: Counts
@@ -60,8 +69,10 @@ class Pulse(Message):
 
 @dataclass(frozen=True, slots=True)
 class PulseReply(Message):
-    """The coordinator's reply to a `Pulse`: the examples trained so far over all trainers; to a node that was
-    declared dead also why."""
+    """The coordinator's reply to a `Pulse`.
+
+    It has the examples trained so far over all trainers; to a node that was declared dead it also says why.
+    """
 
     KIND: ClassVar[str] = "pulse_reply"
     examples: int
@@ -73,7 +84,9 @@ class PulseReply(Message):
 
 @dataclass(frozen=True, slots=True)
 class Credit(Message):
-    """Flow control of a worker towards a reader; values are absolute, so a repeat changes nothing.
+    """Flow control of a worker towards a reader.
+
+    The values are absolute, so a repeat changes nothing.
 
     `limit`: the highest sequence number that may be sent. `received`: all up to it have arrived. `done`: all
     up to it are trained and confirmed by the coordinator, so that the reader may drop them.
@@ -110,7 +123,9 @@ class Delivery(Message):
 
 @dataclass(frozen=True, slots=True)
 class WorkerMessage(Message):
-    """A message between a trainer and its worker process; `body` are the values of its fields.
+    """A message between a trainer and its worker process.
+
+    `body` are the values of its fields.
 
     See `worker_messages`. Both are on one machine and end together, so nothing is sent again.
     """
@@ -163,12 +178,12 @@ class Vectors(Message):
 
 @dataclass(frozen=True, slots=True)
 class Push(Message):
-    """Gradients of the values in the reply to a lookup of these rows.
+    """Gradients of the values in the reply to a lookup.
 
-    `rows`, `counts` and `bag_lengths` are as in `Lookup`. The gradient of a bag's sum applies to each of its
-    rows. `version` is that of the lookup's reply, from which staleness is computed. The learning rate of the
-    rows is multiplied by `lr_scale`. If `segment` is not 0, the gradients, `floats` in number, are in that
-    segment of shared memory from `offset` on, and `gradients` is empty.
+    They are of the lookup's rows. `rows`, `counts` and `bag_lengths` are as in `Lookup`. The gradient of a
+    bag's sum applies to each of its rows. `version` is that of the lookup's reply, from which staleness is
+    computed. The learning rate of the rows is multiplied by `lr_scale`. If `segment` is not 0, the gradients,
+    `floats` in number, are in that segment of shared memory from `offset` on, and `gradients` is empty.
     """
 
     KIND: ClassVar[str] = "push"
@@ -187,7 +202,9 @@ class Push(Message):
 
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
-    """An offer of shared memory for vectors and gradients, which replaces the one before.
+    """An offer of shared memory for vectors and gradients.
+
+    It replaces the one before.
 
     The memory is file `descriptor` of process `pid` and has `size_bytes`. `segment` is its number, from 1.
     `boot` identifies the kernel; `token` is the memory's first bytes as hexadecimal digits.
@@ -204,7 +221,10 @@ class Attach(Message):
 
 @dataclass(frozen=True, slots=True)
 class Attached(Message):
-    """The reply to `Attach`: whether the node now uses the memory, and if not, `why`."""
+    """The reply to `Attach`.
+
+    It says whether the node now uses the memory, and if not, `why`.
+    """
 
     KIND: ClassVar[str] = "attached"
     segment: int
@@ -225,7 +245,10 @@ class CodedVectors(Message):
 
 @dataclass(frozen=True, slots=True)
 class CodedPush(Message):
-    """`Push` with gradients that are encoded with the job's codec for gradients."""
+    """`Push` with encoded gradients.
+
+    They are encoded with the job's codec for gradients.
+    """
 
     KIND: ClassVar[str] = "coded_push"
     request: int
@@ -240,7 +263,10 @@ class CodedPush(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pushed(Message):
-    """The reply to `Push`; `repeated` if the shard had applied the batch before, so nothing changed."""
+    """The reply to `Push`.
+
+    `repeated` if the shard had applied the batch before, so nothing changed.
+    """
 
     KIND: ClassVar[str] = "pushed"
     request: int
@@ -252,9 +278,10 @@ class Pushed(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterSeed(Message):
-    """A chunk of a center's initial value, for the slice `slice_start` to `slice_stop` of the model.
+    """A chunk of a center's initial value.
 
-    `start` is the position of the chunk's first element in the model.
+    It is for the slice `slice_start` to `slice_stop` of the model. `start` is the position of the chunk's
+    first element in the model.
     """
 
     KIND: ClassVar[str] = "center_seed"
@@ -284,7 +311,10 @@ class CenterExchange(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterRead(Message):
-    """A request for the current values of the center's elements `start` to `stop`."""
+    """A request for current values of the center.
+
+    They are those of the elements `start` to `stop`.
+    """
 
     KIND: ClassVar[str] = "center_read"
     request: int
@@ -294,7 +324,9 @@ class CenterRead(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterValues(Message):
-    """The reply to the three above, chunk by chunk: a delta, or values read; empty for a seed.
+    """The reply to the three above, chunk by chunk.
+
+    It has a delta, or values read; for a seed it is empty.
 
     If `coded` the payload is encoded with the codec of this direction, otherwise it is `elements` float32
     values.
@@ -313,7 +345,10 @@ class CenterValues(Message):
 
 @dataclass(frozen=True, slots=True)
 class Failure(Message):
-    """The reply to a message that is invalid or failed; `request` is 0 if it could not be read."""
+    """The reply to a message that is invalid or failed.
+
+    `request` is 0 if it could not be read.
+    """
 
     KIND: ClassVar[str] = "failure"
     request: int

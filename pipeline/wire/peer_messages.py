@@ -30,7 +30,10 @@ class PeerReady(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerWait(Message):
-    """The sender is alive but not that far yet; `blocked_by`, int32 [members], lacks their chunks."""
+    """The sender is alive but not that far yet.
+
+    `blocked_by`, int32 [members]: the members whose chunks it lacks.
+    """
 
     KIND: ClassVar[str] = "peer_wait"
     generation: int
@@ -58,7 +61,10 @@ class PeerChunk(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerResult(Message):
-    """A reduced chunk; in a pairwise exchange, a chunk of the sender's values."""
+    """A reduced chunk.
+
+    In a pairwise exchange it is a chunk of the sender's values.
+    """
 
     KIND: ClassVar[str] = "peer_result"
     generation: int
@@ -71,7 +77,10 @@ class PeerResult(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerAsk(Message):
-    """A request for missing chunks and results, by their positions, int32 each."""
+    """A request for missing chunks and results.
+
+    They are named by their positions, int32 each.
+    """
 
     KIND: ClassVar[str] = "peer_ask"
     generation: int
@@ -82,7 +91,9 @@ class PeerAsk(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerResolve(Message):
-    """A question whether the receiver completed the round, which cannot end normally.
+    """A question whether the receiver completed the round.
+
+    The round cannot end normally.
 
     A receiver that has not completed the round by then never will.
     """
@@ -108,7 +119,10 @@ class PeerVerdict(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerEnded(Message):
-    """Notice that the sender takes part in no further round of this generation."""
+    """Notice that the sender takes part in no further round.
+
+    It is about the rounds of this generation.
+    """
 
     KIND: ClassVar[str] = "peer_ended"
     generation: int
@@ -116,7 +130,10 @@ class PeerEnded(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerStateAsk(Message):
-    """A request for the algorithm's state of `version`, from its chunk `position` on."""
+    """A request for the algorithm's state of `version`.
+
+    It is for its chunks from `position` on.
+    """
 
     KIND: ClassVar[str] = "peer_state_ask"
     generation: int
@@ -126,7 +143,10 @@ class PeerStateAsk(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerState(Message):
-    """A chunk of the algorithm's state; `position` counts chunks over all of its tensors."""
+    """A chunk of the algorithm's state.
+
+    `position` counts chunks over all of its tensors.
+    """
 
     KIND: ClassVar[str] = "peer_state"
     generation: int

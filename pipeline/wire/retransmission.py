@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RetransmitPolicy:
-    """How long to wait for a reply before the request is sent again. No I/O, no clock.
+    """How long to wait for a reply.
+
+    After that the request is sent again. No I/O, no clock.
 
     Attributes:
         interval_seconds: from one transmission, or sign of progress, to the next transmission.
@@ -26,11 +28,14 @@ class RetransmitPolicy:
 
     @classmethod
     def in_timeout(cls, timeout_seconds: float, times: int) -> RetransmitPolicy:
-        """Divide a timeout into `times` intervals, which gives at most `times` - 1 repeats."""
+        """Divide a timeout into `times` intervals.
+
+        This gives at most `times` - 1 repeats.
+        """
         return cls(timeout_seconds / times)
 
     def due(self, since: float, now: float) -> bool:
-        """Whether a request that was sent at `since` is due to be sent again."""
+        """Whether a request sent at `since` is due again."""
         return now - since >= self.interval_seconds
 
     def left_seconds(self, since: float, now: float) -> float:

@@ -14,11 +14,11 @@ FloatsOf: TypeAlias = Callable[[int, Sequence[int], Int32Array], int]
 
 
 class RowCodec:
-    """Encoder of outgoing and decoder of incoming messages, at either end of the link.
+    """Encoder of outgoing and decoder of incoming messages.
 
-    Messages other than vectors and pushes pass unchanged. Float32 values are sent in the plain messages,
-    without a copy. There is no error feedback: many workers read and write each row, so no node could hold
-    its residual. Infinities and NaNs are kept.
+    It works at either end of the link. Messages other than vectors and pushes pass unchanged. Float32 values
+    are sent in the plain messages, without a copy. There is no error feedback: many workers read and write
+    each row, so no node could hold its residual. Infinities and NaNs are kept.
 
     Args:
         codecs: up for gradients, down for vectors.
@@ -31,7 +31,10 @@ class RowCodec:
         self._floats_of = floats_of
 
     def outgoing(self, message: Message) -> Message:
-        """Encode a message to send; the same message gives the same bytes."""
+        """Encode a message to send.
+
+        The same message gives the same bytes.
+        """
         if isinstance(message, Push) and self._codecs.up.lossy:
             payload = self._codecs.up.encode(message.gradients)
             return CodedPush(

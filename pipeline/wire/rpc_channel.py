@@ -1,4 +1,4 @@
-"""Requests that are sent until they are answered, and answered once.
+"""Requests that are repeated until a reply comes, and handled once.
 
 An `RpcChannel` is one end of the control link between the coordinator and one peer. It owns no socket: it is
 handed what arrives and a function that sends. All of it belongs to one asyncio loop.
@@ -29,15 +29,18 @@ log = logging.getLogger(__name__)
 
 
 class RemoteError(ShadowSyncError):
-    """The other side answered a request with an error; its words, and its exit code."""
+    """The other side answered a request with an error.
+
+    It has the other side's words and its exit code.
+    """
 
 
 class ConnectionLost(ShadowSyncError):
-    """The other side left or died, or did not answer in time."""
+    """The other side left, died, or did not answer in time."""
 
 
 def _ignore(_: str) -> None:
-    """Nobody counts."""
+    """Do nothing: nobody counts."""
 
 
 class RpcChannel:
@@ -74,11 +77,11 @@ class RpcChannel:
         self._closed = ""
 
     async def call(self, request: Request[ReplyType], *, timeout_seconds: float) -> ReplyType:
-        """Sends a request until it is answered, and gives the reply.
+        """Send a request until it is answered; return the reply.
 
         Raises:
             RemoteError: the other side answered with an error.
-            PeerLost: it left, or did not answer within the timeout.
+            ConnectionLost: it left, or did not answer within the timeout.
         """
         if self._closed:
             raise ConnectionLost(self._closed, where=self.peer)
@@ -108,7 +111,10 @@ class RpcChannel:
                 answered.exception()
 
     def receive(self, message: Message) -> None:
-        """Takes a message of the other side: a reply wakes its request, a request is handled once."""
+        """Take in a message of the other side.
+
+        A reply wakes its request; a request is handled once.
+        """
         if isinstance(message, Answer):
             self._receive_answer(message)
         elif isinstance(message, Ask):
@@ -169,7 +175,10 @@ class RpcChannel:
         self._refused(why)
 
     def close(self, why: str) -> None:
-        """Ends the channel: waiting requests get `ConnectionLost(why)`, handling is cancelled."""
+        """End the channel.
+
+        Waiting requests get `ConnectionLost(why)`; handling is cancelled.
+        """
         self._closed = why
         for _, future in self._waiting.values():
             if not future.done():

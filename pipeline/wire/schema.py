@@ -1,4 +1,7 @@
-"""Schemas of messages, derived from their classes: header fields with types, tensors with dtype and rank."""
+"""Schemas of messages, derived from their classes.
+
+A schema has the header fields with their types, and the tensors with dtype and rank.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ def tensor(dtype: str, rank: int, *, optional: bool = False) -> Any:
 
 
 class Message:
-    """Base of all messages: frozen dataclasses whose `KIND` names them on the wire."""
+    """Base of all messages.
+
+    They are frozen dataclasses, and `KIND` names them on the wire.
+    """
 
     KIND: ClassVar[str]
 
@@ -50,7 +56,10 @@ class MessageSchema:
 
 
 def schema_of(cls: type[Message]) -> MessageSchema:
-    """Derive the schema of a message class from its annotations; header fields come before tensors."""
+    """Derive the schema of a message class from its annotations.
+
+    Header fields come before tensors.
+    """
     hints = typing.get_type_hints(cls, include_extras=True)
     header: list[tuple[str, Callable[[Any], Any]]] = []
     tensors: list[TensorField] = []

@@ -1,6 +1,7 @@
-"""Shared memory of two processes on one machine: an unnamed file that one creates and the other opens.
+"""Shared memory of two processes on one machine.
 
-It is in no folder, and it is freed with the last process that maps it, however that process ends.
+It is an unnamed file that one creates and the other opens. It is in no folder, and it is freed with the last
+process that maps it, however that process ends.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SegmentError(ValueError):
-    """Memory of another process cannot be opened or is not the announced one, or a range is outside of it."""
+    """Shared memory that cannot be used.
+
+    Memory of another process cannot be opened or is not the announced one, or a range is outside of it.
+    """
 
 
 def running_kernel() -> str:
@@ -55,7 +59,9 @@ class Segment:
         self.size_bytes = len(mapped)
 
     def floats(self, offset: int, count: int) -> Float32Array:
-        """Return a view of the memory, float32 [count]; the memory stays mapped while the array lives.
+        """Return a view of the memory, float32 [count].
+
+        The memory stays mapped while the array lives.
 
         Raises:
             SegmentError: the range is outside of the memory.
@@ -69,14 +75,19 @@ class Segment:
 
 
 class CreatedSegment(Segment):
-    """A segment that this process created; others may open it while `descriptor` is open.
+    """A segment that this process created.
+
+    Others may open it while `descriptor` is open.
 
     Attributes:
         token: its first bytes, as hexadecimal digits.
     """
 
     def __init__(self, size_bytes: int) -> None:
-        """Create it; memory is used only as it is written. Raises OSError if it cannot be created."""
+        """Create it.
+
+        Memory is used only as it is written. Raises OSError if it cannot be created.
+        """
         if sys.platform != "linux":
             raise OSError("only Linux has unnamed shared memory")
         import fcntl
@@ -99,7 +110,10 @@ class CreatedSegment(Segment):
         self.token = token.hex()
 
     def close(self) -> None:
-        """Close the descriptor, so that nobody else can open it; existing mappings stay."""
+        """Close the descriptor, so that nobody else can open it.
+
+        Existing mappings stay.
+        """
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

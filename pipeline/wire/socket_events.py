@@ -1,7 +1,7 @@
 """Waiting for events of plain ZeroMQ sockets on an asyncio loop.
 
 ZeroMQ's descriptor is edge-triggered: it signals a change once, and any use of the socket may consume the
-signal. So whoever is woken receives until nothing is left, and any other user of a socket calls `wake`
+signal. So a woken coroutine receives until nothing is left, and any other user of a socket calls `wake`
 afterwards. `zmq.asyncio` needs no such rule, at the price of a future and a turn of the loop per message;
 docs/architecture.md has the figures.
 """
@@ -15,8 +15,9 @@ import zmq
 
 
 class SocketTurns:
-    """Calls `take_turn` on the running loop, when the state of some sockets may have changed.
+    """A caller of `take_turn` when sockets may have changed.
 
+    It is called on the running loop, when the state of some sockets may have changed.
     A coroutine is woken by `SocketEvents` instead, about 10 us later. Only the loop's thread may call.
     """
 
@@ -31,13 +32,16 @@ class SocketTurns:
         self.wake()
 
     def wake(self) -> None:
-        """Have a turn taken, once other callbacks of the loop had theirs."""
+        """Have a turn taken, after other callbacks of the loop."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
     def close(self) -> None:
-        """Take no more turns; call it before the sockets are closed. A second call does nothing."""
+        """Take no more turns.
+
+        Call it before the sockets are closed. A second call does nothing.
+        """
         for descriptor in self._descriptors:
             self._loop.remove_reader(descriptor)
         self._descriptors = []
@@ -49,7 +53,10 @@ class SocketTurns:
 
 
 class SocketEvents:
-    """A waker for the one coroutine that drives some sockets, when their state may have changed."""
+    """A waker for the one coroutine that drives some sockets.
+
+    It wakes the coroutine when the state of the sockets may have changed.
+    """
 
     def __init__(self, *sockets: zmq.Socket[bytes]) -> None:
         self._event = asyncio.Event()
@@ -61,12 +68,18 @@ class SocketEvents:
         self._event.set()
 
     async def changed(self) -> None:
-        """Wait until something may have changed since the last call; let other tasks run first."""
+        """Wait until something may have changed since the last call.
+
+        Other tasks run first.
+        """
         if self._event.is_set():
             await asyncio.sleep(0)
         await self._event.wait()
         self._event.clear()
 
     def close(self) -> None:
-        """Stop watching; call it before the sockets are closed. A second call does nothing."""
+        """Stop watching.
+
+        Call it before the sockets are closed. A second call does nothing.
+        """
         self._turns.close()

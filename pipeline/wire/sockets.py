@@ -1,6 +1,7 @@
-"""ZeroMQ sockets of messages: `Connection` (DEALER), `Listener` (ROUTER), and a `Waker` for pollers.
+"""ZeroMQ sockets of messages.
 
-Each socket is owned by one thread.
+They are `Connection` (DEALER), `Listener` (ROUTER), and a `Waker` for pollers. Each socket is owned by one
+thread.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def configure_socket(socket: zmq.Socket[bytes] | Any) -> None:
 
 
 def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
-    """Bind to `tcp://HOST:PORT` (port `*` or 0: any free one) and return the actual endpoint.
+    """Bind to `tcp://HOST:PORT`; return the actual endpoint.
+
+    Port `*` or 0 means any free one.
 
     Raises:
         ClusterError: the address is in use, not of this host, or invalid.
@@ -57,12 +60,18 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message has arrived; costs a third of trying to receive and catching the exception."""
+    """Whether a message has arrived.
+
+    This costs a third of trying to receive and catching the exception.
+    """
     return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
 
 def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> None:
-    """Send frames as one message; large ones without a copy, as ZeroMQ holds them until they are sent."""
+    """Send frames as one message.
+
+    Large frames are sent without a copy, as ZeroMQ holds them until they are sent.
+    """
     last = len(frames) - 1
     # Plain numbers: an operation on two flags of the enum takes longer than the rest of a small frame.
     flags = int(flags)
@@ -76,7 +85,10 @@ def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> Non
 
 
 class Connection:
-    """A DEALER socket to one endpoint. Only the thread that made it may use it."""
+    """A DEALER socket to one endpoint.
+
+    Only the thread that made it may use it.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, identity: str) -> None:
         self.endpoint = endpoint
@@ -103,7 +115,10 @@ class Connection:
         self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
 
     def receive(self) -> Message | None:
-        """Return the next message that has arrived, or None; invalid messages are counted and logged."""
+        """Return the next message that has arrived, or None.
+
+        Invalid messages are counted and logged.
+        """
         while True:
             try:
                 parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -123,7 +138,10 @@ class Connection:
 
 
 class Listener:
-    """A ROUTER socket at one endpoint. Only the thread that made it may use it."""
+    """A ROUTER socket at one endpoint.
+
+    Only the thread that made it may use it.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
         self.socket = context.socket(zmq.ROUTER)
@@ -194,10 +212,10 @@ class Listener:
 
 
 def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
-    """Queue a message without waiting; return whether it was queued. Only the loop's thread may call.
+    """Queue a message without waiting; return whether it was queued.
 
-    If the queue is full or the peer is gone, the message is dropped: a request is sent again until its reply
-    comes.
+    Only the loop's thread may call. If the queue is full or the peer is gone, the message is dropped: a
+    request is sent again until its reply comes.
     """
     future = cast("asyncio.Future[Any]", socket.send_multipart(frames, zmq.NOBLOCK))
     error = future.exception() if future.done() else None
@@ -225,7 +243,10 @@ class Waker:
         return self._reader.fileno()
 
     def wake(self) -> None:
-        """Make the descriptor readable; if the pair is full, it is readable already."""
+        """Make the descriptor readable.
+
+        If the pair is full, it is readable already.
+        """
         try:
             self._writer.send(b"\0")
         except (BlockingIOError, OSError):

@@ -1,4 +1,7 @@
-"""Background tasks that live as long as their owner, and a race of two awaitables."""
+"""Background tasks of one owner, and a race of two awaitables.
+
+The tasks live as long as their owner.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ T = TypeVar("T")
 
 
 class TaskSet:
-    """Tasks that an object starts during its life and cancels at its end; all on one loop.
+    """Tasks that an object starts and cancels at its end.
 
-    `asyncio.TaskGroup` is different: its block waits for all tasks, and one failure cancels the others.
+    It starts them during its life; all are on one loop. `asyncio.TaskGroup` is different: its block waits for
+    all tasks, and one failure cancels the others.
 
     Args:
         failed: called with the exception that ends a task, unless the task was cancelled.
@@ -46,10 +50,10 @@ class TaskSet:
 
 
 async def race(work: Awaitable[T], end: Awaitable[Any]) -> T | None:
-    """Return the result of `work`; None if `end` completes first, which cancels `work`.
+    """Return the result of `work`, or None if `end` completes first.
 
-    Raises what `work` raises. On return `work` has ended; if `end` is a coroutine it was cancelled, if it is
-    a future it was left alone.
+    In that case `work` is cancelled. Raises what `work` raises. On return `work` has ended; if `end` is a
+    coroutine it was cancelled, if it is a future it was left alone.
     """
     task, ending = asyncio.ensure_future(work), asyncio.ensure_future(end)
     try:

@@ -20,7 +20,9 @@ from .bank import RowBank
 
 
 def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: Float32Array) -> None:
-    """Sum the rows of each bag in order; an empty one gives zeros.
+    """Sum the rows of each bag in order.
+
+    An empty bag gives zeros.
 
     Args:
         weights: float32 [rows, dim], contiguous.
