@@ -186,9 +186,9 @@ class JobController:
         stop, manager = self._outcome.stop, self._checkpoints
         if stop is not None:
             await self._close_checkpoints()
-        else:
+        elif self._job.report.pictures:
             # Nodes compute and write meanwhile. If it fails, the report's writer does too, and says so.
-            self._loading = asyncio.get_running_loop().run_in_executor(None, load_pictures, self._job)
+            self._loading = asyncio.get_running_loop().run_in_executor(None, load_pictures)
         await self._drain(hurry=stop is not None)
         try:
             if not self._state.ledger.examples_so_far:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from ..checkpoint.atomic_file import whole_file
-from ..config.job import Job
 from ..jobfile.extras import missing_modules
 from ..memory import total_memory_bytes
 from .markdown import render_markdown
@@ -22,12 +21,12 @@ JSON_NAME: Final = "report.json"
 MARKDOWN_NAME: Final = "report.md"
 
 
-def load_pictures(job: Job) -> None:
-    """Import what draws the pictures, if the job wants any and it is installed.
+def load_pictures() -> None:
+    """Import what draws the pictures, if it is installed.
 
     It takes half a second: a process that has to wait for others may call it meanwhile, on any thread.
     """
-    if job.report.pictures and not missing_modules("plots"):
+    if not missing_modules("plots"):
         from . import curves  # noqa: F401
 
 
