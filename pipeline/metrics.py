@@ -222,6 +222,15 @@ class QualitySums:
         header = (self.bins, self._examples, *sums)
         return np.concatenate([np.array(header, np.float64), used, negatives[used], positives[used]])
 
+    def to_bytes(self) -> bytes:
+        """Return the bytes of `to_array`."""
+        return self.to_array().tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> QualitySums:
+        """Return the sums from bytes that `to_bytes` made; raises ValueError for anything else."""
+        return cls.from_array(np.frombuffer(data, dtype=np.float64))
+
     @classmethod
     def from_array(cls, array: Float64Array, bins: int = BINS) -> QualitySums:
         """Return the sums from an array that `to_array` made.

@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-import numpy as np
-
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError
 from ...pipeline.metrics import QualitySums
@@ -70,7 +68,7 @@ class Evaluator:
             if whole and len(results) == len(trainers):
                 total = QualitySums()
                 for answer in results.values():
-                    total.merge(QualitySums.from_array(np.frombuffer(answer.sums, dtype=np.float64)))
+                    total.merge(QualitySums.from_bytes(answer.sums))
                 return total
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers):
@@ -110,7 +108,7 @@ def sum_progressive(parts: Iterable[bytes]) -> QualitySums:
     """
     total = QualitySums()
     for part in parts:
-        total.merge(QualitySums.from_array(np.frombuffer(part, dtype=np.float64)))
+        total.merge(QualitySums.from_bytes(part))
     return total
 
 

@@ -234,7 +234,7 @@ class TrainerRole(Role):
             # What is saved should be no mixture, but an interrupt waits for no slow round.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sync.wait_idle(), 1.0 if request.hurry else None)
-        sums = drained.progressive.to_array().tobytes()
+        sums = drained.progressive.to_bytes()
         return DrainReply(self.metrics(), {}, in_flight=drained.in_flight, progressive=sums)
 
     async def _finalize(self, request: Finalize) -> FinalizeReply:
@@ -271,7 +271,7 @@ class TrainerRole(Role):
     async def _eval_sums(self, request: GetEvalSums) -> EvalSums:
         assert self._pool is not None
         sums = await self._pool.collect(request.pass_number)
-        return EvalSums(sums.to_array().tobytes())
+        return EvalSums(sums.to_bytes())
 
     async def _between_rounds(self, copy: Callable[[], TrainerSnapshot]) -> TrainerSnapshot:
         if self._sync is not None:

@@ -205,10 +205,10 @@ class WorkerProcessMain:
         self._outgoing.put(record)
 
     def _on_drained(self, held: DrainResult) -> None:
-        self._report(DrainedWorker(held.in_flight, held.progressive.to_array().tobytes()))
+        self._report(DrainedWorker(held.in_flight, held.progressive.to_bytes()))
 
     def _on_sums(self, sums: QualitySums) -> None:
-        self._report(CollectedSums(sums.to_array().tobytes()))
+        self._report(CollectedSums(sums.to_bytes()))
 
     def _on_failed(self, error: BaseException) -> None:
         if not isinstance(error, ShadowSyncError):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, assert_never
 
-import numpy as np
 import torch
 import zmq
 
@@ -308,11 +307,11 @@ class ProcessWorker:
                 self._pass_gate(message)
             case DrainedWorker():
                 assert self._drain_reply is not None
-                self._drain_reply(DrainResult(message.in_flight, decode_sums(message.progressive)))
+                self._drain_reply(DrainResult(message.in_flight, QualitySums.from_bytes(message.progressive)))
             case CollectedSums():
                 with self._lock:
                     reply = self._sums_replies.pop(0)
-                reply(decode_sums(message.sums))
+                reply(QualitySums.from_bytes(message.sums))
             case TracedProcess():
                 if self._trace_reply is not None:
                     self._trace_reply(message.trace)
@@ -342,8 +341,3 @@ class ProcessWorker:
         else:
             self._rounds.arrive()
         self._monitor.send(GatePass())
-
-
-def decode_sums(data: bytes) -> QualitySums:
-    """Decode the sums that a process sent; raises ValueError."""
-    return QualitySums.from_array(np.frombuffer(data, dtype=np.float64))
