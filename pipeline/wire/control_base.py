@@ -55,23 +55,42 @@ class Verb:
     repeatable: bool = False
 
 
+Named = TypeVar("Named")
+
+
+class NamedRecords(Generic[Named]):
+    """Records by their verb: names to kinds of records, and back."""
+
+    def __init__(self, kinds: Mapping[str, type[Named]]) -> None:
+        self.kinds: Final = dict(kinds)
+        self._names = {kind: name for name, kind in self.kinds.items()}
+
+    def name_of(self, record: Named) -> str:
+        """Return the verb of a record."""
+        return self._names[type(record)]
+
+    def decode_values(self, name: str, values: list[Any]) -> Named:
+        """Return the record of these values; raises ProtocolError, naming the verb and the field."""
+        if name not in self.kinds:
+            raise ProtocolError(f"the unknown verb {name!r:.80}")
+        record: Named = decode_record(self.kinds[name], name, values)
+        return record
+
+
 class VerbTable:
     """The verbs of a control link: names to requests and replies, and back."""
 
     def __init__(self, verbs: Mapping[str, Verb]) -> None:
         self.verbs: Final = dict(verbs)
-        self._names = {verb.request: name for name, verb in self.verbs.items()}
+        self._requests = NamedRecords[Request[Any]]({name: verb.request for name, verb in verbs.items()})
 
     def name_of(self, request: Request[Any]) -> str:
-        """The verb of a request."""
-        return self._names[type(request)]
+        """Return the verb of a request."""
+        return self._requests.name_of(request)
 
     def decode_request(self, name: str, values: list[Any]) -> Request[Any]:
-        """The request of these values; raises ProtocolError, naming the verb and the field."""
-        if name not in self.verbs:
-            raise ProtocolError(f"the unknown verb {name!r:.80}")
-        request: Request[Any] = decode_record(self.verbs[name].request, name, values)
-        return request
+        """Return the request of these values; raises ProtocolError, naming the verb and the field."""
+        return self._requests.decode_values(name, values)
 
     def decode_reply(self, name: str, values: list[Any]) -> Reply:
         """The reply to a request of this verb; raises ProtocolError, naming the verb and the field."""

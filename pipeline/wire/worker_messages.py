@@ -7,13 +7,12 @@ answered by number: both ends are on one machine, end together, and receive ever
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Generic, TypeAlias, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 
-from ..errors import ExitCode, ProtocolError
+from ..errors import ExitCode
 from ..types import BatchId
-from .control_base import MAX_BATCHES, Values, decode_record
+from .control_base import MAX_BATCHES, NamedRecords, Values
 from .control_orders import MAX_SPANS, MemberInfo, ProcessTrace
 from .field_checks import Count, Counts, Items, Real, Seconds, values_of
 from .messages import Delivery, WorkerMessage
@@ -277,23 +276,16 @@ WorkerReport: TypeAlias = (
 Sent = TypeVar("Sent")
 
 
-class WorkerVerbs(Generic[Sent]):
-    """The verbs of one direction: names to messages, and back."""
-
-    def __init__(self, kinds: Mapping[str, type[Sent]]) -> None:
-        self.kinds: Final = dict(kinds)
-        self._names = {kind: name for name, kind in self.kinds.items()}
+class WorkerVerbs(NamedRecords[Sent]):
+    """The verbs of one direction."""
 
     def encode(self, message: Sent) -> WorkerMessage:
         """Return what is sent for a message."""
-        return WorkerMessage(self._names[type(message)], values_of(message))
+        return WorkerMessage(self.name_of(message), values_of(message))
 
     def decode(self, message: WorkerMessage) -> Sent:
         """Return the message that was sent; raises ProtocolError, naming the verb and the field."""
-        if message.verb not in self.kinds:
-            raise ProtocolError(f"the unknown verb {message.verb!r:.80}")
-        decoded: Sent = decode_record(self.kinds[message.verb], message.verb, message.body)
-        return decoded
+        return self.decode_values(message.verb, message.body)
 
 
 ORDERS: Final = WorkerVerbs[WorkerOrder](
