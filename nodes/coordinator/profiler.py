@@ -15,7 +15,7 @@ from ...pipeline.performance.trace_events import NodeTrace, trace_events
 from ...pipeline.wire.control_orders import Measure, Measures, Trace
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.segment import running_kernel
-from ..runtime.node import measures
+from ..runtime.process_figures import measures
 from ..runtime.tracing import TRACER, Sampler
 
 if TYPE_CHECKING:

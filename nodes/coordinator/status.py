@@ -24,7 +24,7 @@ from ...watch.status import (
     SyncFigures,
     ValidationStatus,
 )
-from ..runtime.node import process_metrics
+from ..runtime.process_figures import process_metrics
 from .membership import Member
 from .state import JobPhase, JobState
 

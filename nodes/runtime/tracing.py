@@ -191,18 +191,17 @@ class Sampler:
             self._locked_wakes += 1
 
 
-def thread_figures() -> dict[str, list[float]]:
+def thread_figures() -> dict[str, tuple[float, float]]:
     """CPU seconds and seconds of waiting for a core, by name of Python thread.
 
     Threads of one name are summed. Empty if the system does not report them.
     """
-    found: dict[str, list[float]] = {}
+    found: dict[str, tuple[float, float]] = {}
     for thread in threading.enumerate():
         path = Path(f"/proc/self/task/{thread.native_id}/schedstat")
         if (ran := _schedule(path)) is not None:
-            sums = found.setdefault(thread.name, [0.0, 0.0])
-            sums[0] += ran[0]
-            sums[1] += ran[1]
+            cpu, waited = found.get(thread.name, (0.0, 0.0))
+            found[thread.name] = (cpu + ran[0], waited + ran[1])
     return found
 
 

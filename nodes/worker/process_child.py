@@ -49,8 +49,9 @@ from ...pipeline.wire.worker_messages import (
 )
 from ..replica.buffer import SharedMemory
 from ..replica.replica import TrainerContext
-from ..runtime.node import describe, process_metrics, process_trace
+from ..runtime.node import describe
 from ..runtime.process import log_to_folder, log_to_stderr, tune_malloc
+from ..runtime.process_figures import process_metrics, process_trace
 from ..runtime.tracing import TRACER, thread_figures
 from ..shadow.fixed_rate import CenterRounds, FixedRate, RemoteGate, RemoteRoundLog
 from ..shadow.links import LinkConfig
@@ -253,7 +254,7 @@ class WorkerProcessMain:
         pulse = WorkerPulse(
             metrics=self._worker.metrics() if self._worker is not None else {},
             process=process_metrics(),
-            threads={name: (cpu, waited) for name, (cpu, waited) in thread_figures().items()},
+            threads=thread_figures(),
             sent_bytes=sent_bytes,
             received_bytes=received_bytes,
             links=rounds.link_metrics() if rounds is not None else {},

@@ -1,0 +1,104 @@
+"""What a process reports of itself: CPU, memory, threads, and traces of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ...pipeline.wire.control_orders import Measures, ProcessTrace, TraceReply
+from ...pipeline.wire.field_checks import Counts
+from ...pipeline.wire.segment import running_kernel
+from .role import Role
+from .tracing import TRACER, Sampler, thread_figures
+
+LONGEST_TRACE_SECONDS: Final = 10.0
+
+
+class NodeProfile:
+    """Measure and trace a node, on its control thread; idle before `measure`."""
+
+    def __init__(self, role: Role, metrics: Callable[[], dict[str, Any]]) -> None:
+        self._role = role
+        self._metrics = metrics
+        self._sampler: Sampler | None = None
+
+    def measure(self, *, last: bool) -> Measures:
+        """Return all counts as they are now, with this machine's clock.
+
+        The first call starts the sampler of this process; a call with `last` ends it.
+        """
+        if self._sampler is None:
+            self._sampler = Sampler()
+            self._sampler.start()
+        found = measures(self._metrics(), self._sampler, self._role.process_threads())
+        if last:
+            self.close()
+        return found
+
+    async def trace(self, seconds: float) -> TraceReply:
+        """Return what each thread does in the next `seconds`.
+
+        At most LONGEST_TRACE_SECONDS; see `Tracer.stop`.
+        """
+        seconds = min(seconds, LONGEST_TRACE_SECONDS)
+        further = asyncio.ensure_future(self._role.trace_processes(seconds))
+        TRACER.start()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            traced = TRACER.stop()
+        return TraceReply((process_trace("", os.getpid(), traced), *await further))
+
+    def close(self) -> None:
+        """Stop the sampler."""
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+
+
+def measures(counts: Counts, sampler: Sampler, further: Mapping[str, tuple[float, float]]) -> Measures:
+    """Return a process's counts, its threads and the sampler's counts, with this machine's clock.
+
+    `further` are threads of its other processes.
+    """
+    return Measures(
+        clock=time.monotonic(),
+        machine=running_kernel(),
+        cores=cores(),
+        counts=counts,
+        threads={**thread_figures(), **further},
+        sampled=sampler.figures(),
+    )
+
+
+def process_trace(process: str, pid: int, traced: Mapping[str, Any]) -> ProcessTrace:
+    """Return the result of `Tracer.stop` as a message's field."""
+    marks = tuple((name, thread, began, length) for name, thread, began, length in traced["marks"])
+    return ProcessTrace(process, pid, tuple(traced["names"]), tuple(traced["threads"]), marks)
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def process_metrics() -> dict[str, Any]:
+    """Return CPU seconds and memory of this process, all threads."""
+    return {"cpu_seconds": time.process_time()} | _memory_bytes()
+
+
+def _memory_bytes() -> dict[str, int]:
+    """Return peak memory and, where the system reports it, resident memory, in bytes."""
+    if sys.platform == "linux":
+        # `ru_maxrss` survives exec: a small process that a large one started would show the large one's.
+        with open("/proc/self/status", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        names = (("peak_memory_bytes", "VmHWM"), ("memory_bytes", "VmRSS"))
+        return {name: int(fields[key].split()[0]) * 1024 for name, key in names}
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
