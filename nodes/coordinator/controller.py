@@ -52,7 +52,6 @@ class JobController:
         self._checkpoints: CheckpointManager | None = None
         self._profiler: Profiler | None = None
         self._outcome = Outcome()
-        self._loading: asyncio.Future[None] | None = None
 
     async def run(self) -> Outcome:
         """Run the whole job and return its outcome.
@@ -188,7 +187,7 @@ class JobController:
             await self._close_checkpoints()
         elif self._job.report.pictures:
             # Nodes compute and write meanwhile. If it fails, the report's writer does too, and says so.
-            self._loading = asyncio.get_running_loop().run_in_executor(None, load_pictures)
+            asyncio.get_running_loop().run_in_executor(None, load_pictures)
         await self._drain(hurry=stop is not None)
         try:
             if not self._state.ledger.examples_so_far:

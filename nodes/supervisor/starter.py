@@ -26,6 +26,8 @@ from .fork_server import MESSAGE_BYTES
 
 METHOD_VARIABLE = "SHADOWSYNC_START_METHOD"
 METHODS = ("forkserver", "spawn")
+# A server that has imported all ends at once.
+END_SECONDS = 0.3
 
 
 class StartedProcess(Protocol):
@@ -314,10 +316,6 @@ class _ServerConnection:
                 log.error("the fork server has ended; killing process %d", process.pid)
                 process.signal(signal.SIGKILL)
                 process.ended(-signal.SIGKILL)
-
-
-# A server that has imported all ends at once.
-END_SECONDS = 0.3
 
 
 class ForkStarter:

@@ -1,13 +1,15 @@
-"""An event loop whose time passes only while nothing else is left to do."""
+"""Running a test's coroutine: in time that passes only while nothing else is left to do, or in real time."""
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+ENOUGH_SECONDS = 60.0
 
 
 class VirtualTimeSelector(selectors.DefaultSelector):
@@ -48,3 +50,12 @@ def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
     """Runs a test's coroutine; `asyncio.sleep` takes no time, and the loop's time passes as if it did."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)
+
+
+def run_in_real_time(work: Awaitable[T]) -> T:
+    """Runs a test's coroutine for a bounded time: for what threads answer."""
+
+    async def bounded() -> T:
+        return await asyncio.wait_for(work, ENOUGH_SECONDS)
+
+    return asyncio.run(bounded())

@@ -15,7 +15,7 @@ from shadowsync.pipeline.wire.control_orders import NodeLost
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
+from shadowsync.tests.support.virtual_time import run_in_real_time, run_in_virtual_time
 
 _UNSENT: list[Message] = []
 
@@ -101,4 +101,4 @@ def test_a_death_is_told_to_those_that_have_met(tmp_path: Path) -> None:
         assert {(name, type(request)) for name, request, _ in server.asked} == {("trainer-1", NodeLost)}
         await server.close()
 
-    asyncio.run(asyncio.wait_for(main(), 60.0))
+    run_in_real_time(main())

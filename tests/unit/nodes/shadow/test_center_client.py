@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,19 +24,11 @@ from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.tests.support.center_messages import exchange_of
 from shadowsync.tests.support.peer_links import vector
+from shadowsync.tests.support.virtual_time import run_in_real_time
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[[int, float], list[tuple[CenterService, MemberInfo]]]
 ENOUGH_SECONDS = 60.0
-
-
-def run(work: Awaitable[None]) -> None:
-    """Real time: the sync node's service is a thread."""
-
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 60.0)
-
-    asyncio.run(bounded())
 
 
 @asynccontextmanager
@@ -98,7 +90,7 @@ def test_exchanges_are_the_closed_form_whatever_the_chunks_and_slices(
                 center = center + step
             np.testing.assert_allclose((await link.read_all()).numpy(), center, rtol=1e-5, atol=1e-6)
 
-    run(main())
+    run_in_real_time(main())
 
 
 def test_slices_are_spread_over_the_nodes_and_none_is_asked_for_nothing(
@@ -112,7 +104,7 @@ def test_slices_are_spread_over_the_nodes_and_none_is_asked_for_nothing(
             await link.seed(vector(3, 0))
             await exchange_all(link, vector(3, 1))
 
-    run(main())
+    run_in_real_time(main())
     applied = [counts(service)["applied_slices"] for service, _ in nodes]
     assert applied == [1, 1, 1, 0]
 
@@ -142,7 +134,7 @@ def test_two_trainers_change_one_center_each_once_a_round(context: Context, sync
             for part in one.slices:
                 assert len(set(center[part.start : part.stop].tolist())) == 1
 
-    run(main())
+    run_in_real_time(main())
     assert [counts(service)["applied_slices"] for service, _ in nodes] == [2 * rounds, 2 * rounds]
 
 
@@ -161,7 +153,7 @@ def test_bytes_are_counted_both_ways(context: Context, sync_nodes: Start) -> Non
             assert metrics["received_bytes"] == link.sent_bytes
             assert metrics["sent_bytes"] == link.received_bytes
 
-    run(main())
+    run_in_real_time(main())
 
 
 def test_what_was_handed_over_may_change_afterwards(context: Context, sync_nodes: Start) -> None:
@@ -178,7 +170,7 @@ def test_what_was_handed_over_may_change_afterwards(context: Context, sync_nodes
             await seeding
             torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
 
-    run(main())
+    run_in_real_time(main())
 
 
 def test_an_answer_that_is_kept_does_not_change(context: Context, sync_nodes: Start) -> None:
@@ -201,7 +193,7 @@ def test_an_answer_that_is_kept_does_not_change(context: Context, sync_nodes: St
             used_again = {(await link.exchange(part, torch.ones(1000))).data_ptr() for _ in range(5)}
             assert len(used_again) == 1
 
-    run(main())
+    run_in_real_time(main())
 
 
 def test_a_part_can_be_read_while_another_is_exchanged(context: Context, sync_nodes: Start) -> None:
@@ -216,7 +208,7 @@ def test_a_part_can_be_read_while_another_is_exchanged(context: Context, sync_no
             assert read.tolist() == [0.0] * 20
             assert (await link.read(one)).tolist() == [1.0] * 20
 
-    run(main())
+    run_in_real_time(main())
 
 
 @pytest.mark.parametrize(
@@ -249,7 +241,7 @@ def test_what_cannot_be_done_is_answered_and_the_service_goes_on(
                 stranger.close()
             torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
 
-    run(main())
+    run_in_real_time(main())
     assert counts(service)["applied_slices"] == 0
 
 
@@ -266,4 +258,4 @@ def test_before_the_first_value_an_exchange_is_refused_at_once(context: Context,
             await link.seed(torch.zeros(10))
             assert (await link.exchange(link.slices[0], torch.ones(10))).tolist() == [0.5] * 10
 
-    run(main())
+    run_in_real_time(main())

@@ -22,7 +22,7 @@ from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import exchange_of
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
+from shadowsync.tests.support.virtual_time import run_in_real_time, run_in_virtual_time
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[..., list[tuple[CenterService, MemberInfo]]]
@@ -40,13 +40,6 @@ def pair(up: str, down: str) -> LinkCodecs:
 
 def vector(seed: int, numel: int = NUMEL) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=numel).astype(np.float32))
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, ENOUGH_SECONDS)
-
-    asyncio.run(bounded())
 
 
 def make_link(
@@ -108,7 +101,7 @@ def test_the_center_and_a_replica_that_stays_meet(context: Context, sync_nodes: 
         finally:
             await link.close()
 
-    run(main())
+    run_in_real_time(main())
 
 
 @pytest.mark.parametrize(("name", "least"), [("bfloat16", 1.95), ("float16", 1.95), ("int8", 3.5)])
@@ -145,7 +138,7 @@ def test_as_many_bytes_fewer_enter_the_sockets(
         finally:
             await link.close()
 
-    run(main())
+    run_in_real_time(main())
 
 
 def deltas_of_five(context: Context, codecs: LinkCodecs, *, losing: bool) -> list[torch.Tensor]:
