@@ -22,10 +22,7 @@ EARLY: Final = ("stopped: ", "finished early: ")
 
 
 class ExampleCounts(ReportPart):
-    """Where the examples went, by the ledger.
-
-    `reasons` counts bad and dropped ones.
-    """
+    """Where the examples went, by the ledger; `reasons` counts bad and dropped ones."""
 
     read: NonNegativeInt
     distinct: NonNegativeInt
@@ -207,10 +204,7 @@ class Replicas(ReportPart):
 
 
 class Identity(ReportPart):
-    """One equation of the ledger.
-
-    `name` states it; `left` and `right` are counted.
-    """
+    """One equation of the ledger: `name` states it; `left` and `right` are counted."""
 
     name: str
     left: int
@@ -261,10 +255,7 @@ class Ledger(ReportPart):
 
 
 class Event(ReportPart):
-    """An event of a node, such as a death or a join.
-
-    Its time is in seconds since the start.
-    """
+    """An event of a node, such as a death or a join, `seconds` after the start."""
 
     seconds: NonNegativeFloat
     node: str
