@@ -173,13 +173,18 @@ class CoordinatorServer:
         watchers = self.sessions.watchers(time.monotonic())
         end = JobEnded(self.state.outcome)
         notices = [session.call(end, timeout_seconds=END_NOTICE_SECONDS) for session in watchers]
-        await asyncio.gather(*notices, return_exceptions=True)
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._socket is not None:
-            self._socket.close()
-            self._context.term()
+        try:
+            await asyncio.gather(*notices, return_exceptions=True)
+        finally:
+            for task in tuple(self._tasks):
+                task.cancel()
+            try:
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+            finally:
+                # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
+                if self._socket is not None:
+                    self._socket.close()
+                    self._context.term()
 
     def request_stop(self, stop: Stop) -> None:
         """Stop the job; the first reason counts."""

@@ -72,7 +72,7 @@ class Node:
         self._tasks = TaskSet(self._fail)
 
     async def run(self) -> ExitCode:
-        """Join, work until fields to finish, and return the exit code.
+        """Join, work until told to finish, and return the exit code.
 
         `exit_text` says why if it isn't 0.
         """
@@ -299,9 +299,12 @@ class Node:
             await self.role.close()
         finally:
             self._channel.close("this node is ending") if hasattr(self, "_channel") else None
-            await self._tasks.close()
-            self._socket.close()
-            self._context.term()
+            try:
+                await self._tasks.close()
+            finally:
+                # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
+                self._socket.close()
+                self._context.term()
 
 
 def describe(error: BaseException) -> str:

@@ -6,7 +6,9 @@ import asyncio
 import contextvars
 import logging
 import os
+import sys
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterator
@@ -83,6 +85,15 @@ def nodes_can_stand_still() -> Iterator[None]:
         mock.patch.object(BaseSelectorEventLoop, "_process_events", stand_and_process),
     ):
         yield
+
+
+def _stacks() -> str:
+    """Where every thread of this process is, by name."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames().items()
+    return "\n".join(
+        f"--- {names.get(ident)}\n{''.join(traceback.format_stack(frame))}" for ident, frame in frames
+    )
 
 
 class Context(zmq.Context[zmq.Socket[bytes]]):
@@ -164,7 +175,8 @@ class InProcess(ABC, ProcessHooks):
     def wait(self, seconds: float = 60.0) -> int:
         """Wait for the end; gives the exit code."""
         self._thread.join(seconds)
-        assert not self._thread.is_alive(), f"{self.name or self.role} goes on after {seconds:g} s"
+        if self._thread.is_alive():
+            raise AssertionError(f"{self.name or self.role} goes on after {seconds:g} s:\n{_stacks()}")
         assert self.code is not None
         return self.code
 

@@ -1,4 +1,4 @@
-"""A node that is told to finish: its answer arrives, however soon it is gone."""
+"""The end of a node: its answer arrives, however soon it is gone, and its socket is always closed."""
 
 from __future__ import annotations
 
@@ -74,11 +74,16 @@ class Coordinator:
         self._node, *frames = await self.socket.recv_multipart()
         return decode(frames)
 
-    async def asked(self, verb: str, reply: Reply) -> None:
-        """Waits until the node asks this, and answers."""
+    async def received(self, verb: str) -> Ask:
+        """Wait until the node asks this."""
         message = await self._next()
         while not (isinstance(message, Ask) and message.verb == verb):
             message = await self._next()
+        return message
+
+    async def asked(self, verb: str, reply: Reply) -> None:
+        """Waits until the node asks this, and answers."""
+        message = await self.received(verb)
         await self.send(Answer(message.number, True, encode_body(reply)))
 
     async def send(self, message: Message) -> None:
@@ -139,3 +144,40 @@ def test_the_answer_arrives_before_the_node_is_gone(
         reply = CONTROL_VERBS.decode_reply("finish", answer.body)
         assert isinstance(reply, FinishReply)
         assert (answer.number, answer.ok, reply.counts["told"]) == (1, True, 7)
+
+
+def test_the_socket_is_closed_when_the_end_is_cancelled() -> None:
+    """A context with an open socket cannot be terminated: the node's thread would wait for ever."""
+
+    async def main() -> tuple[bool, bool]:
+        context = zmq.asyncio.Context()
+        coordinator = Coordinator(context)
+        waits, may_end = asyncio.Event(), asyncio.Event()
+
+        async def ends_slowly() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                waits.set()
+                await may_end.wait()
+
+        try:
+            job = job_of_tree({"data": {"format": "criteo_tsv", "path": ["x"]}})
+            node = Node(Idle(), NodeSettings(job=job, join=coordinator.endpoint))
+            life = asyncio.create_task(node.run())
+            await coordinator.received("hello")
+            node._tasks.start(ends_slowly())
+            await asyncio.sleep(0)
+            life.cancel()
+            await waits.wait()
+            life.cancel()
+            await asyncio.wait([life])
+            may_end.set()
+            return life.cancelled(), node._socket.closed
+        finally:
+            node._socket.close()
+            coordinator.close()
+            context.term()
+
+    ended = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
+    assert ended == (True, True)
