@@ -10,8 +10,10 @@ BIN = $(VENV)/bin
 # fewer of those that start whole jobs as processes. Files with whole jobs come first, so that none is left for the end.
 JOBS ?= 4
 PROCESS_JOBS ?= 3
-PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
+# What is imported is compiled once: a variable that forbids it would cost every process of the suite a second.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
 BY_FILE = --dist loadfile --no-loadscope-reorder
+WHOLE_JOBS = tests/integration tests/faults
 UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 
 .PHONY: demo test faults gpu install install-dev lint types unit clean help
@@ -57,10 +59,10 @@ unit: install-dev
 
 test: lint types
 	$(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not faults_matrix"
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not faults_matrix"
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not faults_matrix" $(WHOLE_JOBS)
 
 faults: install-dev
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m faults_matrix
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m faults_matrix $(WHOLE_JOBS)
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'

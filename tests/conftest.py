@@ -38,6 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "starting" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("light"):
             item.add_marker("processes")
+            # `make test` looks for them in these two folders only.
+            if not {"integration", "faults"} & set(item.path.parts):
+                raise pytest.UsageError(f"{item.nodeid} starts a whole job: move it to tests/integration")
 
 
 @pytest.fixture(scope="session")
