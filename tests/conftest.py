@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -41,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # `make test` looks for them in these two folders only.
             if not {"integration", "faults"} & set(item.path.parts):
                 raise pytest.UsageError(f"{item.nodeid} starts a whole job: move it to tests/integration")
+
+
+def pytest_collection_finish() -> None:
+    """Have the collector pass over what lives as long as the session: many tests collect all garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

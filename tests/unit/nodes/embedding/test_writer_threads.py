@@ -290,7 +290,7 @@ def test_an_answer_that_is_too_large_to_send_is_refused_and_its_buffer_used_agai
 ) -> None:
     service, connection = make_service(context, failures.append)
     monkeypatch.setattr(frames, "MAX_TENSOR_BYTES", ROWS * DIM * 4 - 1)
-    for number in range(3):
+    for number in range(8):
         connection.send(Lookup(number, np.arange(ROWS, dtype=np.int32)))
         assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
         answer = connection.receive()
@@ -299,7 +299,8 @@ def test_an_answer_that_is_too_large_to_send_is_refused_and_its_buffer_used_agai
     connection.send(Lookup(9, np.arange(ROWS - 1, dtype=np.int32)))
     assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
     assert isinstance(connection.receive(), Vectors)
-    assert service._pool.allocations == 1
+    # Each of the two threads may still refer to the last buffer that it filled.
+    assert service._pool.allocations <= 1 + 2
     assert not failures
     connection.close()
     service.stop()
