@@ -60,7 +60,7 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
     own.nodes["trainer"][2].suspend()
     left = "left the synchronization"
-    wait_until(lambda: own.run.logged(left), "the others go on without it", 30.0)
+    wait_until(lambda: own.run.logged(left), "the others go on without it")
     # Trainers are numbered as they join, so its number is not known before.
     (line,) = (line["text"] for line in own.run.log("coordinator") if left in line["text"])
     name = line.partition(":")[0]
@@ -70,7 +70,7 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     assert of(own, stopped) == stood_at
     own.nodes["trainer"][2].resume()
     again = f"{name}: rejoined the synchronization"
-    wait_until(lambda: own.run.logged(again), "it is let in again", 30.0)
+    wait_until(lambda: own.run.logged(again), "it is let in again")
     wait_until(lambda: of(own, stopped) >= stood_at + 50, "it trains again")
     own.coordinator.interrupt()
     assert own.wait() == 130, own.coordinator.text()

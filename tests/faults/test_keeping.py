@@ -202,7 +202,7 @@ def test_the_process_that_scores_ends_with_its_coordinator(
     own, scorer = validating(processes, validation_file, {"node_timeout_seconds": 2.0})
     own.coordinator.kill()
     scorer.resume()
-    wait_until(lambda: not scorer.is_running(), "it ends", 10.0)
+    wait_until(lambda: not scorer.is_running(), "it ends")
     assert [process.wait(60.0) for process in own.everyone()] == [-9] + [6] * (len(own.everyone()) - 1)
 
 
@@ -244,7 +244,7 @@ def test_a_killed_supervisor_leaves_what_can_be_gone_on_with(
     wait_until(lambda: saved_examples(job.run) > 0, "a checkpoint is written")
     (coordinator,) = job.nodes("coordinator")
     coordinator.kill()
-    wait_until(lambda: job.process.poll() is not None, "the job ends", 20.0)
+    wait_until(lambda: job.process.poll() is not None, "the job ends")
     first = RunFolder(job.run.folder.resolve())
     assert job.last_line().endswith("go on from its last checkpoint with `shadowsync resume runs/small`")
     settings: Changed = {

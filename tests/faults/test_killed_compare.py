@@ -22,7 +22,7 @@ def test_nothing_outlives_a_killed_comparison(starter: Starter, job_file: JobMak
     offspring = psutil.Process(process.pid).children(recursive=True)
     assert len(offspring) >= 5, "the control: run, coordinator, reader, trainer, embedding"
     os.kill(process.pid, signal.SIGKILL)
-    wait_until(lambda: not any(is_alive(child) for child in offspring), "everything has ended", 30.0)
+    wait_until(lambda: not any(is_alive(child) for child in offspring), "everything has ended")
     # An orphan is interrupted, not dropped: it writes its checkpoint.
     assert run.report.outcome == "interrupted"
     assert run.report.ledger.adds_up

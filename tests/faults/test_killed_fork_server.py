@@ -17,8 +17,8 @@ def test_a_dead_fork_server_stops_the_job(supervise: Callable[..., Supervised]) 
     assert server is not None
     nodes = [psutil.Process(job.node(role).pid) for role in ("trainer", "embedding")]
     server.kill()
-    wait_until(lambda: job.process.poll() is not None, "the job stops", 30.0)
+    wait_until(lambda: job.process.poll() is not None, "the job stops")
     assert job.process.code == 6, job.process.text()
     assert " died" in job.last_line()
     # They are killed as the job ends, and the kernel takes its time.
-    wait_until(lambda: not any(is_alive(node) for node in nodes), "its nodes are gone", 30.0)
+    wait_until(lambda: not any(is_alive(node) for node in nodes), "its nodes are gone")

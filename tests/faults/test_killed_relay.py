@@ -21,7 +21,7 @@ def test_a_killed_relay_stops_the_job(supervise: Callable[..., Supervised]) -> N
         if "shadowsync.nodes.supervisor.relay" in child.cmdline()
     )
     relay.kill()
-    wait_until(lambda: job.process.poll() is not None, "the job stops", 20.0)
+    wait_until(lambda: job.process.poll() is not None, "the job stops")
     assert job.process.code == 6, job.process.text()
     assert job.last_line() == "shadowsync run: the relay of the slow network died (killed by SIGKILL)"
     report = job.run.report

@@ -141,7 +141,7 @@ def test_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     victim = job.node("trainer")
     victim.suspend()
     victim.kill()
-    wait_until(lambda: job.run.logged("died (killed by SIGKILL)"), "the coordinator hears of it", 5.0)
+    wait_until(lambda: job.run.logged("died (killed by SIGKILL)"), "the coordinator hears of it")
     before = job.run.batches()
     job.wait_for_batches(before + 20)
     assert job.process.wait() == 5, job.process.text()

@@ -19,7 +19,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 
 Clusters = Callable[..., Cluster]
-SECONDS = 15.0
+SECONDS = 45.0
 PROCESSES: dict[str, Any] = {"workers": 2, "worker_kind": "process"}
 ONE_TRAINER = FEW_NODES | {"trainer": {"count": 1, **PROCESSES}, "data": {"epochs": 10_000}}
 TWO_TRAINERS = FEW_NODES | {"trainer": {"count": 2, "workers": 1, "worker_kind": "process"}}
@@ -81,7 +81,7 @@ def test_a_killed_trainer_takes_its_workers_with_it(supervise: Callable[..., Sup
     trainer = job.node("trainer")
     workers = workers_of(trainer.pid)
     trainer.kill()
-    wait_until(lambda: not any(worker.is_running() for worker in workers), "both workers end", 5.0)
+    wait_until(lambda: not any(worker.is_running() for worker in workers), "both workers end")
     assert job.process.wait(SECONDS) == 6, job.process.text()
 
 

@@ -41,7 +41,7 @@ def compared(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempP
         first = starter.spawn("compare", str(job), *options)
         wait_until(lambda: "1/3" in first.text() or first.poll() is not None, "a run is made")
         first.signal(signal.SIGINT)
-        first.wait(30.0)
+        first.wait(60.0)
         own = folder / "runs" / "small-compare"
         broken = read_record(own)
         page = (own / "compare.html").read_text(encoding="utf-8")

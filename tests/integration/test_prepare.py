@@ -72,7 +72,7 @@ def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, numbe
     killed = starter.spawn("prepare", str(job), "--out", "out")
     wait_until(lambda: (out / "train-00002.parquet").exists(), "three parts are there")
     killed.signal(number)
-    code = killed.wait(30.0)
+    code = killed.wait(60.0)
     assert code == (-9 if number == signal.SIGKILL else 130), killed.text()
     parts = {path.name for path in out.glob("train-*.parquet")}
     assert len(parts) < len(list((tmp_path / "whole").glob("train-*.parquet")))
@@ -81,7 +81,7 @@ def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, numbe
         assert "the same command resumes where it stopped" in killed.text()
         assert "Traceback" not in killed.text()
     unfinished = starter.fork("run", str(job), "--set", f"data.prepared={out}")
-    assert unfinished.wait(30.0) == 3
+    assert unfinished.wait(60.0) == 3
     assert "has no manifest.json" in unfinished.text()
     again = starter.spawn("prepare", str(job), "--out", "out")
     assert again.wait(60.0) == 0, again.text()
@@ -97,11 +97,11 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     assert starter.fork("prepare", str(job), "--out", "out", "--quiet").wait(60.0) == 0
     prepared = ("--set", f"data.prepared={tmp_path / 'out'}", "--set", "run.name=wrong")
     other = starter.fork("run", str(job), *prepared, "--set", "model.table_rows=301")
-    assert other.wait(30.0) == 2
+    assert other.wait(60.0) == 2
     assert "table user has 301 rows, in the folder 300 rows" in other.text()
     assert not (tmp_path / "runs" / "wrong").exists(), "no node was started"
     again = starter.fork("prepare", str(job), "--out", "out", "--set", "model.table_rows=301")
-    assert again.wait(30.0) == 3
+    assert again.wait(60.0) == 3
     assert "was prepared with other settings; what differs: the rows of the tables" in again.text()
     part = tmp_path / "out" / "train-00001.parquet"
     part.write_bytes(part.read_bytes()[:-1])
@@ -109,9 +109,9 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     assert short.wait(60.0) == 3, short.text()
     assert re.search(r"train-00001\.parquet: has \d+ bytes; its manifest states \d+", short.text())
     verified = starter.fork("prepare", str(job), "--out", "out", "--verify")
-    assert verified.wait(30.0) == 3
+    assert verified.wait(60.0) == 3
     assert starter.fork("prepare", str(job), "--out", "out", "--force").wait(60.0) == 0
-    assert starter.fork("prepare", str(job), "--out", "out", "--verify").wait(30.0) == 0
+    assert starter.fork("prepare", str(job), "--out", "out", "--verify").wait(60.0) == 0
 
 
 @pytest.mark.processes

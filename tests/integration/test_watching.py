@@ -118,7 +118,7 @@ def test_the_status_has_every_figure(watched: Watched) -> None:
         statuses.append(top_once(watched))
         return statuses[-1].speed.now is not None and statuses[-1].sync.divergence is not None
 
-    wait_until(measured, "all was measured", 40.0)
+    wait_until(measured, "all was measured")
     status = statuses[-1]
     assert status.phase == "training"
     assert status.progress.exact
@@ -150,7 +150,7 @@ def test_the_status_has_every_figure(watched: Watched) -> None:
 
 def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
     # What was not measured yet is not served.
-    wait_until(lambda: top_once(watched).sync.divergence is not None, "the replicas were compared", 40.0)
+    wait_until(lambda: top_once(watched).sync.divergence is not None, "the replicas were compared")
     served: dict[str, set[str]] = {}
     for place, role in enumerate(ROLES):
         url = f"http://127.0.0.1:{watched.first_port + place}/metrics"

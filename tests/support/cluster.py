@@ -87,7 +87,7 @@ class Cluster:
         code = self.coordinator.wait(seconds)
         for process in self.everyone():
             # One that comes too late waits for the coordinator as long as for its start.
-            process.wait(30.0)
+            process.wait(60.0)
         return code
 
     def everyone(self) -> list[Process]:

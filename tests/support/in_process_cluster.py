@@ -144,7 +144,7 @@ class InProcessCluster:
         """Wait for the end of everyone; gives the coordinator's exit code."""
         code = self.coordinator.wait(seconds)
         for node in self.everyone():
-            node.wait(30.0)
+            node.wait(60.0)
         return code
 
     def everyone(self) -> list[InProcess]:
@@ -202,7 +202,7 @@ class SupervisorLink:
                     found.append(message)
                 return bool(found)
 
-            wait_until(answered, f"the coordinator answers {verb!r}", 10.0)
+            wait_until(answered, f"the coordinator answers {verb!r}")
         assert found[0].ok, found[0].body
         return CONTROL_VERBS.decode_reply(verb, found[0].body)
 

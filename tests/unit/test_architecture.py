@@ -24,7 +24,7 @@ ALLOWED = {
     "__main__": {"cli"},
     "cli": {"shadowsync", "commands", "lab", "nodes", "pipeline", "sync_algos", "watch"},
     "commands": {"shadowsync", "commands", "lab", "nodes", "pipeline", "sync_algos", "watch"},
-    "lab": {"shadowsync", "lab", "nodes", "pipeline"},
+    "lab": {"shadowsync", "lab", "nodes", "pipeline", "sync_algos"},
     "nodes": {"shadowsync", "nodes", "pipeline", "sync_algos", "watch"},
     "pipeline": {"shadowsync", "class_loader", "pipeline"},
     "sync_algos": {"class_loader", "sync_algos"},

@@ -273,7 +273,7 @@ def test_a_node_that_still_writes_leaves_nothing_of_what_is_abandoned(tmp_path: 
         before = len(written)
         writer = threading.Thread(target=write, args=(partial,))
         writer.start()
-        wait_until(lambda enough=before + 20: len(written) > enough, "it writes", 10.0)  # type: ignore[misc]
+        wait_until(lambda enough=before + 20: len(written) > enough, "it writes")  # type: ignore[misc]
         abandon(partial)
         assert list(tmp_path.iterdir()) == []
         writer.join(60.0)

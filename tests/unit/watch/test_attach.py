@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import zmq
 import zmq.asyncio
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.control_messages import GetStatus
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
 from shadowsync.watch.attach import attach
 
 ENOUGH_SECONDS = 60.0

@@ -130,12 +130,12 @@ def test_another_name_is_refused(server: PageServer, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1:8080", "[::1]:1", "10.1.2.3"])
 def test_its_own_names_are_served(server: PageServer, host: str) -> None:
-    wait_until(lambda: answer(server.port, "/status.json")[2] != b"null", "a status is there", 10.0)
+    wait_until(lambda: answer(server.port, "/status.json")[2] != b"null", "a status is there")
     assert b"a-job" in answer(server.port, "/status.json", host=host)[2]
 
 
 def test_events_go_on(server: PageServer) -> None:
-    wait_until(lambda: answer(server.port, "/status.json")[2] != b"null", "a status is there", 10.0)
+    wait_until(lambda: answer(server.port, "/status.json")[2] != b"null", "a status is there")
     with ask(server.port, "/events") as connection:
         whole = read_event(connection, b"event: whole")
         assert b"Content-Type: text/event-stream" in whole
@@ -153,10 +153,10 @@ def test_a_page_that_does_not_read_is_dropped(server: PageServer, caplog: pytest
     with ask(server.port, "/events") as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         read_event(slow, b"event: whole")
-        wait_until(lambda: len(broadcast.clients) == 1, "it is there", 10.0)
+        wait_until(lambda: len(broadcast.clients) == 1, "it is there")
         for _ in range(4 * QUEUED_EVENTS):
             server.publish(large)
-        wait_until(lambda: not broadcast.clients, "it is dropped", 20.0)
+        wait_until(lambda: not broadcast.clients, "it is dropped")
     assert "an open page read too slowly and was dropped" in caplog.text
 
 
@@ -186,14 +186,14 @@ def test_a_thousand_visits_leave_nothing(server: PageServer) -> None:
             read_event(connection, b"event: whole")
 
     visit()
-    wait_until(lambda: not broadcast.clients, "the first page is gone", 10.0)
+    wait_until(lambda: not broadcast.clients, "the first page is gone")
     before = (open_files(), server.tasks(), threading.active_count())
     for _ in range(VISITS):
         visit()
         # As a browser that is quicker than the server notices: some are still there.
         if len(broadcast.clients) > MOST_CLIENTS // 2:
-            wait_until(lambda: not broadcast.clients, "pages that were closed are forgotten", 10.0)
-    wait_until(lambda: not broadcast.clients, "all pages are gone", 10.0)
+            wait_until(lambda: not broadcast.clients, "pages that were closed are forgotten")
+    wait_until(lambda: not broadcast.clients, "all pages are gone")
     wait_until(
         lambda: (open_files(), server.tasks(), threading.active_count()) <= before,
         f"what was there before: {before}; now {(open_files(), server.tasks(), threading.active_count())}",

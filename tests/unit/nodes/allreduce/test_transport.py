@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.allreduce.context import MOST_SAVED_RESULTS
 from shadowsync.nodes.allreduce.transport import AllReduceTransport
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
@@ -32,7 +33,6 @@ from shadowsync.tests.support.peer_links import (
     vector,
 )
 from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 ENOUGH_SECONDS = 60.0
 SHORT_SECONDS = 0.4

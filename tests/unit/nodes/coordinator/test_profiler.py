@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.coordinator import profiler as profiler_module
 from shadowsync.nodes.coordinator.membership import Member
 from shadowsync.nodes.coordinator.profiler import Profiler
@@ -18,7 +19,6 @@ from shadowsync.pipeline.wire.control_base import Reply, ReplyType, Request
 from shadowsync.pipeline.wire.control_orders import Measure, Measures, ProcessTrace, Trace, TraceReply
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 ONE_WAY_SECONDS = 0.002
 

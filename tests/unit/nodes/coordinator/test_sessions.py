@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.coordinator import server as server_module
 from shadowsync.nodes.coordinator.server import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
 from shadowsync.pipeline.wire.control_base import Done, Reply, Request
@@ -15,7 +16,7 @@ from shadowsync.pipeline.wire.control_orders import NodeLost
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
-from shadowsync.tests.support.virtual_time import run_in_real_time, run_in_virtual_time
+from shadowsync.tests.support.real_time import run_in_real_time
 
 _UNSENT: list[Message] = []
 

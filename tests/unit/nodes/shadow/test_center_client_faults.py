@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 import zmq
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterValues, Failure, Pushed
 from shadowsync.sync_algos.base import PeerLost, Slice
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import answer_of
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Work = Callable[[CenterClient, list[FakeCenter]], Awaitable[None]]

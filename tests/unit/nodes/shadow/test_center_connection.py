@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import zmq.asyncio
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.runtime.members import Traffic
 from shadowsync.nodes.shadow.center_client import CenterConnection
 from shadowsync.pipeline.codecs.formats import Float32
@@ -15,7 +16,6 @@ from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.messages import CenterRead, CenterValues
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import PeerLost, Slice
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 CHUNK, CHUNKS = 10, 6
 TIMEOUT_SECONDS = 0.5

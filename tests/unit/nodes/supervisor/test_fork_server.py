@@ -157,7 +157,7 @@ def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -
         assert len(offspring) == 4, "two servers, and a child of each"
         assert not (tmp_path / "orphaned").exists()
         supervisor.kill()
-        wait_until(lambda: not any(map(is_alive, offspring)), "all have ended", 20.0)
+        wait_until(lambda: not any(map(is_alive, offspring)), "all have ended")
     assert (tmp_path / "orphaned").exists()
 
 
@@ -188,7 +188,7 @@ def test_a_starter_that_is_closed_before_it_has_imported_leaves_nothing() -> Non
         return set(psutil.Process().children(recursive=True)) - before
 
     with closing(ForkStarter()):
-        wait_until(lambda: len(servers()) == 2, "both parts of the server are there", 30.0)
+        wait_until(lambda: len(servers()) == 2, "both parts of the server are there")
         importing = servers()
         for one in importing:
             one.suspend()

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.supervisor import relay
 from shadowsync.nodes.supervisor.relay import ProxyListener, ThrottledLink
 from shadowsync.pipeline.wire.endpoints import local_address
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -11,6 +11,7 @@ import torch
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
@@ -22,7 +23,7 @@ from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import exchange_of
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
-from shadowsync.tests.support.virtual_time import run_in_real_time, run_in_virtual_time
+from shadowsync.tests.support.real_time import run_in_real_time
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[..., list[tuple[CenterService, MemberInfo]]]

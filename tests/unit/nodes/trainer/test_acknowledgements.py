@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.trainer import acknowledgements
 from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECONDS, AckSender
 from shadowsync.pipeline.wire.control_base import Done
@@ -14,7 +15,6 @@ from shadowsync.pipeline.wire.control_messages import TrainedBatches
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 
 class Coordinator:

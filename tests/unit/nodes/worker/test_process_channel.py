@@ -28,7 +28,7 @@ def received(channel: WorkerChannel[Any, T]) -> T:
         found.extend([message] if message is not None else [])
         return bool(found)
 
-    wait_until(come, "a message arrives", 10.0)
+    wait_until(come, "a message arrives")
     return found[0]
 
 
@@ -58,6 +58,6 @@ def test_another_kind_of_message_is_refused(context: Context) -> None:
     stranger.connect(trainer.endpoint)
     stranger.send_multipart(encode(Pulse({})))
     with pytest.raises(ProtocolError, match="a pulse where only messages between a trainer and its worker"):
-        wait_until(trainer.receive, "the message arrives", 10.0)
+        wait_until(trainer.receive, "the message arrives")
     stranger.close()
     trainer.close()
