@@ -32,7 +32,10 @@ class Step:
     """A training step that is under way.
 
     Attributes:
+        dense_scale: factor for the learning rate of the dense parameters.
         rows_scale: factor for the learning rates of the embedding rows for this batch.
+        computed: what is fetched from the device; None until it is computed.
+        bad: on a device, a scalar that is true if a number is not finite.
         pending: its results, on their way from the device; None for a batch that is left out.
         left_out: why the batch changes nothing; empty for one that trains. Known once it is launched where
             nothing is launched ahead, else once it is finished.
@@ -41,7 +44,10 @@ class Step:
     delivery: Delivery
     vectors: BatchEmbeddings
     staged: Staged
+    dense_scale: float = 1.0
     rows_scale: float = 1.0
+    computed: Computed | None = None
+    bad: torch.Tensor | None = None
     pending: PendingResult | None = None
     left_out: str = ""
 
@@ -92,27 +98,41 @@ class Stepper:
 
         A batch with numbers that are not finite is left out of the update.
         """
+        with self._stream.computing(step.staged):
+            self.compute(step)
+            if not step.left_out:
+                self.update(step)
+
+    def compute(self, step: Step) -> None:
+        """Run forward and backward, the first half of `launch`.
+
+        Whoever emulates a step's time lets it pass between this and `update`.
+        """
         staged, labels = step.staged, step.delivery.labels
-        scale = self._rate_scale(len(labels))
-        step.rows_scale = scale if self._settings.schedule.tables else 1.0
-        with self._stream.computing(staged):
-            if self._rounded is not None:
-                self._rounded.refresh()
-            with self._precision():
-                logits = self._module(staged.dense, staged.embeddings)
-            logits = logits.float()
-            loss = mean_log_loss(logits, staged.labels, staged.weights)
-            if not self.ahead and not math.isfinite(loss.detach()):
-                step.left_out = LOSS_NOT_FINITE
-                return
-            self._backward(loss)
-            reported_loss, bad = self._check_finite(step, loss.detach())
-            if step.left_out:
-                return
-            limit = self._settings.clip_norm
-            norm = self._no_norm if limit is None else clip_(self._gradient, limit)
-            self._optimizer.step(scale, bad)
-            step.pending = self._stream.fetch(staged, Computed(reported_loss, norm, logits.detach()))
+        step.dense_scale = self._rate_scale(len(labels))
+        step.rows_scale = step.dense_scale if self._settings.schedule.tables else 1.0
+        if self._rounded is not None:
+            self._rounded.refresh()
+        with self._precision():
+            logits = self._module(staged.dense, staged.embeddings)
+        logits = logits.float()
+        loss = mean_log_loss(logits, staged.labels, staged.weights)
+        if not self.ahead and not math.isfinite(loss.detach()):
+            step.left_out = LOSS_NOT_FINITE
+            return
+        self._backward(loss)
+        reported_loss, step.bad = self._check_finite(step, loss.detach())
+        if step.left_out:
+            return
+        limit = self._settings.clip_norm
+        norm = self._no_norm if limit is None else clip_(self._gradient, limit)
+        step.computed = Computed(reported_loss, norm, logits.detach())
+
+    def update(self, step: Step) -> None:
+        """Update the shared replica with the gradient of the step that was computed last."""
+        assert step.computed is not None
+        self._optimizer.step(step.dense_scale, step.bad)
+        step.pending = self._stream.fetch(step.staged, step.computed)
 
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
         """Wait for the step's results.

@@ -1,0 +1,211 @@
+"""A whole job on emulated machines, from its first batch to the held-out score."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...nodes.coordinator.divergence import Divergence
+from ...nodes.worker.step import Stepper
+from ...pipeline.config.job import Job
+from ...pipeline.metrics import QualitySums
+from ...sync_algos.base import Algorithm, ModelOrigin
+from ...sync_algos.memory_meeting import weighted_mean
+from ...sync_algos.registry import make_algorithm
+from .clock import run_in_virtual_time
+from .links import VirtualNetwork
+from .source import BatchSource
+from .tables import VirtualTables
+from .timing import Timing
+from .trainer import VirtualTrainer
+
+EARLY_ITERATIONS = 100
+CURVE_EXAMPLES = 10_000
+
+
+@dataclass
+class VirtualResult:
+    """What an emulated job gave.
+
+    Attributes:
+        ne: on the test data; None without any.
+        training_ne: of each batch of the first epoch before its update.
+        curve: examples trained by all, and the divergence at that time.
+        rounds: complete ones of all trainers, the closing rounds included, as a report counts them.
+        gap_mean: iterations of a trainer between two complete rounds, over all trainers.
+        early_rounds: by trainer, complete rounds in its first EARLY_ITERATIONS iterations.
+        staleness: mean number of pushes between a lookup and its own push.
+        seconds: virtual time until the last batch was trained.
+        digest: SHA-256 of the model and of all rows that were scored with it.
+    """
+
+    ne: float | None
+    auc: float | None
+    training_ne: float | None
+    examples: int
+    iterations: list[int]
+    rounds: int
+    gap_mean: float | None
+    gap_max: int
+    early_rounds: list[int]
+    staleness: float
+    divergence: float | None
+    seconds: float
+    sync_bytes: int
+    left_out: int
+    digest: str
+    curve: list[tuple[int, float]] = field(default_factory=list)
+
+
+def run_virtual(job: Job, timing: Timing) -> VirtualResult:
+    """Run a job on emulated machines, in this thread.
+
+    The same job and timing give the same bytes. Raises what a job's nodes would raise for its settings or
+    its input.
+    """
+    torch.set_num_threads(1)
+    return run_in_virtual_time(VirtualJob(job, timing).run())
+
+
+class VirtualJob:
+    """The trainers, tables and links of one emulated job."""
+
+    def __init__(self, job: Job, timing: Timing) -> None:
+        self._job = job
+        self._source = BatchSource(job)
+        self._tables = VirtualTables(job, timing)
+        self._trainers = [
+            VirtualTrainer(
+                index, job, timing, self._source, self._tables, self._algorithm(), trained=self._count
+            )
+            for index in range(job.trainer.count)
+        ]
+        first = self._trainers[0].context.replica.flat
+        self._network = VirtualNetwork(job, timing, self._algorithm, first)
+        for trainer in self._trainers:
+            trainer.connect(self._network)
+        self._examples = 0
+        self._next_point = CURVE_EXAMPLES
+        self._curve: list[tuple[int, float]] = []
+
+    def _algorithm(self) -> Algorithm:
+        return make_algorithm(self._job.sync.algorithm, self._job.sync.options)
+
+    async def run(self) -> VirtualResult:
+        """Train, close and score."""
+        clock = asyncio.get_running_loop()
+        rounds = [asyncio.create_task(trainer.synchronize()) for trainer in self._trainers]
+        training = asyncio.gather(*(trainer.train() for trainer in self._trainers))
+        await self._until_trained(training, rounds)
+        seconds = clock.time()
+        await self._end(rounds)
+        divergence = self._divergence()
+        await self._close()
+        counts = [trainer.rounds.metrics() for trainer in self._trainers]
+        models = self._models()
+        sums = self._score(models)
+        ended = sum(count["rounds"] for count in counts)
+        staleness = self._tables.staleness
+        progressive = QualitySums()
+        for trainer in self._trainers:
+            progressive.merge(trainer.progressive)
+        return VirtualResult(
+            ne=sums.ne if sums is not None else None,
+            auc=sums.auc if sums is not None else None,
+            training_ne=progressive.ne,
+            examples=self._examples,
+            iterations=[trainer.context.total_iterations() for trainer in self._trainers],
+            rounds=ended,
+            gap_mean=sum(count["gap_sum"] for count in counts) / ended if ended else None,
+            gap_max=max(count["gap_max"] for count in counts),
+            early_rounds=self._early_rounds(),
+            staleness=sum(staleness) / max(1, len(staleness)),
+            divergence=divergence,
+            seconds=seconds,
+            sync_bytes=self._network.moved_bytes,
+            left_out=sum(trainer.left_out for trainer in self._trainers),
+            digest=hashlib.sha256(b"".join(model.numpy().tobytes() for model in models)).hexdigest(),
+            curve=self._curve,
+        )
+
+    async def _until_trained(
+        self, training: asyncio.Future[list[None]], rounds: list[asyncio.Task[None]]
+    ) -> None:
+        """Wait for the end of training, or raise what went wrong in a round."""
+        waiting: set[asyncio.Future[Any]] = {training, *(task for task in rounds if not task.done())}
+        while not training.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
+
+    async def _end(self, rounds: list[asyncio.Task[None]]) -> None:
+        """Let no round begin; those with a center complete, those of a group end."""
+        for trainer, task in zip(self._trainers, rounds, strict=True):
+            if trainer.pause():
+                task.cancel()
+        self._network.end_rounds()
+        for ended in await asyncio.gather(*rounds, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+    async def _close(self) -> None:
+        """Run the closing rounds: with a center one after the other, those of a group together."""
+        algorithm = self._trainers[0].algorithm
+        if algorithm.needs_peers:
+            self._network.end_rounds()
+            await asyncio.gather(*(trainer.round() for trainer in self._trainers))
+        elif algorithm.needs_center:
+            for trainer in self._trainers:
+                await trainer.round()
+
+    def _models(self) -> list[torch.Tensor]:
+        """Return the model that the job produces, or every replica where each is one."""
+        replicas = [trainer.context.replica.flat for trainer in self._trainers]
+        algorithm = self._trainers[0].algorithm
+        if algorithm.model is ModelOrigin.CENTER:
+            return [self._network.center.values]
+        if algorithm.model is ModelOrigin.MEAN:
+            return [weighted_mean(replicas, [1.0] * len(replicas))]
+        if algorithm.model is ModelOrigin.GLOBAL:
+            return [algorithm.global_model()]
+        return replicas
+
+    def _score(self, models: list[torch.Tensor]) -> QualitySums | None:
+        """Score the test data; where each replica is a model, each scores its share of the batches."""
+        if not self._source.plan.test:
+            return None
+        sums = QualitySums()
+        scorers = []
+        for trainer, model in zip(self._trainers, models, strict=False):
+            stepper = Stepper(trainer.context)
+            stepper.score_with(model)
+            scorers.append(stepper)
+        for number, delivery in enumerate(self._source.scored(self._source.plan.test)):
+            router = self._trainers[0].context.router
+            plans = router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)
+            answers = [self._tables.read(plan) for plan in plans]
+            scorers[number % len(scorers)].score(delivery, plans, answers, sums)
+        return sums
+
+    def _count(self, examples: int) -> None:
+        self._examples += examples
+        for trainer in self._trainers:
+            trainer.context.count.update(self._examples, trainer.context.replica.trained_examples)
+        if self._examples >= self._next_point:
+            self._next_point += CURVE_EXAMPLES
+            if (divergence := self._divergence()) is not None:
+                self._curve.append((self._examples, divergence))
+
+    def _divergence(self) -> float | None:
+        if len(self._trainers) < 2:
+            return None
+        divergence = Divergence(len(self._trainers))
+        divergence.add([trainer.context.replica.flat.numpy() for trainer in self._trainers])
+        return divergence.value()
+
+    def _early_rounds(self) -> list[int]:
+        return [sum(end <= EARLY_ITERATIONS for end in trainer.round_ends) for trainer in self._trainers]

@@ -1,0 +1,90 @@
+"""The input of an emulated job: batches in the order in which readers would send them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...pipeline.config.job import Job
+from ...pipeline.data.bad_rows import BadRows
+from ...pipeline.data.batch import Batch
+from ...pipeline.data.span import Span
+from ...pipeline.data.spans import span_order
+from ...pipeline.input.job_input import JobInput
+from ...pipeline.input.plan import InputPlan, plan_input
+from ...pipeline.wire.messages import Delivery
+
+
+class BatchSource:
+    """The batches of a job, the same ones that its readers would cut.
+
+    Readers have the spans in turn and send one batch each, in turn.
+
+    Attributes:
+        plan: the spans of training and of the parts that are scored.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.plan: InputPlan = plan_input(job)
+        self._bad_rows = BadRows(job.data.max_bad_rows)
+        self._sequence = 0
+        self._batches = self._training()
+
+    def next(self) -> Delivery | None:
+        """Return the next batch to train; None after the last one."""
+        batch = next(self._batches, None)
+        return None if batch is None else self._delivery(batch, 0)
+
+    def scored(self, spans: Sequence[Span]) -> Iterator[Delivery]:
+        """Yield the batches of spans that are scored, unshuffled."""
+        source, bad_rows = JobInput(self._job), BadRows(self._job.data.max_bad_rows)
+        for span in spans:
+            for batch in self._cut(source, span, 0, 0, bad_rows):
+                yield self._delivery(batch, 1)
+
+    def _training(self) -> Iterator[Batch]:
+        readers = self._job.data.readers
+        for epoch in range(self._job.data.epochs):
+            data = self._job.data
+            order = span_order(len(self.plan.train), epoch, self._job.run.seed, data.shuffle_window > 0)
+            spans = [self.plan.train[at] for at in order]
+            own = [spans[at::readers] for at in range(readers)]
+            streams = [self._reader(part, epoch) for part in own]
+            while streams:
+                for stream in tuple(streams):
+                    batch = next(stream, None)
+                    if batch is None:
+                        streams.remove(stream)
+                    else:
+                        yield batch
+
+    def _reader(self, spans: Sequence[Span], epoch: int) -> Iterator[Batch]:
+        source = JobInput(self._job)
+        for span in spans:
+            yield from self._cut(source, span, epoch, self._job.data.shuffle_window, self._bad_rows)
+
+    def _cut(
+        self, source: JobInput, span: Span, epoch: int, window: int, bad_rows: BadRows
+    ) -> Iterator[Batch]:
+        return source.batches(
+            span,
+            epoch=epoch,
+            seed=self._job.run.seed,
+            batch=self._job.trainer.batch,
+            shuffle_window=window,
+            bad_rows=bad_rows,
+        )
+
+    def _delivery(self, batch: Batch, pass_number: int) -> Delivery:
+        self._sequence += 1
+        return Delivery(
+            self._sequence,
+            pass_number,
+            batch.id,
+            batch.labels,
+            batch.dense,
+            batch.rows,
+            batch.weights,
+            batch.bag_rows,
+            batch.bag_lengths,
+        )

@@ -1,0 +1,80 @@
+"""How fast the emulated machines are, and how far apart."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Timing(BaseModel):
+    """Times of the emulated machines. The bandwidth and delay of links are those of `[network]`.
+
+    Attributes:
+        step_seconds: a worker's step: forward, backward, update.
+        step_spread: standard deviation of the logarithm of a step's time; 0: all take the same.
+        slower: by trainer, the factor on its steps' time; trainers beyond its end have 1.
+        lookup_seconds: one way between a worker and an embedding node, for a lookup or its answer.
+        push_seconds: one way, for gradients or the answer to them.
+        round_cpu_seconds: CPU time of a round in the trainer, which the duty cycle counts.
+        round_seconds: time of a round in the trainer besides the link's: half before its values are sent,
+            half before the answer is applied.
+        first_round_cpu_seconds: instead of `round_cpu_seconds`, for the first round of each trainer.
+        center_seconds: time of a sync node for one exchange; exchanges wait for each other.
+        start_seconds: the first trainer starts at 0, the last one this much later, the others in between.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step_seconds: Factor = 0.02
+    step_spread: Annotated[float, Field(ge=0, le=2)] = 0.1
+    slower: tuple[Factor, ...] = ()
+    lookup_seconds: Seconds = 0.001
+    push_seconds: Seconds = 0.001
+    round_cpu_seconds: Factor = 0.002
+    round_seconds: Seconds = 0.004
+    first_round_cpu_seconds: Factor | None = None
+    center_seconds: Seconds = 0.001
+    start_seconds: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Timing:
+        if self.round_cpu_seconds > 3600 or self.step_seconds > 3600:
+            raise ValueError("step_seconds and round_cpu_seconds must be at most an hour")
+        return self
+
+    def cpu_of_round(self, number: int) -> float:
+        """Return the CPU seconds of a trainer's round `number`, from 0."""
+        if number == 0 and self.first_round_cpu_seconds is not None:
+            return self.first_round_cpu_seconds
+        return self.round_cpu_seconds
+
+    def start_of(self, trainer: int, trainers: int) -> float:
+        """Return when a trainer starts."""
+        return self.start_seconds * trainer / max(1, trainers - 1)
+
+    def steps(self, trainer: int, worker: int, seed: int) -> StepTimes:
+        """Return the times of one worker's steps, drawn from the job's seed."""
+        slower = self.slower[trainer] if trainer < len(self.slower) else 1.0
+        return StepTimes(self.step_seconds * slower, self.step_spread, (seed, trainer, worker))
+
+
+class StepTimes:
+    """Draws the times of one worker's steps: log-normal, with the given mean."""
+
+    def __init__(self, mean_seconds: float, spread: float, seeds: Sequence[int]) -> None:
+        self._spread = spread
+        self._location = math.log(mean_seconds) - spread**2 / 2
+        self._random = random.Random(":".join(map(str, seeds)))
+
+    def next(self) -> float:
+        """Return the seconds of the next step."""
+        if not self._spread:
+            return math.exp(self._location)
+        return self._random.lognormvariate(self._location, self._spread)

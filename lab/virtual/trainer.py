@@ -1,0 +1,223 @@
+"""An emulated trainer: Hogwild workers and rounds, as coroutines on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...nodes.replica.replica import TrainerContext
+from ...nodes.shadow.rounds import RoundCounter
+from ...nodes.worker.connections import MAX_UNANSWERED_PUSHES
+from ...nodes.worker.step import Stepper
+from ...pipeline.config.job import Job
+from ...pipeline.embedding.lookup.request import LookupPlan
+from ...pipeline.metrics import QualitySums
+from ...pipeline.types import Float32Array
+from ...pipeline.wire.messages import Delivery
+from ...sync_algos.base import Algorithm
+from .links import VirtualNetwork, VirtualPeers
+from .source import BatchSource
+from .tables import VirtualTables
+from .timing import StepTimes, Timing
+
+
+@dataclass
+class _InFlightBatch:
+    delivery: Delivery
+    plans: list[LookupPlan]
+    answer: asyncio.Task[tuple[list[Float32Array], int]]
+
+
+class VirtualTrainer:
+    """A trainer's replica, workers and rounds.
+
+    A worker computes its gradient when a step begins and applies it when the step ends, as long after as its
+    time says; what other workers and rounds did to the replica meanwhile stays.
+
+    Attributes:
+        rounds: counts of its rounds.
+        round_ends: for each complete round, the trainer's iterations at its end.
+        left_out: batches with a loss or gradient that is not finite.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        job: Job,
+        timing: Timing,
+        source: BatchSource,
+        tables: VirtualTables,
+        algorithm: Algorithm,
+        trained: Callable[[int], None],
+    ) -> None:
+        self.index = index
+        self.context = TrainerContext.build(job, tables.plan)
+        self.algorithm = algorithm
+        self.rounds = RoundCounter(self.context.total_iterations)
+        self.round_ends: list[int] = []
+        self.left_out = 0
+        self.progressive = QualitySums()
+        self._trained = trained
+        self._job, self._timing = job, timing
+        self._source, self._tables = source, tables
+        self._steppers = [Stepper(self.context) for _ in range(job.trainer.workers)]
+        self._ahead = 1 if job.run.deterministic else 1 + job.trainer.lookups_ahead
+        self._gate: VirtualGate | None = None
+        self._peers: VirtualPeers | None = None
+        self._started_rounds = 0
+        self._in_round = False
+        self._paused = False
+
+    def connect(self, network: VirtualNetwork) -> None:
+        """Connect to the others, all of whom have the same parameters now."""
+        self._peers = VirtualPeers(network, self.index)
+        if self._job.sync.mode == "fixed" and self.algorithm.needs_peers:
+            self._gate = VirtualGate(self._job.trainer.workers)
+        self.algorithm.start(self.context.replica)
+
+    async def train(self) -> None:
+        """Train until no batch is left."""
+        await asyncio.sleep(self._timing.start_of(self.index, self._job.trainer.count))
+        await asyncio.gather(*(self._work(worker) for worker in range(self._job.trainer.workers)))
+
+    async def synchronize(self) -> None:
+        """Run rounds until cancelled: in the background, or when the workers wait at the gate."""
+        if not (self.algorithm.needs_center or self.algorithm.needs_peers):
+            return
+        if self._gate is not None:
+            while not self._paused:
+                await self._gate.due()
+                await self.round()
+                self._gate.release()
+        elif self._job.sync.mode == "shadow":
+            await asyncio.sleep(self._timing.start_of(self.index, self._job.trainer.count))
+            while not self._paused:
+                pause_seconds = await self._timed_round()
+                await asyncio.sleep(pause_seconds)
+
+    def pause(self) -> bool:
+        """Let no round begin any more; return whether none is under way."""
+        self._paused = True
+        return not self._in_round
+
+    async def round(self) -> bool:
+        """Run one round; return whether it was complete."""
+        assert self._peers is not None
+        clock = asyncio.get_running_loop()
+        began, iterations = clock.time(), self.context.total_iterations()
+        cpu = self._timing.cpu_of_round(self._started_rounds)
+        self._started_rounds += 1
+        self._in_round = True
+        complete = await self.algorithm.round(self.context.replica, self._peers)
+        self._in_round = False
+        if complete:
+            self.rounds.completed(iterations, clock.time() - began, cpu)
+            self.round_ends.append(self.context.total_iterations())
+        else:
+            self.rounds.incomplete()
+        return complete
+
+    async def _timed_round(self) -> float:
+        """Run one round; return the seconds to wait after it, by the rule of the shadow thread."""
+        clock = asyncio.get_running_loop()
+        began, cost = clock.time(), self._timing.cpu_of_round(self._started_rounds)
+        await self.round()
+        elapsed = clock.time() - began
+        return max(cost / self._job.sync.duty, elapsed) - elapsed
+
+    async def _work(self, worker: int) -> None:
+        times = self._timing.steps(self.index, worker, self._job.run.seed)
+        batches: deque[_InFlightBatch] = deque()
+        pushes: set[asyncio.Task[None]] = set()
+        while True:
+            while len(batches) < self._ahead and (delivery := self._source.next()) is not None:
+                batches.append(self._look_up(delivery))
+            if not batches:
+                break
+            answers, version = await batches[0].answer
+            while len(pushes) >= MAX_UNANSWERED_PUSHES:
+                await asyncio.wait(pushes, return_when=asyncio.FIRST_COMPLETED)
+                pushes = {push for push in pushes if not push.done()}
+            batch = batches.popleft()
+            push = await self._step(worker, batch, answers, version, times)
+            if push is not None:
+                pushes.add(push)
+                # It is on its way before the next lookup is.
+                await asyncio.sleep(0)
+            await self._after_iteration(worker, trained=push is not None)
+        await asyncio.gather(*pushes)
+        if self._gate is not None:
+            self._gate.leave()
+
+    def _look_up(self, delivery: Delivery) -> _InFlightBatch:
+        plans = self.context.router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)
+        return _InFlightBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)))
+
+    async def _step(
+        self, worker: int, batch: _InFlightBatch, answers: list[Float32Array], version: int, times: StepTimes
+    ) -> asyncio.Task[None] | None:
+        """Compute a batch and send its gradients; None for one that is left out."""
+        stepper, delivery = self._steppers[worker], batch.delivery
+        step = stepper.stage(delivery, batch.plans, answers)
+        stepper.compute(step)
+        await asyncio.sleep(times.next())
+        if step.left_out:
+            self.left_out += 1
+            return None
+        stepper.update(step)
+        examples = len(delivery.labels)
+        self.context.examples[worker] += examples
+        self.context.iterations[worker] += 1
+        self._trained(examples)
+        _, gradients = stepper.finish(step, self.progressive if delivery.id.epoch == 0 else None)
+        return asyncio.create_task(
+            self._tables.push(batch.plans, gradients, version, step.rows_scale, delivery.id)
+        )
+
+    async def _after_iteration(self, worker: int, *, trained: bool) -> None:
+        sync = self._job.sync
+        if not trained or sync.mode != "fixed" or self.context.iterations[worker] % sync.every:
+            return
+        if self._gate is not None:
+            await self._gate.wait()
+        elif self.algorithm.needs_center:
+            await self.round()
+
+
+class VirtualGate:
+    """Where all workers of a trainer wait for a round with the other trainers.
+
+    Once no worker has a batch any more, rounds are always due, so that others do not wait in vain.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._waiting = 0
+        self._changed = asyncio.Event()
+        self._released = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until a round has ended."""
+        self._waiting += 1
+        self._changed.set()
+        released = self._released
+        await released.wait()
+
+    def leave(self) -> None:
+        """Take a worker out that has no batch any more."""
+        self._workers -= 1
+        self._changed.set()
+
+    async def due(self) -> None:
+        """Wait until all workers that still train are at the gate."""
+        while self._waiting < self._workers:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def release(self) -> None:
+        """Let the workers go on."""
+        self._waiting = 0
+        released, self._released = self._released, asyncio.Event()
+        released.set()

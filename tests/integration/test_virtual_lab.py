@@ -1,0 +1,44 @@
+"""The virtual lab and real nodes: where nothing is left to chance, the same figures from both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from shadowsync.lab.virtual.job import VirtualResult, run_virtual
+from shadowsync.lab.virtual.timing import Timing
+from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.tests.support.deterministic import STEPS, deterministic
+from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.runs import JobMaker, Settings
+
+
+def emulated(job_file: JobMaker, settings: Settings, step_seconds: float) -> VirtualResult:
+    return run_virtual(load_job(str(job_file(settings))), Timing(step_seconds=step_seconds))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sync": {"algorithm": "none"}},
+        {"sync": {"algorithm": "easgd", "mode": "fixed", "every": 7}},
+        {
+            "sync": {"algorithm": "bmuf", "mode": "fixed", "every": 5},
+            "trainer": {"optimizer": "adam", "schedule": {"kind": "linear", "decay_examples": 30_000}},
+        },
+    ],
+    ids=["none", "easgd", "bmuf, adam"],
+)
+def test_a_deterministic_job_gives_the_same_scores(
+    cluster: Callable[..., InProcessCluster], job_file: JobMaker, changes: Settings
+) -> None:
+    """To twelve digits: one bit of one weight that differs would be seen in the seventh."""
+    report = finished_run(cluster, deterministic(changes, 1, "real")).report
+    same = emulated(job_file, deterministic(changes, 1, "same"), step_seconds=0.5)
+    other = emulated(job_file, deterministic(changes, 2, "other"), step_seconds=0.5)
+    assert report.eval is not None
+    assert report.eval.ne == pytest.approx(same.ne, abs=1e-12)
+    assert report.eval.auc == pytest.approx(same.auc, abs=1e-12)
+    assert report.sync.rounds == same.rounds
+    assert same.iterations == [STEPS]
+    assert other.ne != pytest.approx(report.eval.ne, abs=1e-7), "the control: another seed"

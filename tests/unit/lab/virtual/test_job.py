@@ -1,0 +1,99 @@
+"""A job on emulated machines: the same bytes every time, and what its times and links do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from shadowsync.lab.virtual.job import VirtualResult, run_virtual
+from shadowsync.lab.virtual.timing import Timing
+from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.tests.support.runs import EXAMPLES, JobMaker
+
+# A step takes 20 ms, so a trainer has a round after some 5 of them.
+TIMING = Timing(step_seconds=0.02, round_cpu_seconds=0.001)
+
+
+def emulated(
+    job_file: JobMaker, timing: Timing = TIMING, trainers: int = 4, **sections: dict[str, Any]
+) -> VirtualResult:
+    trainer = {"count": trainers, **sections.pop("trainer", {})}
+    return run_virtual(load_job(str(job_file({**sections, "trainer": trainer}))), timing)
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"algorithm": "easgd"},
+        {"algorithm": "ma", "nodes": 0},
+        {"algorithm": "gossip", "nodes": 0},
+        {"algorithm": "easgd", "mode": "fixed", "every": 4},
+        {"algorithm": "bmuf", "mode": "fixed", "every": 4, "nodes": 0},
+    ],
+    ids=["easgd", "ma", "gossip", "easgd at a fixed rate", "bmuf at a fixed rate"],
+)
+def test_the_same_bytes_every_time(job_file: JobMaker, sync: dict[str, Any]) -> None:
+    trainer = {"workers": 2, "batch": 512}
+    first, second = (emulated(job_file, sync=sync, trainer=trainer) for _ in range(2))
+    assert first == second
+    assert first.examples == EXAMPLES
+    assert first.rounds > 8
+    assert first.ne is not None
+    # The control: another order of events, other bytes.
+    moved = emulated(
+        job_file, TIMING.model_copy(update={"step_spread": 0.2}), sync=sync, trainer={"workers": 2}
+    )
+    assert moved.digest != first.digest
+
+
+def test_rounds_follow_the_duty_cycle(job_file: JobMaker) -> None:
+    seldom, often = (emulated(job_file, sync={"duty": duty}) for duty in (0.005, 0.02))
+    # Besides the first and the closing round of each of the four trainers.
+    assert often.rounds - 8 == pytest.approx(4 * (seldom.rounds - 8), rel=0.1)
+    assert often.divergence is not None
+    assert seldom.divergence is not None
+
+
+def test_a_long_link_makes_rounds_longer_and_training_waits_only_at_a_fixed_rate(job_file: JobMaker) -> None:
+    near: dict[str, Any] = {}
+    far: dict[str, Any] = {"network": {"delay": "500ms"}}
+    fixed: dict[str, Any] = {"sync": {"mode": "fixed", "every": 4}}
+    in_background = [emulated(job_file, **network) for network in (near, far)]
+    in_the_loop = [emulated(job_file, **network, **fixed) for network in (near, far)]
+    assert in_background[1].rounds < in_background[0].rounds
+    assert in_background[1].seconds == in_background[0].seconds
+    assert in_the_loop[1].rounds == in_the_loop[0].rounds
+    # Each trainer waits for there and back, every fourth iteration.
+    waits = in_the_loop[1].iterations[0] // 4
+    assert in_the_loop[1].seconds - in_the_loop[0].seconds == pytest.approx(waits, rel=0.05)
+
+
+def test_a_slow_trainer_takes_fewer_batches(job_file: JobMaker) -> None:
+    result = emulated(job_file, Timing(slower=(3.0,)), trainers=3)
+    slow, *others = result.iterations
+    # Two files, each cut by itself.
+    assert sum(result.iterations) == 2 * math.ceil(EXAMPLES / 2 / 128)
+    assert [slow * 3] * 2 == [pytest.approx(other, rel=0.1) for other in others]
+
+
+def test_staleness_is_what_is_trained_between_a_lookup_and_its_push(job_file: JobMaker) -> None:
+    none: dict[str, Any] = {"sync": {"algorithm": "none"}}
+    exact = Timing(step_spread=0.0)
+    alone = emulated(job_file, exact, trainers=1, **none)
+    assert alone.staleness == pytest.approx(1.0, abs=0.02)
+    in_order = emulated(job_file, exact, trainers=1, trainer={"lookups_ahead": 0}, **none)
+    assert in_order.staleness == 0.0
+    late = emulated(job_file, exact.model_copy(update={"push_seconds": 0.05}), trainers=1, **none)
+    assert late.staleness == pytest.approx(4.0, abs=0.6)
+
+
+def test_the_first_round_may_cost_more_than_the_others(job_file: JobMaker) -> None:
+    alike = emulated(job_file)
+    dear = emulated(job_file, TIMING.model_copy(update={"first_round_cpu_seconds": 0.02}))
+    assert max(dear.early_rounds) < min(alike.early_rounds)
+
+
+def test_with_one_replica_there_is_no_divergence(job_file: JobMaker) -> None:
+    alone = emulated(job_file, trainers=1, sync={"algorithm": "none"})
+    assert (alone.divergence, alone.curve, alone.rounds, alone.gap_mean) == (None, [], 0, None)
