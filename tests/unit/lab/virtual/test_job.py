@@ -38,7 +38,7 @@ def test_the_same_bytes_every_time(job_file: JobMaker, sync: dict[str, Any]) -> 
     first, second = (emulated(job_file, sync=sync, trainer=trainer) for _ in range(2))
     assert first == second
     assert first.examples == EXAMPLES
-    assert first.rounds > 8
+    assert first.rounds >= 8
     assert first.ne is not None
     # The control: another order of events, other bytes.
     moved = emulated(
