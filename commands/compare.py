@@ -22,6 +22,19 @@ from .network_options import network_options, network_overrides
     " shadow mode, NAME@K every K iterations; :KEY=VALUE sets an option of the algorithm.",
 )
 @click.option("--seeds", type=click.IntRange(1, 1000), help="Number of seeds, from run.seed on. [default: 3]")
+@click.option(
+    "--virtual",
+    is_flag=True,
+    help="Emulate the trainers in this process's time: real arithmetic, and times that are set by --timing."
+    " The same command gives the same figures.",
+)
+@click.option("--trainers", metavar="LIST", help="With --virtual: numbers of trainers, such as 1,2,4,8.")
+@click.option(
+    "--timing",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="With --virtual: a time of the emulated machines, such as step_seconds=0.02; see docs/lab.md.",
+)
 @network_options
 @click.option(
     "--resume",
@@ -34,6 +47,9 @@ def compare(
     overrides: tuple[str, ...],
     algorithms: str | None,
     seeds: int | None,
+    virtual: bool,
+    trainers: str | None,
+    timing: tuple[str, ...],
     resume: Path | None,
     **network: str | None,
 ) -> None:
@@ -43,6 +59,9 @@ def compare(
     alternating order. The folder RUN-compare beside the job's runs holds compare.html, compare.json,
     compare.md and every run. A failed run is shown as failed, and the others continue; the exit code is then
     5, or 7 if a ledger does not add up.
+
+    With --virtual every run is emulated on a virtual clock, with as many trainers as --trainers says; the
+    folder is RUN-virtual.
     """
     from rich.console import Console
 
@@ -50,23 +69,32 @@ def compare(
     from ..pipeline.jobfile.extras import require_extra
 
     require_extra("shadowsync compare", "lab")
-    others = [job_file, algorithms, seeds, *overrides, *network.values()]
+    others = [job_file, algorithms, seeds, trainers, virtual or None, *timing, *overrides, *network.values()]
     if resume is not None and any(value is not None for value in others):
         raise JobFileError(
             "--resume takes the job and the options from the comparison", remedy="give no other option"
         )
     if resume is None and (job_file is None or algorithms is None):
         raise JobFileError("a job file and --algorithms are needed", remedy="see shadowsync compare --help")
-    from ..lab.compare import go_on, start
+    if (trainers is not None or timing) and not virtual:
+        raise JobFileError("--trainers and --timing are for --virtual", remedy="add --virtual")
+    from ..lab import compare as real
+    from ..lab.virtual import conduct as emulated
+    from ..lab.virtual.plan import JSON_NAME, parse_timing, parse_trainers
     from ..pipeline.jobfile.load import load_job
 
     console = Console()
     if resume is not None:
+        go_on = emulated.go_on if (resume / JSON_NAME).exists() else real.go_on
         sys.exit(int(go_on(resume, console, _say)))
     assert job_file is not None
     assert algorithms is not None
     job = load_job(job_file, (*overrides, *network_overrides(network)))
-    sys.exit(int(start(job, algorithms, seeds or 3, console, _say)))
+    if not virtual:
+        sys.exit(int(real.start(job, algorithms, seeds or 3, console, _say)))
+    counts = parse_trainers(trainers) if trainers is not None else [job.trainer.count]
+    times = parse_timing(timing)
+    sys.exit(int(emulated.start(job, algorithms, counts, seeds or 3, times, console, _say)))
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ..pipeline.report.model import Report
 from ..pipeline.report.wording import DOES_NOT
@@ -22,11 +22,8 @@ from .summary import Row
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-def render_page(comparison: Comparison, rows: Sequence[Row], reports: Mapping[str, Sequence[Report]]) -> str:
-    """Render the whole page.
-
-    Every text from a job, a name or an error is escaped.
-    """
+def template(name: str) -> Template:
+    """Return a template of this folder; whatever it is given is escaped."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -35,9 +32,17 @@ def render_page(comparison: Comparison, rows: Sequence[Row], reports: Mapping[st
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    return environment.get_template(name)
+
+
+def render_page(comparison: Comparison, rows: Sequence[Row], reports: Mapping[str, Sequence[Report]]) -> str:
+    """Render the whole page.
+
+    Every text from a job, a name or an error is escaped.
+    """
     hardware = comparison.hardware
     size = data_size(hardware.memory_bytes)
-    return environment.get_template("compare.html").render(
+    return template("compare.html").render(
         comparison=comparison,
         rows=rows,
         columns=COLUMNS,

@@ -68,17 +68,17 @@ def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> list[
             "Quality against throughput against bytes",
             "A dot is a run; a ring is the mean of an algorithm's runs. A larger ring means more bytes of "
             "synchronization.",
-            _svg(_trade(comparison, rows, styles), "trade"),
+            figure_svg(_trade(comparison, rows, styles), "trade"),
         ),
         (
             f"NE minus that of {REFERENCE}",
             "Paired by seed, with 95% intervals; an interval that crosses the line is inconclusive.",
-            _svg(_forest(rows, styles), "forest"),
+            figure_svg(_forest(rows, styles), "forest"),
         ),
     ]
     for title, text, x, y, get in CURVES:
         figure = _lines(reports, styles, x, y, get)
-        pictures.append((title, text, _svg(figure, re.sub(r"\W", "", title))))
+        pictures.append((title, text, figure_svg(figure, re.sub(r"\W", "", title))))
     return pictures
 
 
@@ -101,7 +101,7 @@ def _styles(rows: Sequence[Row]) -> dict[str, Style]:
 
 
 def _trade(comparison: Comparison, rows: Sequence[Row], styles: Mapping[str, Style]) -> Figure:
-    figure, axes = _frame("examples/s", "NE, lower is better")
+    figure, axes = frame("examples/s", "NE, lower is better")
     axes.xaxis.set_major_formatter(EngFormatter())
     most = max((row.sync_bytes or 0.0 for row in rows), default=0.0) or 1.0
     for row in rows:
@@ -128,12 +128,12 @@ def _trade(comparison: Comparison, rows: Sequence[Row], styles: Mapping[str, Sty
         text.set_parse_math(False)
         text.set_color(INK)
     axes.margins(x=0.25)
-    return _finish(figure, axes, "no run has both an NE and a throughput", legend=False)
+    return finish(figure, axes, "no run has both an NE and a throughput", legend=False)
 
 
 def _forest(rows: Sequence[Row], styles: Mapping[str, Style]) -> Figure:
     shown = [row for row in rows if row.ne_difference is not None]
-    figure, axes = _frame("difference of NE, left is better", "", height=max(1.6, 0.8 + 0.32 * len(shown)))
+    figure, axes = frame("difference of NE, left is better", "", height=max(1.6, 0.8 + 0.32 * len(shown)))
     for at, row in enumerate(reversed(shown)):
         value = row.ne_difference
         assert value is not None
@@ -143,7 +143,7 @@ def _forest(rows: Sequence[Row], styles: Mapping[str, Style]) -> Figure:
     axes.set_yticks(range(len(shown)), [row.label for row in reversed(shown)], parse_math=False)
     axes.axvline(0.0, color=INK, linewidth=0.8)
     axes.set_ylim(-0.6, len(shown) - 0.4)
-    return _finish(figure, axes, "no run was paired with one trainer's", legend=False)
+    return finish(figure, axes, "no run was paired with one trainer's", legend=False)
 
 
 def _lines(
@@ -153,13 +153,13 @@ def _lines(
     y: str,
     get: Callable[[Report], list[list[Point]]],
 ) -> Figure:
-    figure, axes = _frame(x, y)
+    figure, axes = frame(x, y)
     axes.xaxis.set_major_formatter(EngFormatter())
     for label, style in styles.items():
         grid, values = mean_curve([curve for report in reports.get(label, ()) for curve in get(report)])
         if len(grid):
             axes.plot(grid, values, linewidth=1.5, label=_legend_text(label), **style)
-    return _finish(figure, axes, "nothing was measured")
+    return finish(figure, axes, "nothing was measured")
 
 
 def _legend_text(label: str) -> str:
@@ -167,7 +167,8 @@ def _legend_text(label: str) -> str:
     return label.lstrip("_")
 
 
-def _frame(x: str, y: str, height: float = 3.3) -> tuple[Figure, Axes]:
+def frame(x: str, y: str, height: float = 3.3) -> tuple[Figure, Axes]:
+    """Make a figure with axes in the page's colours."""
     figure = Figure(figsize=(5.6, height), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
@@ -182,7 +183,8 @@ def _frame(x: str, y: str, height: float = 3.3) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _finish(figure: Figure, axes: Axes, missing: str, *, legend: bool = True) -> Figure:
+def finish(figure: Figure, axes: Axes, missing: str, *, legend: bool = True) -> Figure:
+    """Add the legend, or say what is missing if nothing was drawn."""
     if not axes.lines and not axes.collections:
         axes.set_axis_off()
         axes.text(0.5, 0.5, missing, ha="center", va="center", transform=axes.transAxes, color=INK)
@@ -198,7 +200,7 @@ def _finish(figure: Figure, axes: Axes, missing: str, *, legend: bool = True) ->
     return figure
 
 
-def _svg(figure: Figure, salt: str) -> str:
+def figure_svg(figure: Figure, salt: str) -> str:
     """Render SVG without declaration, other sites' names or fixed size."""
     target = io.StringIO()
     # Text stays text; the salt keeps the ids of two pictures on one page apart.

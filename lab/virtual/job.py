@@ -4,61 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ...nodes.coordinator.divergence import Divergence
+from ...nodes.coordinator.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.metrics import QualitySums
+from ...pipeline.types import Float32Array
 from ...sync_algos.base import Algorithm, ModelOrigin
 from ...sync_algos.memory_meeting import weighted_mean
 from ...sync_algos.registry import make_algorithm
 from .clock import run_in_virtual_time
 from .links import VirtualNetwork
+from .result import CURVE_POINTS, EARLY_ITERATIONS, CurvePoint, LossWindow, VirtualResult
 from .source import BatchSource
 from .tables import VirtualTables
 from .timing import Timing
 from .trainer import VirtualTrainer
-
-EARLY_ITERATIONS = 100
-CURVE_EXAMPLES = 10_000
-
-
-@dataclass
-class VirtualResult:
-    """What an emulated job gave.
-
-    Attributes:
-        ne: on the test data; None without any.
-        training_ne: of each batch of the first epoch before its update.
-        curve: examples trained by all, and the divergence at that time.
-        rounds: complete ones of all trainers, the closing rounds included, as a report counts them.
-        gap_mean: iterations of a trainer between two complete rounds, over all trainers.
-        early_rounds: by trainer, complete rounds in its first EARLY_ITERATIONS iterations.
-        staleness: mean number of pushes between a lookup and its own push.
-        seconds: virtual time until the last batch was trained.
-        digest: SHA-256 of the model and of all rows that were scored with it.
-    """
-
-    ne: float | None
-    auc: float | None
-    training_ne: float | None
-    examples: int
-    iterations: list[int]
-    rounds: int
-    gap_mean: float | None
-    gap_max: int
-    early_rounds: list[int]
-    staleness: float
-    divergence: float | None
-    seconds: float
-    sync_bytes: int
-    left_out: int
-    digest: str
-    curve: list[tuple[int, float]] = field(default_factory=list)
 
 
 def run_virtual(job: Job, timing: Timing) -> VirtualResult:
@@ -89,26 +53,31 @@ class VirtualJob:
         for trainer in self._trainers:
             trainer.connect(self._network)
         self._examples = 0
-        self._next_point = CURVE_EXAMPLES
-        self._curve: list[tuple[int, float]] = []
+        self._window = LossWindow()
+        self._curve: list[CurvePoint] = []
+        self._stride = -(-first.numel() // SAMPLED_ELEMENTS)
+        # Thinned as it grows, so that nobody has to know how long the input is.
+        self._every_examples = job.trainer.batch * job.trainer.count
 
     def _algorithm(self) -> Algorithm:
         return make_algorithm(self._job.sync.algorithm, self._job.sync.options)
 
     async def run(self) -> VirtualResult:
         """Train, close and score."""
-        clock = asyncio.get_running_loop()
         rounds = [asyncio.create_task(trainer.synchronize()) for trainer in self._trainers]
         training = asyncio.gather(*(trainer.train() for trainer in self._trainers))
         await self._until_trained(training, rounds)
-        seconds = clock.time()
+        seconds = asyncio.get_running_loop().time()
         await self._end(rounds)
         divergence = self._divergence()
         await self._close()
+        return self._result(seconds, divergence)
+
+    def _result(self, seconds: float, divergence: float | None) -> VirtualResult:
         counts = [trainer.rounds.metrics() for trainer in self._trainers]
+        rounds = sum(count["rounds"] for count in counts)
         models = self._models()
         sums = self._score(models)
-        ended = sum(count["rounds"] for count in counts)
         staleness = self._tables.staleness
         progressive = QualitySums()
         for trainer in self._trainers:
@@ -119,8 +88,8 @@ class VirtualJob:
             training_ne=progressive.ne,
             examples=self._examples,
             iterations=[trainer.context.total_iterations() for trainer in self._trainers],
-            rounds=ended,
-            gap_mean=sum(count["gap_sum"] for count in counts) / ended if ended else None,
+            rounds=rounds,
+            gap_mean=sum(count["gap_sum"] for count in counts) / rounds if rounds else None,
             gap_max=max(count["gap_max"] for count in counts),
             early_rounds=self._early_rounds(),
             staleness=sum(staleness) / max(1, len(staleness)),
@@ -191,21 +160,43 @@ class VirtualJob:
             scorers[number % len(scorers)].score(delivery, plans, answers, sums)
         return sums
 
-    def _count(self, examples: int) -> None:
-        self._examples += examples
+    def _count(self, labels: Float32Array, loss: float) -> None:
+        self._examples += len(labels)
+        self._window.add(labels, loss)
         for trainer in self._trainers:
             trainer.context.count.update(self._examples, trainer.context.replica.trained_examples)
-        if self._examples >= self._next_point:
-            self._next_point += CURVE_EXAMPLES
-            if (divergence := self._divergence()) is not None:
-                self._curve.append((self._examples, divergence))
+        last = self._curve[-1].examples if self._curve else 0
+        if self._examples - last >= self._every_examples:
+            self._add_point()
 
-    def _divergence(self) -> float | None:
+    def _add_point(self) -> None:
+        self._curve.append(
+            CurvePoint(
+                seconds=asyncio.get_running_loop().time(),
+                examples=self._examples,
+                ne=self._window.take(),
+                divergence=self._divergence(self._stride),
+            )
+        )
+        if len(self._curve) == 2 * CURVE_POINTS:
+            self._every_examples *= 2
+            self._curve = [_joined(*self._curve[at : at + 2]) for at in range(0, len(self._curve), 2)]
+
+    def _divergence(self, stride: int = 1) -> float | None:
+        """Return the divergence of every `stride`-th element."""
         if len(self._trainers) < 2:
             return None
         divergence = Divergence(len(self._trainers))
-        divergence.add([trainer.context.replica.flat.numpy() for trainer in self._trainers])
+        replicas = [trainer.context.replica.read(stride=stride).numpy() for trainer in self._trainers]
+        for start in range(0, len(replicas[0]), CHUNK_ELEMENTS):
+            divergence.add([replica[start : start + CHUNK_ELEMENTS] for replica in replicas])
         return divergence.value()
 
     def _early_rounds(self) -> list[int]:
         return [sum(end <= EARLY_ITERATIONS for end in trainer.round_ends) for trainer in self._trainers]
+
+
+def _joined(first: CurvePoint, second: CurvePoint) -> CurvePoint:
+    """Return the later point, with the mean NE of both."""
+    found = [point.ne for point in (first, second) if point.ne is not None]
+    return second.model_copy(update={"ne": sum(found) / len(found) if found else None})

@@ -50,7 +50,7 @@ class VirtualTrainer:
         source: BatchSource,
         tables: VirtualTables,
         algorithm: Algorithm,
-        trained: Callable[[int], None],
+        trained: Callable[[Float32Array, float], None],
     ) -> None:
         self.index = index
         self.context = TrainerContext.build(job, tables.plan)
@@ -167,11 +167,10 @@ class VirtualTrainer:
             self.left_out += 1
             return None
         stepper.update(step)
-        examples = len(delivery.labels)
-        self.context.examples[worker] += examples
+        self.context.examples[worker] += len(delivery.labels)
         self.context.iterations[worker] += 1
-        self._trained(examples)
-        _, gradients = stepper.finish(step, self.progressive if delivery.id.epoch == 0 else None)
+        loss, gradients = stepper.finish(step, self.progressive if delivery.id.epoch == 0 else None)
+        self._trained(delivery.labels, loss)
         return asyncio.create_task(
             self._tables.push(batch.plans, gradients, version, step.rows_scale, delivery.id)
         )

@@ -113,9 +113,10 @@ JOB_CHECK = "shadowsync.nodes.supervisor.job_check"
 PROBE = "shadowsync.sync_algos.probe"
 RELAY = "shadowsync.nodes.supervisor.relay"
 SCORING = "shadowsync.nodes.coordinator.validation_process"
+VIRTUAL_RUN = "shadowsync.lab.virtual.one_run"
 WORKER = "shadowsync.nodes.worker.process_child"
 
-ENTRY_POINTS = (CLI, FORK_SERVER, JOB_CHECK, PROBE, RELAY, SCORING, WORKER)
+ENTRY_POINTS = (CLI, FORK_SERVER, JOB_CHECK, PROBE, RELAY, SCORING, VIRTUAL_RUN, WORKER)
 
 
 def python(module: str, *arguments: str) -> list[str]:

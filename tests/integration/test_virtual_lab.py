@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shadowsync.lab.virtual.job import VirtualResult, run_virtual
+from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.tests.support.deterministic import STEPS, deterministic

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from shadowsync.lab.virtual.job import VirtualResult, run_virtual
+from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.lab.virtual.result import CURVE_POINTS, VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.tests.support.runs import EXAMPLES, JobMaker
@@ -96,4 +97,15 @@ def test_the_first_round_may_cost_more_than_the_others(job_file: JobMaker) -> No
 
 def test_with_one_replica_there_is_no_divergence(job_file: JobMaker) -> None:
     alone = emulated(job_file, trainers=1, sync={"algorithm": "none"})
-    assert (alone.divergence, alone.curve, alone.rounds, alone.gap_mean) == (None, [], 0, None)
+    assert (alone.divergence, alone.rounds, alone.gap_mean) == (None, 0, None)
+    assert {point.divergence for point in alone.curve} == {None}
+
+
+def test_curves_are_of_all_examples_and_bounded(job_file: JobMaker) -> None:
+    result = emulated(job_file, trainers=2, trainer={"batch": 32}, data={"epochs": 2})
+    assert CURVE_POINTS / 2 <= len(result.curve) <= 2 * CURVE_POINTS
+    assert result.curve[-1].examples == pytest.approx(2 * EXAMPLES, rel=2 / CURVE_POINTS)
+    assert result.curve[-1].seconds == pytest.approx(result.seconds, rel=0.05)
+    assert result.curve[-1].ne is not None
+    assert result.curve[0].ne is not None
+    assert result.curve[-1].ne < result.curve[0].ne

@@ -1,0 +1,119 @@
+"""Running a virtual comparison: as many runs at once as there are cores, and its page."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from ...nodes.runtime.process import VIRTUAL_RUN, python
+from ...pipeline.checkpoint.atomic_file import whole_file
+from ...pipeline.config.job import Job
+from ...pipeline.errors import ExitCode
+from ...pipeline.input.plan import plan_input
+from ...pipeline.report.run_folder import create_run_folder
+from ...pipeline.text.format import duration, number
+from .page import print_table, render_markdown, render_page
+from .plan import VirtualRun, make_plan, read_plan, result_path, results_of, write_plan
+from .result import VirtualResult
+from .summary import summarize
+from .timing import Timing
+
+PAGE_NAME: Final = "virtual.html"
+MARKDOWN_NAME: Final = "virtual.md"
+LOOK_SECONDS: Final = 0.1
+
+Say = Callable[[str], None]
+
+
+def start(
+    base: Job, algorithms: str, trainers: list[int], seeds: int, timing: Timing, console: Console, say: Say
+) -> ExitCode:
+    """Start a virtual comparison in a new folder beside the job's runs."""
+    plan, jobs = make_plan(base, algorithms, trainers, seeds, timing)
+    plan_input(base)
+    folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-virtual")
+    write_plan(folder, plan, jobs)
+    return go_on(folder, console, say)
+
+
+def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
+    """Make the missing runs of a virtual comparison; write its page, also after an interrupt."""
+    plan = read_plan(folder)
+    missing = [run for run in plan.runs if not result_path(folder, run.name).exists()]
+    say(f"{len(missing)} of {len(plan.runs)} runs to make, in {folder}")
+    processes = _Processes(folder, say)
+    interrupted = False
+    try:
+        processes.make(missing)
+    except KeyboardInterrupt:
+        interrupted = True
+        processes.end()
+    rows = summarize(plan, results_of(folder, plan))
+    with whole_file(folder / MARKDOWN_NAME) as file:
+        file.write(render_markdown(plan, rows).encode())
+    with whole_file(folder / PAGE_NAME) as file:
+        file.write(render_page(plan, rows).encode())
+    print_table(rows, console)
+    say(f"page: {folder / PAGE_NAME}")
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.FINISHED_WITH_DEATHS if processes.failed else ExitCode.OK
+
+
+class _Processes:
+    """One process a run, as many at once as there are cores: nothing is shared, and nothing waits.
+
+    Attributes:
+        failed: how many ended without a result.
+    """
+
+    def __init__(self, folder: Path, say: Say) -> None:
+        self.failed = 0
+        self._folder = folder
+        self._say = say
+        self._running: dict[str, tuple[VirtualRun, subprocess.Popen[str], float]] = {}
+
+    def make(self, runs: list[VirtualRun]) -> None:
+        """Make these runs, in this order."""
+        waiting = list(reversed(runs))
+        done = 0
+        while waiting or self._running:
+            while waiting and len(self._running) < (os.cpu_count() or 1):
+                self._begin(waiting.pop())
+            time.sleep(LOOK_SECONDS)
+            for name in [
+                name for name, (_, process, _) in self._running.items() if process.poll() is not None
+            ]:
+                done += 1
+                self._ended(name, f"{done}/{len(runs)}")
+
+    def end(self) -> None:
+        """End all that run."""
+        for _, process, _ in self._running.values():
+            process.terminate()
+        for _, process, _ in self._running.values():
+            process.communicate()
+
+    def _begin(self, run: VirtualRun) -> None:
+        command = python(VIRTUAL_RUN, str(self._folder), run.name)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self._running[run.name] = (run, process, time.monotonic())
+
+    def _ended(self, name: str, place: str) -> None:
+        run, process, begun = self._running.pop(name)
+        errors = process.communicate()[1].strip()
+        what = f"{place:>7}  {run.label}, {run.trainers} trainers, seed {run.seed}"
+        path = result_path(self._folder, name)
+        if process.returncode or not path.exists():
+            self.failed += 1
+            last = errors.splitlines()[-1] if errors else "it printed nothing"
+            self._say(f"{what}: FAILED with exit code {process.returncode}: {last}")
+            return
+        result = VirtualResult.model_validate_json(path.read_bytes())
+        self._say(f"{what}: NE {number(result.ne)} ({duration(round(time.monotonic() - begun))})")

@@ -1,0 +1,145 @@
+"""virtual.html, virtual.md and the table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...pipeline.text.format import MISSING, amount, data_size, duration, number
+from ...pipeline.text.markdown import markdown_table, plain
+from ..cells import REFERENCE
+from ..columns import signed_difference
+from ..curves import mean_curve
+from ..page import template
+from ..plots import ALONE, COLOURS, figure_svg, finish, frame
+from .plan import VirtualPlan
+from .summary import VirtualRow
+
+Cells = tuple[tuple[str, Callable[[VirtualRow], str]], ...]
+
+COLUMNS: Final[Cells] = (
+    ("algorithm", lambda row: row.label),
+    ("trainers", lambda row: str(row.trainers)),
+    ("runs", lambda row: f"{row.finished} of {row.finished + row.missing}"),
+    ("NE", lambda row: number(row.ne)),
+    ("deviation", lambda row: number(row.ne_deviation)),
+    (f"NE minus {REFERENCE}", lambda row: signed_difference(row.ne_difference)),
+    ("NE in training", lambda row: number(row.training_ne)),
+    ("AUC", lambda row: number(row.auc)),
+    ("gap", lambda row: MISSING if row.gap_mean is None else number(row.gap_mean, 1)),
+    ("rounds in the first 100 iterations", lambda row: number(row.early_rounds, 1)),
+    ("staleness", lambda row: number(row.staleness, 1)),
+    ("divergence", lambda row: amount(row.divergence)),
+    ("virtual time", lambda row: duration(row.seconds)),
+    ("examples/s", lambda row: amount(row.examples_per_second)),
+    ("sync bytes", lambda row: data_size(row.sync_bytes)),
+)
+# For a terminal of 80 columns.
+NARROW: Final = ("algorithm", "trainers", "runs", "NE", "deviation", "gap", "staleness", "virtual time")
+
+
+def facts(plan: VirtualPlan) -> list[str]:
+    """Return the sentences above the table."""
+    seeds = ", ".join(map(str, plan.seeds))
+    links = plan.network or "links take no time"
+    given = ", ".join(f"{key} = {value}" for key, value in plan.timing.model_dump().items() if value)
+    return [
+        f"Emulated on a virtual clock: real arithmetic, and times that are set. Seeds {seeds}.",
+        f"Times: {given}. Links: {links}.",
+        "Each interval covers 95%, over pairs of the same seed (Student's t). Lower NE is better.",
+    ]
+
+
+def incomplete(rows: Sequence[VirtualRow]) -> list[str]:
+    """Say what is missing."""
+    missing = sum(row.missing for row in rows)
+    return [f"INCOMPLETE: {missing} runs have not been made."] if missing else []
+
+
+def render_markdown(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
+    """Render virtual.md, ending in a newline."""
+    lines = [f"# Virtual comparison {plain(plan.name)}", ""]
+    lines += [f"> **{text}**" for text in incomplete(rows)]
+    lines += [f"- {plain(fact)}" for fact in facts(plan)]
+    cells = [[text(row) for _, text in COLUMNS] for row in rows]
+    return "\n".join([*lines, "", *markdown_table([title for title, _ in COLUMNS], cells)]) + "\n"
+
+
+def render_page(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
+    """Render the whole page: one file that needs no other."""
+    return template("virtual.html").render(
+        plan=plan,
+        rows=[[text(row) for _, text in COLUMNS] for row in rows],
+        titles=[title for title, _ in COLUMNS],
+        facts=facts(plan),
+        alarms=incomplete(rows),
+        plots=[
+            ("NE against trainers", "Mean over seeds, with one standard deviation.", _against_trainers(rows)),
+            ("NE in training against virtual time", "Mean over seeds.", _against_time(rows)),
+        ],
+    )
+
+
+def print_table(rows: Sequence[VirtualRow], console: Console) -> None:
+    """Print the main columns."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown = [(title, text) for title, text in COLUMNS if title in NARROW]
+    for title, _ in shown:
+        table.add_column(title, justify="left" if title == "algorithm" else "right")
+    for row in rows:
+        table.add_row(*(Text(text(row)) for _, text in shown), style="bold red" if row.missing else "")
+    console.print(table)
+
+
+def _against_trainers(rows: Sequence[VirtualRow]) -> str:
+    figure, axes = frame("trainers", "NE, lower is better")
+    counts = sorted({row.trainers for row in rows})
+    for label, colour in _colours(rows).items():
+        known = [row for row in rows if row.label == label and row.ne is not None]
+        if label == REFERENCE:
+            for row in known:
+                axes.axhline(row.ne or 0.0, color=colour, linestyle="-.", label=label)
+            continue
+        axes.errorbar(
+            [row.trainers for row in known],
+            [row.ne or 0.0 for row in known],
+            yerr=[row.ne_deviation or 0.0 for row in known],
+            color=colour,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            label=label.lstrip("_"),
+        )
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    return figure_svg(finish(figure, axes, "no run was scored"), "trainers")
+
+
+def _against_time(rows: Sequence[VirtualRow]) -> str:
+    figure, axes = frame("virtual seconds", "NE in training")
+    widths = sorted({row.trainers for row in rows})
+    for row in rows:
+        curves = [[(p.seconds, p.ne) for p in curve if p.ne is not None] for curve in row.curves]
+        grid, values = mean_curve(curves)
+        if len(grid):
+            axes.plot(
+                grid,
+                values,
+                color=_colours(rows)[row.label],
+                linewidth=0.8 + widths.index(row.trainers) * 1.6 / len(widths),
+                label=f"{row.label.lstrip('_')}, {row.trainers}" if row.label != REFERENCE else REFERENCE,
+            )
+    return figure_svg(finish(figure, axes, "nothing was measured"), "time")
+
+
+def _colours(rows: Sequence[VirtualRow]) -> dict[str, str]:
+    labels = list(dict.fromkeys(row.label for row in rows))
+    return {label: ALONE if at == 0 else COLOURS[(at - 1) % len(COLOURS)] for at, label in enumerate(labels)}

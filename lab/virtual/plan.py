@@ -1,0 +1,170 @@
+"""The plan of a virtual comparison: which algorithms, numbers of trainers and seeds, and their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import ValidationError
+
+from ...nodes.launch import check_sync
+from ...pipeline.checkpoint.atomic_file import whole_file
+from ...pipeline.config.job import Job
+from ...pipeline.errors import JobFileError
+from ...pipeline.jobfile.load import validate_job
+from ...pipeline.report.model import Hardware
+from ...pipeline.report.write import describe_hardware, versions
+from ..cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
+from ..record import ComparisonPart
+from .result import VirtualResult
+from .timing import Timing
+
+JOBS: Final = "jobs"
+RESULTS: Final = "results"
+JSON_NAME: Final = "virtual.json"
+
+
+class VirtualRun(ComparisonPart):
+    """One run: an algorithm's label, a number of trainers and a seed."""
+
+    label: str
+    trainers: int
+    seed: int
+    name: str
+
+
+class VirtualPlan(ComparisonPart):
+    """The content of virtual.json, from which a comparison goes on.
+
+    `network` describes the emulated links.
+    """
+
+    format_version: Literal[1] = 1
+    name: str
+    started_at: str
+    labels: list[str]
+    trainers: list[int]
+    seeds: list[int]
+    timing: Timing
+    runs: list[VirtualRun]
+    network: str | None
+    hardware: Hardware
+    versions: dict[str, str]
+
+
+def parse_timing(texts: Sequence[str]) -> Timing:
+    """Parse KEY=VALUE of `--timing`; raises JobFileError."""
+    given: dict[str, object] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or key not in Timing.model_fields:
+            raise JobFileError(
+                f"--timing: {text!r} is not KEY=VALUE of {', '.join(Timing.model_fields)}",
+                remedy="write --timing step_seconds=0.02",
+            )
+        given[key] = value.split(",") if key == "slower" else value
+    try:
+        return Timing.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise JobFileError(f"--timing: {where}: {first['msg']}", remedy="give another number") from error
+
+
+def parse_trainers(text: str) -> list[int]:
+    """Parse the comma-separated value of `--trainers`; raises JobFileError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= 1024 for part in parts):
+        raise JobFileError(f"--trainers: {text!r} given", remedy="write numbers of trainers, such as 1,2,4,8")
+    return sorted({int(part) for part in parts})
+
+
+def make_plan(
+    base: Job, algorithms: str, trainers: list[int], seeds: int, timing: Timing
+) -> tuple[VirtualPlan, dict[str, Job]]:
+    """Make the plan, and the jobs of its runs by name; raises JobFileError for what cannot run."""
+    cells = parse_cells(algorithms)
+    chosen = list(range(base.run.seed, base.run.seed + seeds))
+    runs: list[VirtualRun] = []
+    jobs: dict[str, Job] = {}
+
+    def add(job: Job, label: str) -> None:
+        name = f"{slug(label)}-{job.trainer.count}-seed{job.run.seed}"
+        while name in jobs:
+            # Two labels may differ only in what no file name has.
+            name += "_"
+        jobs[name] = job
+        runs.append(VirtualRun(label=label, trainers=job.trainer.count, seed=job.run.seed, name=name))
+
+    for seed in chosen:
+        add(reference_job(base, seed, base.run.name, base.run.directory), REFERENCE)
+        for cell in cells:
+            for count in trainers:
+                add(virtual_job(base, cell, count, seed), cell.label)
+    slow = base.network.slow
+    plan = VirtualPlan(
+        name=base.run.name,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        labels=[cell.label for cell in cells],
+        trainers=trainers,
+        seeds=chosen,
+        timing=timing,
+        runs=runs,
+        network=slow.in_words() if slow is not None else None,
+        hardware=describe_hardware(),
+        versions=versions(),
+    )
+    return plan, jobs
+
+
+def write_plan(folder: Path, plan: VirtualPlan, jobs: Mapping[str, Job]) -> None:
+    """Write the plan and its jobs to a new folder."""
+    (folder / JOBS).mkdir()
+    (folder / RESULTS).mkdir()
+    for name, job in jobs.items():
+        job_path(folder, name).write_text(job.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    with whole_file(folder / JSON_NAME) as file:
+        file.write(plan.model_dump_json(indent=1).encode() + b"\n")
+
+
+def virtual_job(base: Job, cell: Cell, trainers: int, seed: int) -> Job:
+    """Build the job of a cell with so many trainers; raises JobFileError."""
+    tree = base.model_dump()
+    tree["trainer"] |= {"count": trainers, "device": "cpu"}
+    where = f"--algorithms {cell.label}"
+    job = cell_job(validate_job(tree, where=where), cell, seed, base.run.name, base.run.directory)
+    check_sync(job)
+    return job
+
+
+def read_plan(folder: Path) -> VirtualPlan:
+    """Read the plan of a folder; raises JobFileError."""
+    path = folder / JSON_NAME
+    try:
+        return VirtualPlan.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise JobFileError(
+            "is not a virtual comparison", where=str(path), remedy="give the folder of one"
+        ) from error
+
+
+def results_of(folder: Path, plan: VirtualPlan) -> dict[str, VirtualResult]:
+    """Read the results that are there, by the run's name."""
+    paths = {run.name: result_path(folder, run.name) for run in plan.runs}
+    return {
+        name: VirtualResult.model_validate_json(path.read_bytes())
+        for name, path in paths.items()
+        if path.exists()
+    }
+
+
+def job_path(folder: Path, name: str) -> Path:
+    """Return the path of a run's job."""
+    return folder / JOBS / f"{name}.json"
+
+
+def result_path(folder: Path, name: str) -> Path:
+    """Return the path of a run's result, which is there once the run is finished."""
+    return folder / RESULTS / f"{name}.json"

@@ -1,0 +1,86 @@
+"""What an emulated job gave."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from ...pipeline.types import Float32Array, FrozenModel
+
+EARLY_ITERATIONS: Final = 100
+CURVE_POINTS: Final = 100
+
+
+class CurvePoint(FrozenModel):
+    """One point of the curves of an emulated job.
+
+    Attributes:
+        seconds: virtual time.
+        examples: trained by all trainers until then.
+        ne: of the examples since the last point, each scored before it is trained on.
+        divergence: how far the replicas are apart; None for one trainer.
+    """
+
+    seconds: float
+    examples: int
+    ne: float | None
+    divergence: float | None
+
+
+class VirtualResult(FrozenModel):
+    """What an emulated job gave.
+
+    Attributes:
+        ne: on the test data; None without any.
+        training_ne: of each batch of the first epoch before its update.
+        rounds: complete ones of all trainers, the closing rounds included, as a report counts them.
+        gap_mean: iterations of a trainer between two complete rounds, over all trainers.
+        early_rounds: by trainer, complete rounds in its first EARLY_ITERATIONS iterations.
+        staleness: mean number of pushes between a lookup and its own push.
+        divergence: when training ended, before the closing rounds.
+        seconds: virtual time until the last batch was trained.
+        digest: SHA-256 of the model, or of all replicas where each is one.
+    """
+
+    ne: float | None
+    auc: float | None
+    training_ne: float | None
+    examples: int
+    iterations: list[int]
+    rounds: int
+    gap_mean: float | None
+    gap_max: int
+    early_rounds: list[int]
+    staleness: float
+    divergence: float | None
+    seconds: float
+    sync_bytes: int
+    left_out: int
+    digest: str
+    curve: list[CurvePoint]
+
+
+class LossWindow:
+    """The loss of the examples since the last point of a curve."""
+
+    def __init__(self) -> None:
+        self._examples = 0
+        self._loss = 0.0
+        self._positives = 0.0
+
+    def add(self, labels: Float32Array, loss: float) -> None:
+        """Add a batch: its labels, float32 [B], and its mean loss."""
+        self._examples += len(labels)
+        self._loss += loss * len(labels)
+        self._positives += float(np.sum(labels, dtype=np.float64))
+
+    def take(self) -> float | None:
+        """Return the NE since the last call; None without both kinds of labels."""
+        examples, loss, rate = self._examples, self._loss, self._positives / max(1, self._examples)
+        self._examples, self._loss, self._positives = 0, 0.0, 0.0
+        if not 0.0 < rate < 1.0:
+            return None
+        entropy = -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))
+        return loss / examples / entropy
