@@ -17,6 +17,8 @@ USUAL_ROUNDS = 5
 STALLED_SECONDS = 1.0
 SHORTEST_LOOK_SECONDS = 0.005
 LONGEST_LOOK_SECONDS = 0.05
+# Timers fire this much early, and sums of times are rounded: no wait is shorter.
+CLOCK_SECONDS = 1e-6
 
 
 class RoundSchedule:
@@ -41,6 +43,7 @@ class RoundSchedule:
         self._sync = sync
         self._costs: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._began = (0.0, 0)
+        self._iteration_seconds = 0.0
         self._last_change = (-math.inf, -1)
         self._earliest_seconds = -math.inf
         self._due_iterations = 0
@@ -57,6 +60,11 @@ class RoundSchedule:
 
     def began(self, now: float, iterations: int) -> None:
         """Record that a round began."""
+        began, before = self._began
+        if self._earliest_seconds > -math.inf and iterations > before:
+            # The fastest so far: a look too many costs less than one that comes too late.
+            passed = (now - began) / (iterations - before)
+            self._iteration_seconds = min(passed, self._iteration_seconds or passed)
         self._began = (now, iterations)
 
     def ended(self, *, complete: bool, seconds: float, cpu_seconds: float, moved_bytes: int) -> None:
@@ -82,7 +90,7 @@ class RoundSchedule:
         """
         if iterations != self._last_change[1]:
             self._last_change = (now, iterations)
-        if now < self._earliest_seconds:
+        if self._is_early(now):
             return False
         stalled = now - self._last_change[0] >= STALLED_SECONDS
         return self._sync.gap is None or wanted or stalled or iterations >= self._due_iterations
@@ -90,17 +98,18 @@ class RoundSchedule:
     def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False) -> float:
         """Return how long to wait before looking again; 0 if a round is due.
 
-        After `earliest_seconds` this is half of the time that the missing iterations should take, within
-        bounds: iterations are counters that workers, also in other processes, only write.
+        After `earliest_seconds` this is half of the time that the missing iterations take at the least,
+        within bounds: iterations are counters that workers, also in other processes, only write.
         """
         if self.is_due(now, iterations, wanted=wanted):
             return 0.0
-        if now < self._earliest_seconds:
+        if self._is_early(now):
             return self._earliest_seconds - now
-        began, before = self._began
-        missing, done = self._due_iterations - iterations, iterations - before
-        expected = missing * (now - began) / done if done > 0 else math.inf
+        expected = (self._due_iterations - iterations) * self._iteration_seconds
         return min(max(expected / 2, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS)
+
+    def _is_early(self, now: float) -> bool:
+        return self._earliest_seconds - now > CLOCK_SECONDS
 
     def _counted(self, cost: float, *, complete: bool) -> float:
         """Return the part of a round's cost that its pause is made of."""

@@ -115,8 +115,8 @@ class SyncSection(Section):
     )
     gap: Positive | None = Field(
         default=None,
-        description="shadow: iterations of a trainer, over all its workers, between the beginnings of two"
-        " rounds, or more where `duty` does not allow it. Without it rounds are as frequent as `duty` allows.",
+        description="shadow: iterations of a trainer, over all its workers, from the beginning of a round to"
+        " that of the next, or more where `duty` does not allow it. Without it, as few as `duty` allows.",
     )
     start_iterations: Annotated[int, Field(ge=0)] = Field(
         default=0,

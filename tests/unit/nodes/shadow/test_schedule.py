@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.nodes.shadow.schedule import (
+    CLOCK_SECONDS,
     LONGEST_LOOK_SECONDS,
     RETRY_SECONDS,
     SHORTEST_LOOK_SECONDS,
@@ -72,7 +72,7 @@ def test_without_a_gap_only_the_last_round_counts(
         assert own.due_iterations == 0
         iterations += trained
         assert own.is_due(due, iterations)
-        before = math.nextafter(due, -math.inf)
+        before = due - 2 * CLOCK_SECONDS
         assert not own.is_due(before, iterations, wanted=True)
         assert own.wait_seconds(before, iterations) > 0
         now = due + later
