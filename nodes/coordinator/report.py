@@ -144,8 +144,7 @@ def build_report(
         staleness=_staleness(outcome),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
-        # What a resumed run goes on with is no longer at its start.
-        warnings=[] if state.origin.run else first_gap_warnings(job.sync, sync.first_rounds),
+        warnings=first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
         events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]
         + [Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes]
         + _refused_messages(state),

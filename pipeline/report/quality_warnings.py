@@ -14,13 +14,16 @@ FEWEST_FIRST_ROUNDS: Final = 10
 """A gap of 10: in jobs whose equal runs ended apart it was 12 to 30 at first, and 4 later."""
 
 
-def first_gap_warnings(sync: SyncSection, first_rounds: Mapping[str, int]) -> list[str]:
+def first_gap_warnings(
+    sync: SyncSection, first_rounds: Mapping[str, int], *, resumed: bool = False
+) -> list[str]:
     """Return a warning if trainers synchronized seldom in their FIRST_ITERATIONS.
 
-    `first_rounds` are the rounds of each in them. A trainer alone has no replica to be apart from.
+    `first_rounds` are the rounds of each in them. A trainer alone has no replica to be apart from,
+    and what a resumed run goes on with is no longer at its start.
     """
     few = sorted((rounds, name) for name, rounds in first_rounds.items() if rounds < FEWEST_FIRST_ROUNDS)
-    if len(first_rounds) < 2 or not few:
+    if resumed or len(first_rounds) < 2 or not few:
         return []
     rounds, name = few[0]
     others = len(few) - 1
@@ -32,7 +35,7 @@ def first_gap_warnings(sync: SyncSection, first_rounds: Mapping[str, int]) -> li
 
 
 def _times(rounds: int) -> str:
-    return {0: "never", 1: "once"}.get(rounds, f"{rounds} times")
+    return "once" if rounds == 1 else f"{rounds} times"
 
 
 def _remedy(sync: SyncSection) -> str:

@@ -24,11 +24,19 @@ def test_few_rounds_at_the_start_are_warned_of() -> None:
     assert text.startswith("trainer-1 synchronized 3 times in its first 100 iterations. ")
     assert "more fewer" not in text
     (text,) = warnings({"trainer-0": 9, "trainer-1": 0, "trainer-2": 1, "trainer-3": 10})
-    assert text.startswith("trainer-1 synchronized never in its first 100 iterations, and 2 more fewer than ")
+    assert text.startswith(
+        "trainer-1 synchronized 0 times in its first 100 iterations, and 2 more fewer than "
+    )
 
 
 def test_one_trainer_is_apart_from_nobody() -> None:
     assert warnings({"trainer-0": 1}) == []
+
+
+def test_a_resumed_run_is_past_its_start() -> None:
+    few = ENOUGH | {"trainer-1": 3}
+    assert first_gap_warnings(SyncSection(), few, resumed=True) == []
+    assert first_gap_warnings(SyncSection(), few) != []
 
 
 @pytest.mark.parametrize(
