@@ -14,7 +14,7 @@ from shadowsync.tests.support.runs import RunFolder
 Clusters = Callable[..., InProcessCluster]
 
 GAP = 10
-EPOCHS = 5
+EPOCHS = 3
 TRAINERS = 2
 
 
