@@ -23,6 +23,7 @@ from ...pipeline.report.model import (
     Validation,
 )
 from ...pipeline.report.placement import LoadedNode, Placement
+from ...pipeline.report.quality_warnings import FIRST_ITERATIONS, first_gap_warnings
 from ...pipeline.report.write import describe_hardware, versions
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
@@ -52,6 +53,11 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         if some
         else None,
         gap_max=max(gaps) if gaps and synced else None,
+        first_rounds={
+            name: int(count["first_rounds"])
+            for name, count in sorted(trainers.items())
+            if "first_rounds" in count and count.get("iterations", 0) >= FIRST_ITERATIONS
+        },
         bytes=total(trainers, "sync_sent_bytes") + total(trainers, "sync_received_bytes"),
         seconds_mean=sum(count.get("round_seconds", 0.0) for count in some) / rounds if rounds else None,
         links=_links(state, trainers),
@@ -87,7 +93,7 @@ def build_report(
     job = state.job
     examples = examples_of(state, stored, outcome)
     ledger = ledger_of(state, stored, outcome, examples)
-    trainer_counts = _trainer_counts(state, outcome)
+    sync = sync_report(state, outcome, _trainer_counts(state, outcome))
     died = any(not member.alive for member in state.members.everyone())
     if outcome.stop is not None:
         code = outcome.stop.exit_code
@@ -128,7 +134,7 @@ def build_report(
         bad_batches=state.bad_batches.report(),
         resumed_from=state.origin.run or None,
         restored_examples=state.ledger.restored_examples,
-        sync=sync_report(state, outcome, trainer_counts),
+        sync=sync,
         elp=job.trainer.batch * job.trainer.workers * job.trainer.count,
         precision={
             member.info.name: member.facts.precision
@@ -138,6 +144,7 @@ def build_report(
         staleness=_staleness(outcome),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
+        warnings=first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
         events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]
         + [Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes]
         + _refused_messages(state),

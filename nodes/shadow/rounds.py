@@ -8,6 +8,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from ...pipeline.report.quality_warnings import FIRST_ITERATIONS
+
 
 class RoundCounter:
     """Counts of rounds, gaps and seconds of one trainer.
@@ -24,6 +26,7 @@ class RoundCounter:
         self._iterations = iterations
         self._lock = threading.Lock()
         self._rounds = 0
+        self._first_rounds = 0
         self._incomplete = 0
         self._gap_sum = 0
         self._gap_max = 0
@@ -47,6 +50,8 @@ class RoundCounter:
             )
             gap = now - self._iterations_at_last_round
             self._rounds += 1
+            # A round from before the first iteration found nothing to synchronize.
+            self._first_rounds += 0 < started_iterations <= FIRST_ITERATIONS
             self._gap_sum += gap
             self._gap_max = max(self._gap_max, gap)
             self._seconds += seconds
@@ -68,6 +73,7 @@ class RoundCounter:
             open_gap = self._iterations() - self._iterations_at_last_round
             return {
                 "rounds": self._rounds,
+                "first_rounds": self._first_rounds,
                 "incomplete_rounds": self._incomplete,
                 "gap_sum": self._gap_sum,
                 "gap_max": max(self._gap_max, open_gap),

@@ -233,8 +233,8 @@ class Synchronizer:
         self._report(RejoinGroup())
 
     def _on_wanted(self) -> None:
-        # In shadow mode the others wait for this trainer's duty cycle.
-        if self._gate is not None:
+        # In shadow mode the others wait for this trainer's duty cycle, but not for its iterations.
+        if self._gate is not None or self._shared.job.sync.gap is not None:
             self._shadow.wake()
 
     def _report(self, request: Request[Done]) -> None:

@@ -19,9 +19,7 @@ from ..runtime.threads import Service
 from ..runtime.tracing import TRACER
 from .links import ZmqPeers
 from .rounds import RoundCounter, RoundGate
-
-# Between attempts, when a node is lost or this trainer is not in the group.
-RETRY_SECONDS = 0.05
+from .schedule import RETRY_SECONDS, RoundSchedule
 
 T = TypeVar("T")
 
@@ -29,11 +27,9 @@ T = TypeVar("T")
 class ShadowThread(Service):
     """The shadow thread, with its own asyncio loop and sockets.
 
-    In shadow mode it starts rounds as often as its duty cycle allows, and training never waits for it. A
-    round costs `t = max(CPU seconds of this thread, bytes / link rate)`, and the next round starts
-    `max(t / duty, seconds of the round)` after it began. With a `gate` it runs the fixed-rate rounds that all
-    workers wait for. Without either it runs only what is requested: the closing round, or a read of the
-    center.
+    In shadow mode it starts rounds when `RoundSchedule` has them due, and training never waits for it. With
+    a `gate` it runs the fixed-rate rounds that all workers wait for. Without either it runs only what is
+    requested: the closing round, or a read of the center.
 
     Attributes:
         round_lock: held, on this thread's loop, while a round is under way.
@@ -58,6 +54,7 @@ class ShadowThread(Service):
         self._open_links = open_links
         self._rounds = rounds
         self._gate = gate
+        self._schedule = RoundSchedule(shared.job.sync)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: concurrent.futures.Future[ZmqPeers] = concurrent.futures.Future()
         self._running = False
@@ -147,9 +144,7 @@ class ShadowThread(Service):
                 elif self._gate is not None:
                     await self._at_gate(self._gate, links)
                 else:
-                    pause = await self._until_stopped(self._timed_round(links))
-                    if pause is not None:
-                        await self._wait(pause)
+                    await self._on_schedule(links)
         finally:
             await links.close()
 
@@ -165,18 +160,30 @@ class ShadowThread(Service):
         finally:
             gate.leave()
 
-    async def _timed_round(self, links: ZmqPeers) -> float:
-        """Run one round; return the seconds to wait after it."""
-        sync = self._shared.job.sync
+    async def _on_schedule(self, links: ZmqPeers) -> None:
+        """Run a round if one is due, else wait until the next look at the workers' iterations."""
+        wanted = links.peers is not None and links.peers.wanted
+        iterations = self._shared.total_iterations()
+        seconds = self._schedule.wait_seconds(time.monotonic(), iterations, wanted=wanted)
+        # A look is a timer and a sum of a few counters in shared memory. With a gap there are at most a few
+        # between two iterations, never more than 1 / SHORTEST_LOOK_SECONDS in a second, and none while the
+        # duty cycle allows no round. To wake this thread would cost the workers, who only count.
+        if seconds > 0:
+            await self._wait(seconds)
+        else:
+            await self._until_stopped(self._timed_round(links))
+
+    async def _timed_round(self, links: ZmqPeers) -> None:
+        """Run one round, and record in the schedule what it cost."""
         started, cpu, moved = time.monotonic(), time.thread_time(), links.sent_bytes + links.received_bytes
+        self._schedule.began(started, self._shared.total_iterations())
         complete = await self.round()
-        elapsed = time.monotonic() - started
-        cost = time.thread_time() - cpu
-        if sync.link_bytes_per_second is not None:
-            moved = links.sent_bytes + links.received_bytes - moved
-            cost = max(cost, moved / sync.link_bytes_per_second)
-        pause = max(cost / sync.duty, elapsed) - elapsed
-        return pause if complete else max(pause, RETRY_SECONDS)
+        self._schedule.ended(
+            complete=complete,
+            seconds=time.monotonic() - started,
+            cpu_seconds=time.thread_time() - cpu,
+            moved_bytes=links.sent_bytes + links.received_bytes - moved,
+        )
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Return the coroutine's result; None if the thread was stopped, which cancels it."""
@@ -194,8 +201,6 @@ class ShadowThread(Service):
 
     async def _wait(self, seconds: float | None) -> None:
         assert self._wake_event is not None
-        if seconds is not None and seconds <= 0:
-            return
         try:
             await asyncio.wait_for(self._wake_event.wait(), seconds)
         except TimeoutError:

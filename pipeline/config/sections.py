@@ -113,6 +113,20 @@ class SyncSection(Section):
         default=0.01,
         description="shadow: share of one core, and of `link_bytes_per_second`, that rounds may use.",
     )
+    gap: Positive | None = Field(
+        default=None,
+        description="shadow: iterations of a trainer, over all its workers, from the beginning of a round to"
+        " that of the next, or more where `duty` does not allow it. Without it, as few as `duty` allows.",
+    )
+    start_iterations: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="shadow, with `gap`: in this many first iterations of a trainer the gap grows evenly from"
+        " 1 to `gap`.",
+    )
+    start_duty: Fraction | None = Field(
+        default=None,
+        description="shadow, with `gap`: `duty` in the first `start_iterations`, by default the same.",
+    )
     nodes: Annotated[int, Field(ge=0)] = Field(
         default=1,
         description="Number of sync nodes, for an algorithm with a center; other algorithms have none,"
@@ -131,6 +145,18 @@ class SyncSection(Section):
         description="How long a round waits for a peer or a sync node before it continues without it.",
     )
     options: dict[str, JsonValue] = Field(default={}, description="Options of the algorithm.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SyncSection:
+        if self.start_iterations and self.gap is None:
+            raise ValueError(
+                f"sync.start_iterations: {self.start_iterations} given; set sync.gap, which the gap grows to"
+            )
+        if self.start_duty is not None and not self.start_iterations:
+            raise ValueError(
+                f"sync.start_duty: {self.start_duty} given; set sync.start_iterations, for which it holds"
+            )
+        return self
 
 
 class CheckpointSection(BaseModel):

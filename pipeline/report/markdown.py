@@ -9,6 +9,7 @@ from ..text.markdown import markdown_table, plain
 from . import wording
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import HOW_IN_WORDS
+from .quality_warnings import FIRST_ITERATIONS
 
 _WAYS = {
     "center_up": "to the center",
@@ -53,6 +54,7 @@ def _answer(report: Report) -> list[str]:
         f"- {plain(wording.saved(report))}",
         *(f"- {plain(text)}" for text in wording.checkpoints(report)),
         *([f"- {plain(wording.bad_batches(report))}"] if report.bad_batches is not None else []),
+        *(f"- **Warning:** {plain(text)}" for text in report.warnings),
         *([f"- {ledger}"] if report.ledger.adds_up else []),
         f"- {trained} examples trained; {wording.duration(report.wall_seconds)} in all; {speed}.",
         f"- Exit code {report.exit_code}, seed {report.seed}, started {plain(report.started_at)}, "
@@ -164,6 +166,10 @@ def _sync(report: Report) -> list[str]:
         ),
         ("gap between rounds, iterations, mean", wording.number(sync.gap_mean, 1)),
         ("gap between rounds, iterations, maximum", wording.amount(sync.gap_max)),
+        *(
+            (f"{name}, rounds in its first {FIRST_ITERATIONS} iterations", wording.count(rounds))
+            for name, rounds in sync.first_rounds.items()
+        ),
         ("seconds of a round, mean", wording.duration(sync.seconds_mean)),
         ("bytes, both ways", wording.data_size(sync.bytes)),
         *((f"of these: {_WAYS.get(way, way)}", wording.traffic(link)) for way, link in sync.links.items()),

@@ -168,7 +168,8 @@ class Sync(ReportPart):
 
     `seconds_mean` is a round's time from its start until it was applied. `incomplete_rounds` ended without
     all of their slices; `undecided_rounds` are those of them that a trainer that was gone may have
-    completed; `unanswered_slices` moved a center and are not known to have reached their trainer. `links` is
+    completed; `unanswered_slices` moved a center and are not known to have reached their trainer.
+    `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by name. `links` is
     by the way's name in the job's `codecs`, of those that carried anything; `reference_bytes` is the memory
     that lossy codecs needed at the end, by the role that held it.
     """
@@ -181,6 +182,7 @@ class Sync(ReportPart):
     unanswered_slices: NonNegativeInt = 0
     gap_mean: NonNegativeFloat | None
     gap_max: NonNegativeFloat | None
+    first_rounds: dict[str, NonNegativeInt] = {}
     bytes: NonNegativeInt
     seconds_mean: NonNegativeFloat | None
     links: dict[str, LinkTraffic] = {}
@@ -330,7 +332,7 @@ class Report(ReportPart):
     `eval_best` is of the best checkpoint, where that is another than the last one. `resumed_from` names the
     run that this one went on with, which had trained `restored_examples`; they are not part of `examples`.
     `bad_batches` is None where no batch was left out. `precision` has in which one each trainer's steps
-    multiplied. `pictures` says whether the curves were wanted as pictures.
+    multiplied. `warnings` say what can have cost quality. `pictures`: whether pictures were wanted.
     """
 
     format_version: Literal[1] = 1
@@ -358,6 +360,7 @@ class Report(ReportPart):
     staleness: Staleness
     replicas: Replicas
     ledger: Ledger
+    warnings: list[str] = []
     events: list[Event] = []
     nodes: list[NodeRecord] = []
     placement: Placement | None = None

@@ -43,6 +43,8 @@ def print_report(report: Report, console: Console) -> None:
         console.print(Text(text))
     if report.bad_batches is not None:
         console.print(Text(wording.bad_batches(report), style="yellow"))
+    for text in report.warnings:
+        console.print(Text(text, style="yellow"))
     if report.network is not None:
         console.print(Text(wording.network(report)))
     console.print()

@@ -82,6 +82,9 @@ OTHER: dict[str, Any] = {
     "sync.mode": "fixed",
     "sync.every": 5,
     "sync.duty": 0.2,
+    "sync.gap": 5,
+    "sync.start_iterations": 100,
+    "sync.start_duty": 0.2,
     "sync.nodes": 2,
     "sync.chunk_bytes": 1 << 19,
     "sync.link_bytes_per_second": 1e6,
@@ -128,6 +131,8 @@ NEEDED = {
     ),
     "start.resume": ("start.checkpoint=/run",),
     "validation.patience": ("validation.every_seconds=60",),
+    "sync.start_iterations": ("sync.gap=9",),
+    "sync.start_duty": ("sync.gap=9", "sync.start_iterations=9"),
 }
 LOCAL = {
     *("run.directory", "trainer.device"),

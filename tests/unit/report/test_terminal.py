@@ -43,6 +43,7 @@ def _crowded(report: Report) -> Report:
         update={
             "nodes": nodes,
             "events": events,
+            "warnings": ["trainer-1 synchronized once. " + "It can cost quality. " * 10],
             "ledger": Ledger.of([*identities, Identity.of("read = all", 1, 2)], 0, {}),
             "throughput": report.throughput.model_copy(update={"per_trainer": speeds}),
         }
@@ -101,6 +102,13 @@ def test_a_narrow_place_loses_no_fact(full_report: Report) -> None:
     assert "…" not in text
     for fact in ["1,001,024 (1,024 replayed)", "easgd, shadow, 412 rounds", "1,024 (over all trainers)"]:
         assert fact in text
+
+
+def test_a_warning_is_there_and_loud(full_report: Report) -> None:
+    warned = full_report.model_copy(update={"warnings": ["trainer-1 synchronized 3 times [sic]"]})
+    assert "trainer-1 synchronized 3 times [sic]" in _printed(warned)
+    assert "\x1b[33mtrainer-1 synchronized" in _printed(warned, terminal=True)
+    assert "synchronized" not in _printed(full_report)
 
 
 def test_what_was_not_measured_is_said(minimal_report: Report) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from shadowsync.nodes.shadow.rounds import RoundCounter
+from shadowsync.pipeline.report.quality_warnings import FIRST_ITERATIONS
 
 
 def test_gaps_are_iterations_between_completed_rounds() -> None:
@@ -49,6 +50,16 @@ def test_what_is_synced_never_goes_back() -> None:
     rounds.completed(20, 0.1, 0.1)
     rounds.completed(15, 0.1, 0.1)
     assert rounds.metrics()["synced_iterations"] == 20
+
+
+def test_rounds_of_the_first_iterations_are_counted_apart() -> None:
+    rounds = RoundCounter(lambda: 500)
+    # At 0 there was nothing to synchronize.
+    for started in (0, 1, 50, FIRST_ITERATIONS, FIRST_ITERATIONS + 1, 400):
+        rounds.completed(started, 0.1, 0.1)
+    rounds.incomplete()
+    told = rounds.metrics()
+    assert (told["rounds"], told["first_rounds"]) == (6, 3)
 
 
 def test_threads_lose_no_round() -> None:

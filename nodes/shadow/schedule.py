@@ -1,0 +1,130 @@
+"""When the next round of a trainer is due: by its iterations, and as its duty cycle allows."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from statistics import median_low
+
+from ...pipeline.config.sections import SyncSection
+
+# Between attempts, when a node is lost or this trainer is not in the group.
+RETRY_SECONDS = 0.05
+# Complete rounds that tell what one usually costs.
+USUAL_ROUNDS = 5
+# Without an iteration for this long a trainer has nothing to train: its rounds are due by time alone. Else
+# its replica would stay behind, and then pull the others back.
+STALLED_SECONDS = 1.0
+SHORTEST_LOOK_SECONDS = 0.005
+LONGEST_LOOK_SECONDS = 0.05
+# Timers fire this much early, and sums of times are rounded: no wait is shorter.
+CLOCK_SECONDS = 1e-6
+
+
+class RoundSchedule:
+    """When rounds in shadow mode are due; a state machine without I/O and without a clock.
+
+    A round costs `t = max(CPU seconds, bytes / link rate)`, and the next one begins no sooner than
+    `max(t / duty, its seconds)` after it began, nor than RETRY_SECONDS after its end if it was incomplete.
+    Without `sync.gap` that is all.
+
+    With `sync.gap = k` the next one is due when, besides, the trainer has done k iterations since the last
+    complete round began; in its first `sync.start_iterations` N fewer, `1 + (k - 1) * i // N` after the
+    iteration i, and by `sync.start_duty`. It is also due if another trainer waits for it, or after
+    STALLED_SECONDS without an iteration. What a round costs once is then left out: the first complete one
+    counts as free, and any other as at most the lower median of the last USUAL_ROUNDS complete ones, itself
+    among them.
+
+    Times are seconds by any clock that never goes back; iterations are those of the whole trainer. One thread
+    may call.
+    """
+
+    def __init__(self, sync: SyncSection) -> None:
+        self._sync = sync
+        self._costs: deque[float] = deque(maxlen=USUAL_ROUNDS)
+        self._began = (0.0, 0)
+        self._iteration_seconds = 0.0
+        self._last_change = (-math.inf, -1)
+        self._earliest_seconds = -math.inf
+        self._due_iterations = 0
+
+    @property
+    def earliest_seconds(self) -> float:
+        """Time before which no round is due; the first one is due at once."""
+        return self._earliest_seconds
+
+    @property
+    def due_iterations(self) -> int:
+        """Iterations of the trainer at which the next round is due; 0 without `sync.gap`."""
+        return self._due_iterations
+
+    def began(self, now: float, iterations: int) -> None:
+        """Record that a round began."""
+        began, before = self._began
+        if self._earliest_seconds > -math.inf and iterations > before:
+            # The fastest so far: a look too many costs less than one that comes too late.
+            passed = (now - began) / (iterations - before)
+            self._iteration_seconds = min(passed, self._iteration_seconds or passed)
+        self._began = (now, iterations)
+
+    def ended(self, *, complete: bool, seconds: float, cpu_seconds: float, moved_bytes: int) -> None:
+        """Record that the round that began last has ended.
+
+        `moved_bytes` are those sent and received in it.
+        """
+        began, iterations = self._began
+        cost = cpu_seconds
+        if self._sync.link_bytes_per_second is not None:
+            cost = max(cost, moved_bytes / self._sync.link_bytes_per_second)
+        if self._sync.gap is not None:
+            cost = self._counted(cost, complete=complete)
+        pause = max(cost / self._duty(iterations), seconds) - seconds
+        self._earliest_seconds = began + seconds + (pause if complete else max(pause, RETRY_SECONDS))
+        if complete and self._sync.gap is not None:
+            self._due_iterations = iterations + self._target_gap(self._sync.gap, iterations)
+
+    def is_due(self, now: float, iterations: int, *, wanted: bool = False) -> bool:
+        """Return whether a round is due.
+
+        `wanted` says whether another trainer waits for this one.
+        """
+        if iterations != self._last_change[1]:
+            self._last_change = (now, iterations)
+        if self._is_early(now):
+            return False
+        stalled = now - self._last_change[0] >= STALLED_SECONDS
+        return self._sync.gap is None or wanted or stalled or iterations >= self._due_iterations
+
+    def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False) -> float:
+        """Return how long to wait before looking again; 0 if a round is due.
+
+        After `earliest_seconds` this is half of the time that the missing iterations take at the least,
+        within bounds: iterations are counters that workers, also in other processes, only write.
+        """
+        if self.is_due(now, iterations, wanted=wanted):
+            return 0.0
+        if self._is_early(now):
+            return self._earliest_seconds - now
+        expected = (self._due_iterations - iterations) * self._iteration_seconds
+        return min(max(expected / 2, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS)
+
+    def _is_early(self, now: float) -> bool:
+        return self._earliest_seconds - now > CLOCK_SECONDS
+
+    def _counted(self, cost: float, *, complete: bool) -> float:
+        """Return the part of a round's cost that its pause is made of."""
+        if complete:
+            self._costs.append(cost)
+            if len(self._costs) == 1:
+                return 0.0
+        return min(cost, median_low(self._costs)) if self._costs else cost
+
+    def _duty(self, iterations: int) -> float:
+        sync = self._sync
+        if sync.start_duty is not None and iterations < sync.start_iterations:
+            return sync.start_duty
+        return sync.duty
+
+    def _target_gap(self, gap: int, iterations: int) -> int:
+        first = self._sync.start_iterations
+        return 1 + (gap - 1) * iterations // first if iterations < first else gap

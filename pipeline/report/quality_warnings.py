@@ -1,0 +1,52 @@
+"""Warnings of a report: what of a run can cost quality, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ..config.sections import SyncSection
+
+FIRST_ITERATIONS: Final = 100
+"""Of a trainer, over all its workers: those in which the sync gap is looked at apart."""
+
+FEWEST_FIRST_ROUNDS: Final = 10
+"""A gap of 10: in jobs whose equal runs ended apart it was 12 to 30 at first, and 4 later."""
+
+
+def first_gap_warnings(
+    sync: SyncSection, first_rounds: Mapping[str, int], *, resumed: bool = False
+) -> list[str]:
+    """Return a warning if trainers synchronized seldom in their FIRST_ITERATIONS.
+
+    `first_rounds` are the rounds of each in them. A trainer alone has no replica to be apart from,
+    and what a resumed run goes on with is no longer at its start.
+    """
+    few = sorted((rounds, name) for name, rounds in first_rounds.items() if rounds < FEWEST_FIRST_ROUNDS)
+    if resumed or len(first_rounds) < 2 or not few:
+        return []
+    rounds, name = few[0]
+    others = len(few) - 1
+    more = f", and {others} more fewer than {FEWEST_FIRST_ROUNDS} times" if others else ""
+    return [
+        f"{name} synchronized {_times(rounds)} in its first {FIRST_ITERATIONS} iterations{more}. Such gaps at"
+        f" the start can cost quality, more in one run than in another: {_remedy(sync)}."
+    ]
+
+
+def _times(rounds: int) -> str:
+    return "once" if rounds == 1 else f"{rounds} times"
+
+
+def _remedy(sync: SyncSection) -> str:
+    if sync.mode == "fixed":
+        return f"lower sync.every ({sync.every})"
+    if sync.gap is None:
+        return (
+            f"raise sync.duty ({sync.duty:g}), or set sync.gap, which leaves out what first rounds cost once"
+        )
+    if sync.gap * FEWEST_FIRST_ROUNDS > FIRST_ITERATIONS and not sync.start_iterations:
+        return f"set sync.start_iterations, or lower sync.gap ({sync.gap})"
+    if sync.start_iterations:
+        return f"raise sync.start_duty ({sync.start_duty or sync.duty:g}) or sync.start_iterations"
+    return f"raise sync.duty ({sync.duty:g}), or set sync.start_iterations and sync.start_duty"

@@ -1,0 +1,63 @@
+"""Whole jobs whose rounds are due by iterations, and what the report says of the first ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.nodes.shadow import schedule
+from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.runs import RunFolder
+
+Clusters = Callable[..., InProcessCluster]
+
+GAP = 10
+EPOCHS = 3
+TRAINERS = 2
+
+
+def most_rounds(run: RunFolder) -> int:
+    """Every round but the first and the closing one needs GAP iterations of one of the trainers."""
+    return TRAINERS * (run.batches() // GAP + 2)
+
+
+@pytest.fixture
+def finished(cluster: Clusters, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunFolder]:
+    """Runs a job to its end. A trainer without input begins no round by itself, however long that lasts."""
+    monkeypatch.setattr(schedule, "STALLED_SECONDS", math.inf)
+
+    def run(sync: dict[str, Any], **trainer: Any) -> RunFolder:
+        changes = {"data": {"epochs": EPOCHS}, "sync": {"duty": 1.0} | sync, "trainer": trainer}
+        return finished_run(cluster, changes)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "trainer"), [("easgd", {"worker_kind": "process"}), ("ma", {})], ids=["easgd", "ma"]
+)
+def test_a_gap_bounds_the_rounds(
+    finished: Callable[..., RunFolder], algorithm: str, trainer: dict[str, Any]
+) -> None:
+    run = finished({"algorithm": algorithm, "gap": GAP}, **trainer)
+    report = run.report
+    assert report.ledger.adds_up
+    assert 3 * TRAINERS <= report.sync.rounds <= most_rounds(run)
+    assert set(report.sync.first_rounds) <= {"trainer-0", "trainer-1"}
+
+
+def test_without_a_gap_there_are_more(finished: Callable[..., RunFolder]) -> None:
+    """The control."""
+    run = finished({})
+    assert run.report.sync.rounds > most_rounds(run)
+
+
+def test_few_rounds_at_the_start_are_told(finished: Callable[..., RunFolder]) -> None:
+    report = finished({"mode": "fixed", "every": 50}).report
+    # They began after 50 and 100 iterations.
+    assert report.sync.first_rounds == {"trainer-0": 2, "trainer-1": 2}
+    (text,) = report.warnings
+    assert text.startswith("trainer-0 synchronized 2 times in its first 100 iterations, and 1 more fewer ")
+    assert "lower sync.every (50)" in text

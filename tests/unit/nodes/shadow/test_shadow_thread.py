@@ -1,0 +1,199 @@
+"""When the shadow thread runs rounds. Its loop is the test's, and time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.shadow import thread
+from shadowsync.nodes.shadow.links import ZmqPeers
+from shadowsync.nodes.shadow.rounds import RoundCounter
+from shadowsync.nodes.shadow.schedule import STALLED_SECONDS
+from shadowsync.nodes.shadow.thread import ShadowThread
+from shadowsync.pipeline.config.sections import SyncSection
+from shadowsync.sync_algos.base import Algorithm
+from shadowsync.tests.support.virtual_time import run_in_virtual_time
+
+STEP_SECONDS = 0.01
+ROUND_SECONDS = 0.002
+
+
+class Trainer:
+    """A trainer without a model: a counter that a test moves, and rounds that only take time.
+
+    Attributes:
+        began: the iterations at the beginning of each round.
+        cpu_seconds: of the round by its number.
+    """
+
+    def __init__(self, sync: SyncSection, failures: list[BaseException]) -> None:
+        self.began: list[int] = []
+        self.cpu_seconds: Callable[[int], float] = lambda _: 0.0
+        self.complete: Callable[[int], bool] = lambda _: True
+        self.peers = SimpleNamespace(wanted=False)
+        self._iterations = np.zeros(2, dtype=np.int64)
+        self._cpu = 0.0
+        total = lambda: int(self._iterations.sum())  # noqa: E731
+        shared = SimpleNamespace(job=SimpleNamespace(sync=sync), replica=None, total_iterations=total)
+        links = SimpleNamespace(peers=self.peers, sent_bytes=0, received_bytes=0, close=self._close)
+        self.shadow = ShadowThread(
+            cast("TrainerContext", shared),
+            cast("Algorithm", SimpleNamespace(round=self._round)),
+            lambda: cast("ZmqPeers", links),
+            RoundCounter(total),
+            None,
+            failures.append,
+        )
+
+    async def train(self, iterations: int) -> None:
+        """Do so many iterations, of both workers in turn."""
+        for number in range(iterations):
+            await asyncio.sleep(STEP_SECONDS)
+            self._iterations[number % 2] += 1
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
+        """Run the shadow thread's loop beside `work`, and end it after that."""
+
+        async def both() -> None:
+            loop = asyncio.get_running_loop()
+            clock = SimpleNamespace(monotonic=loop.time, thread_time=lambda: self._cpu)
+            monkeypatch.setattr(thread, "time", clock)
+            main = asyncio.ensure_future(self.shadow._main())
+            self.shadow.begin()
+            await work()
+            self.shadow.stop()
+            await main
+
+        run_in_virtual_time(both())
+
+    async def _round(self, *_: Any) -> bool:
+        self.began.append(int(self._iterations.sum()))
+        number = len(self.began)
+        await asyncio.sleep(ROUND_SECONDS)
+        self._cpu += self.cpu_seconds(number)
+        return self.complete(number)
+
+    async def _close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def trainer() -> Iterator[Callable[..., Trainer]]:
+    """Makes trainers by settings of `sync`; their threads never ran."""
+    failures: list[BaseException] = []
+    made: list[Trainer] = []
+
+    def make(**settings: Any) -> Trainer:
+        made.append(Trainer(SyncSection(**settings), failures))
+        return made[-1]
+
+    yield make
+    for own in made:
+        assert own.shadow.join(60.0)
+    assert not failures
+
+
+def gaps(own: Trainer) -> list[int]:
+    return [after - before for before, after in pairwise(own.began)]
+
+
+@pytest.mark.parametrize("gap", [1, 2, 10])
+def test_rounds_follow_iterations(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, gap: int
+) -> None:
+    own = trainer(gap=gap, duty=1.0)
+    own.run(monkeypatch, lambda: own.train(100))
+    assert own.began[0] == 0
+    assert set(gaps(own)) == {gap}
+    assert own.began[-1] >= 100 - gap
+
+
+def test_without_a_gap_they_follow_each_other(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(duty=1.0)
+    own.run(monkeypatch, lambda: own.train(100))
+    assert len(own.began) == pytest.approx(100 * STEP_SECONDS / ROUND_SECONDS, rel=0.01)
+
+
+def test_no_round_begins_sooner_than_the_duty_cycle_allows(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(gap=1, duty=0.01)
+    own.cpu_seconds = lambda _: 0.001
+    own.run(monkeypatch, lambda: own.train(200))
+    # The first round costs nothing; each other one 0.1 s, which is 10 iterations.
+    assert own.began[:2] == [0, 1]
+    assert set(gaps(own)[1:]) <= {10, 11}
+
+
+def test_an_expensive_round_makes_no_large_gap(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def longest(**settings: Any) -> int:
+        own = trainer(duty=0.01, **settings)
+        own.cpu_seconds = lambda number: 0.02 if number in (1, 5) else 0.0002
+        own.run(monkeypatch, lambda: own.train(600))
+        return max(gaps(own))
+
+    assert longest(gap=4) == 4
+    assert longest() >= 200, "the control"
+
+
+def test_rounds_are_dense_at_the_start(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(gap=5, duty=1.0, start_iterations=50)
+    own.run(monkeypatch, lambda: own.train(100))
+    found = gaps(own)
+    assert found == sorted(found)
+    assert (found[0], found[-1]) == (1, 5)
+
+
+def test_without_an_iteration_rounds_go_on_by_time(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(gap=50, duty=1.0)
+
+    async def work() -> None:
+        await own.train(10)
+        assert own.began == [0]
+        await asyncio.sleep(STALLED_SECONDS + 1.0)
+
+    own.run(monkeypatch, work)
+    assert len(own.began) > 100
+
+
+def test_a_round_that_another_trainer_waits_for_begins(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(gap=50, duty=1.0)
+
+    async def work() -> None:
+        await own.train(10)
+        own.peers.wanted = True
+        own.shadow.wake()
+        await asyncio.sleep(0)
+        await asyncio.sleep(ROUND_SECONDS / 2)
+        own.peers.wanted = False
+        await own.train(20)
+
+    own.run(monkeypatch, work)
+    assert own.began == [0, 10]
+
+
+def test_an_incomplete_round_is_tried_again_soon(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(gap=50, duty=1.0)
+    own.complete = lambda number: number != 2
+    own.run(monkeypatch, lambda: own.train(110))
+    assert own.began[:2] == [0, 50]
+    assert 50 < own.began[2] <= 56
+    assert own.began[3] == own.began[2] + 50

@@ -1,0 +1,68 @@
+"""What a report warns of, and what it says to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.config.sections import SyncSection
+from shadowsync.pipeline.report.markdown import render_markdown
+from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.quality_warnings import FEWEST_FIRST_ROUNDS, first_gap_warnings
+
+ENOUGH = {"trainer-0": FEWEST_FIRST_ROUNDS, "trainer-1": 100}
+
+
+def warnings(first_rounds: dict[str, int], **settings: Any) -> list[str]:
+    return first_gap_warnings(SyncSection(**settings), first_rounds)
+
+
+def test_few_rounds_at_the_start_are_warned_of() -> None:
+    assert warnings(ENOUGH) == []
+    assert warnings({}) == []
+    (text,) = warnings(ENOUGH | {"trainer-1": 3})
+    assert text.startswith("trainer-1 synchronized 3 times in its first 100 iterations. ")
+    assert "more fewer" not in text
+    (text,) = warnings({"trainer-0": 9, "trainer-1": 0, "trainer-2": 1, "trainer-3": 10})
+    assert text.startswith(
+        "trainer-1 synchronized 0 times in its first 100 iterations, and 2 more fewer than "
+    )
+
+
+def test_one_trainer_is_apart_from_nobody() -> None:
+    assert warnings({"trainer-0": 1}) == []
+
+
+def test_a_resumed_run_is_past_its_start() -> None:
+    few = ENOUGH | {"trainer-1": 3}
+    assert first_gap_warnings(SyncSection(), few, resumed=True) == []
+    assert first_gap_warnings(SyncSection(), few) != []
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({}, "raise sync.duty (0.01), or set sync.gap, "),
+        ({"mode": "fixed"}, "lower sync.every (30)."),
+        ({"gap": 20}, "set sync.start_iterations, or lower sync.gap (20)."),
+        ({"gap": 10}, "raise sync.duty (0.01), or set sync.start_iterations and sync.start_duty."),
+        ({"gap": 20, "start_iterations": 50}, "raise sync.start_duty (0.01) or sync.start_iterations."),
+        (
+            {"gap": 20, "start_iterations": 50, "start_duty": 0.2},
+            "raise sync.start_duty (0.2) or sync.start_iterations.",
+        ),
+    ],
+)
+def test_it_says_what_to_change(settings: dict[str, Any], remedy: str) -> None:
+    (text,) = warnings(ENOUGH | {"trainer-1": 3}, **settings)
+    assert f": {remedy}" in text
+
+
+def test_report_md_has_warnings_and_first_rounds(full_report: Report) -> None:
+    plain = render_markdown(full_report)
+    assert "Warning" not in plain
+    assert "first 100 iterations" not in plain
+    sync = full_report.sync.model_copy(update={"first_rounds": {"trainer-0": 3}})
+    text = render_markdown(full_report.model_copy(update={"warnings": ["seldom | late"], "sync": sync}))
+    assert "- **Warning:** seldom \\| late" in text
+    assert "| trainer-0, rounds in its first 100 iterations | 3 |" in text
