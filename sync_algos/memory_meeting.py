@@ -39,6 +39,10 @@ class MemoryRound:
         self._met.set()
         self._decided.set()
 
+    def waits_for(self, member: int) -> bool:
+        """Return whether others are there already, and this member is not."""
+        return member in self.members and bool(self._arrived) and member not in self._arrived
+
     async def arrive(self, member: int) -> None:
         """Wait until all members are there, with the newest state."""
         self._arrived.add(member)
@@ -104,6 +108,10 @@ class MemoryRendezvous:
             one.end()
         self._rounds.clear()
         self._counts = dict.fromkeys(self.members, 0)
+
+    def waits_for(self, member: int) -> bool:
+        """Return whether other members wait for this one."""
+        return any(one.waits_for(member) for one in self._rounds.values())
 
     async def meet(self, member: int, grouping: Grouping) -> MemoryRound:
         """Await the round of the group that `grouping` chooses for the member."""

@@ -8,9 +8,12 @@ from typing import Any
 
 import torch
 
+from ...nodes.coordinator.bad_batches import BadBatchCounter
 from ...nodes.coordinator.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
+from ...nodes.coordinator.ledger import LeftOut
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
+from ...pipeline.errors import JobFileError
 from ...pipeline.metrics import QualitySums
 from ...pipeline.types import Float32Array
 from ...sync_algos.base import Algorithm, ModelOrigin
@@ -42,9 +45,17 @@ class VirtualJob:
         self._job = job
         self._source = BatchSource(job)
         self._tables = VirtualTables(job, timing)
+        self._bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
         self._trainers = [
             VirtualTrainer(
-                index, job, timing, self._source, self._tables, self._algorithm(), trained=self._count
+                index,
+                job,
+                timing,
+                self._source,
+                self._tables,
+                self._algorithm(),
+                self._count,
+                self._leave_out,
             )
             for index in range(job.trainer.count)
         ]
@@ -95,8 +106,8 @@ class VirtualJob:
             staleness=sum(staleness) / max(1, len(staleness)),
             divergence=divergence,
             seconds=seconds,
-            sync_bytes=self._network.moved_bytes,
-            left_out=sum(trainer.left_out for trainer in self._trainers),
+            sync_bytes=self._network.sync_bytes,
+            left_out=self._bad_batches.count,
             digest=hashlib.sha256(b"".join(model.numpy().tobytes() for model in models)).hexdigest(),
             curve=self._curve,
         )
@@ -168,6 +179,13 @@ class VirtualJob:
         last = self._curve[-1].examples if self._curve else 0
         if self._examples - last >= self._every_examples:
             self._add_point()
+
+    def _leave_out(self, batch: LeftOut) -> None:
+        """Count a bad batch; raises JobFileError for one more than the job allows."""
+        spans = {span.number: span.path for span in self._source.plan.train}
+        self._bad_batches.add(batch, lambda number: spans[number])
+        if (stop := self._bad_batches.too_many()) is not None:
+            raise JobFileError(stop.text)
 
     def _add_point(self) -> None:
         self._curve.append(

@@ -41,21 +41,32 @@ class VirtualNetwork:
     """What all trainers share: the center, the meetings, and the time that they take.
 
     Attributes:
-        moved_bytes: sent over all links of synchronization, both ways.
+        moved_bytes: by trainer, sent and received over its links of synchronization.
     """
 
     def __init__(self, job: Job, timing: Timing, make: Callable[[], Algorithm], first: torch.Tensor) -> None:
         self.link = Link.of(job)
         self.center = MemoryCenter(make(), first, max(1, job.sync_nodes))
-        self.moved_bytes = 0
+        self.moved_bytes = [0] * job.trainer.count
+        self._between_trainers = make().needs_peers
         self._timing = timing
         self._trainers = range(job.trainer.count)
         self._meetings = MemoryRendezvous(job.run.seed, self._trainers, lambda _: None)
         self._free_at: dict[Slice, float] = {}
 
+    @property
+    def sync_bytes(self) -> int:
+        """Return the bytes of all links, each counted once."""
+        # What one trainer sends another is counted at both.
+        return sum(self.moved_bytes) // (2 if self._between_trainers else 1)
+
     def end_rounds(self) -> None:
         """End the rounds of groups that are under way; the trainers stay members."""
         self._meetings.regroup(self._trainers)
+
+    def waits_for(self, trainer: int) -> bool:
+        """Return whether other trainers wait for this one."""
+        return self._meetings.waits_for(trainer)
 
     async def meet(self, trainer: int, grouping: Grouping) -> MemoryRound:
         """Await the round of a trainer's group."""
@@ -63,10 +74,10 @@ class VirtualNetwork:
         await asyncio.sleep(self.link.delay_seconds)
         return found
 
-    async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """Exchange a slice with its sync node, which serves one exchange at a time."""
+    async def exchange(self, trainer: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
+        """Exchange a trainer's slice with its sync node, which serves one exchange at a time."""
         size = values.numel() * FLOAT_BYTES
-        self.moved_bytes += 2 * size
+        self.moved_bytes[trainer] += 2 * size
         compute = self._timing.round_seconds / 2
         await asyncio.sleep(compute + self.link.seconds(size))
         now = asyncio.get_running_loop().time()
@@ -87,7 +98,7 @@ class VirtualNetwork:
         members = len(shared.members)
         share = 2 * (members - 1) / members if kind == "mean" else 1.0
         size = share * values.numel() * FLOAT_BYTES
-        self.moved_bytes += round(size)
+        self.moved_bytes[member] += 2 * round(size)
         await asyncio.sleep(self._timing.round_seconds / 2)
         shared.give(member, kind, values, weight)
         shared.decide()
@@ -109,7 +120,7 @@ class VirtualPeers:
     @property
     def center(self) -> VirtualCenter:
         """Return the center."""
-        return VirtualCenter(self._network)
+        return VirtualCenter(self._network, self._index)
 
     @property
     def index(self) -> int:
@@ -122,10 +133,11 @@ class VirtualPeers:
 
 
 class VirtualCenter:
-    """The center over a link; implements `Center`."""
+    """The center over one trainer's link; implements `Center`."""
 
-    def __init__(self, network: VirtualNetwork) -> None:
+    def __init__(self, network: VirtualNetwork, index: int) -> None:
         self._network = network
+        self._index = index
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -134,7 +146,7 @@ class VirtualCenter:
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Exchange one slice."""
-        return await self._network.exchange(part, values)
+        return await self._network.exchange(self._index, part, values)
 
 
 class VirtualGroup:

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...nodes.coordinator.ledger import LeftOut
 from ...nodes.replica.replica import TrainerContext
 from ...nodes.shadow.rounds import RoundCounter
+from ...nodes.shadow.schedule import RoundSchedule
 from ...nodes.worker.connections import MAX_UNANSWERED_PUSHES
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
@@ -39,7 +41,11 @@ class VirtualTrainer:
     Attributes:
         rounds: counts of its rounds.
         round_ends: for each complete round, the trainer's iterations at its end.
-        left_out: batches with a loss or gradient that is not finite.
+        progressive: quality of the first epoch's batches, each before its update.
+
+    Args:
+        trained: called with the labels and the mean loss of a batch.
+        left_out: called with a batch whose loss or a gradient is not finite.
     """
 
     def __init__(
@@ -51,28 +57,27 @@ class VirtualTrainer:
         tables: VirtualTables,
         algorithm: Algorithm,
         trained: Callable[[Float32Array, float], None],
+        left_out: Callable[[LeftOut], None],
     ) -> None:
         self.index = index
         self.context = TrainerContext.build(job, tables.plan)
         self.algorithm = algorithm
         self.rounds = RoundCounter(self.context.total_iterations)
         self.round_ends: list[int] = []
-        self.left_out = 0
         self.progressive = QualitySums()
-        self._trained = trained
+        self._trained, self._left_out = trained, left_out
         self._job, self._timing = job, timing
         self._source, self._tables = source, tables
         self._steppers = [Stepper(self.context) for _ in range(job.trainer.workers)]
         self._ahead = 1 if job.run.deterministic else 1 + job.trainer.lookups_ahead
         self._gate: VirtualGate | None = None
-        self._peers: VirtualPeers | None = None
         self._started_rounds = 0
         self._in_round = False
         self._paused = False
 
     def connect(self, network: VirtualNetwork) -> None:
         """Connect to the others, all of whom have the same parameters now."""
-        self._peers = VirtualPeers(network, self.index)
+        self._network = network
         if self._job.sync.mode == "fixed" and self.algorithm.needs_peers:
             self._gate = VirtualGate(self._job.trainer.workers)
         self.algorithm.start(self.context.replica)
@@ -83,7 +88,7 @@ class VirtualTrainer:
         await asyncio.gather(*(self._work(worker) for worker in range(self._job.trainer.workers)))
 
     async def synchronize(self) -> None:
-        """Run rounds until cancelled: in the background, or when the workers wait at the gate."""
+        """Run rounds until paused: in the background, or when the workers wait at the gate."""
         if not (self.algorithm.needs_center or self.algorithm.needs_peers):
             return
         if self._gate is not None:
@@ -93,9 +98,27 @@ class VirtualTrainer:
                 self._gate.release()
         elif self._job.sync.mode == "shadow":
             await asyncio.sleep(self._timing.start_of(self.index, self._job.trainer.count))
-            while not self._paused:
-                pause_seconds = await self._timed_round()
-                await asyncio.sleep(pause_seconds)
+            await self._in_background(RoundSchedule(self._job.sync))
+
+    async def _in_background(self, schedule: RoundSchedule) -> None:
+        clock = asyncio.get_running_loop()
+        while not self._paused:
+            wait_seconds = schedule.wait_seconds(
+                clock.time(), self.context.total_iterations(), wanted=self._network.waits_for(self.index)
+            )
+            if wait_seconds:
+                await asyncio.sleep(wait_seconds)
+                continue
+            began, cost = clock.time(), self._timing.cpu_of_round(self._started_rounds)
+            moved = self._network.moved_bytes[self.index]
+            schedule.began(began, self.context.total_iterations())
+            complete = await self.round()
+            schedule.ended(
+                complete=complete,
+                seconds=clock.time() - began,
+                cpu_seconds=cost,
+                moved_bytes=self._network.moved_bytes[self.index] - moved,
+            )
 
     def pause(self) -> bool:
         """Let no round begin any more; return whether none is under way."""
@@ -104,13 +127,12 @@ class VirtualTrainer:
 
     async def round(self) -> bool:
         """Run one round; return whether it was complete."""
-        assert self._peers is not None
         clock = asyncio.get_running_loop()
         began, iterations = clock.time(), self.context.total_iterations()
         cpu = self._timing.cpu_of_round(self._started_rounds)
         self._started_rounds += 1
         self._in_round = True
-        complete = await self.algorithm.round(self.context.replica, self._peers)
+        complete = await self.algorithm.round(self.context.replica, VirtualPeers(self._network, self.index))
         self._in_round = False
         if complete:
             self.rounds.completed(iterations, clock.time() - began, cpu)
@@ -118,14 +140,6 @@ class VirtualTrainer:
         else:
             self.rounds.incomplete()
         return complete
-
-    async def _timed_round(self) -> float:
-        """Run one round; return the seconds to wait after it, by the rule of the shadow thread."""
-        clock = asyncio.get_running_loop()
-        began, cost = clock.time(), self._timing.cpu_of_round(self._started_rounds)
-        await self.round()
-        elapsed = clock.time() - began
-        return max(cost / self._job.sync.duty, elapsed) - elapsed
 
     async def _work(self, worker: int) -> None:
         times = self._timing.steps(self.index, worker, self._job.run.seed)
@@ -164,7 +178,8 @@ class VirtualTrainer:
         stepper.compute(step)
         await asyncio.sleep(times.next())
         if step.left_out:
-            self.left_out += 1
+            name = f"trainer-{self.index}"
+            self._left_out(LeftOut(delivery.id, len(delivery.labels), name, step.left_out))
             return None
         stepper.update(step)
         self.context.examples[worker] += len(delivery.labels)

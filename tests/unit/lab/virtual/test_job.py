@@ -56,6 +56,16 @@ def test_rounds_follow_the_duty_cycle(job_file: JobMaker) -> None:
     assert seldom.divergence is not None
 
 
+def test_a_target_gap_is_kept(job_file: JobMaker) -> None:
+    wide = {"duty": 1.0, "gap": 8}
+    result = emulated(job_file, sync=wide)
+    # At the beginning, four times while 39 or 40 iterations are done, and the closing round.
+    assert result.rounds == pytest.approx(4 * 6, abs=4)
+    assert emulated(job_file, sync={"duty": 1.0}).rounds > 2 * result.rounds, "the control"
+    dense = emulated(job_file, sync={"duty": 1.0, "gap": 8, "start_iterations": 30})
+    assert min(dense.early_rounds) > max(result.early_rounds)
+
+
 def test_a_long_link_makes_rounds_longer_and_training_waits_only_at_a_fixed_rate(job_file: JobMaker) -> None:
     near: dict[str, Any] = {}
     far: dict[str, Any] = {"network": {"delay": "500ms"}}

@@ -1,0 +1,78 @@
+"""`shadowsync compare --virtual`: its runs, its page, and going on after an interrupt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from shadowsync.cli import main
+from shadowsync.lab.virtual.plan import JSON_NAME, read_plan, result_path, results_of
+from shadowsync.tests.support.runs import JobMaker
+
+
+def compare(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["compare", *arguments])
+
+
+@pytest.fixture
+def job(job_file: JobMaker) -> Path:
+    return job_file({"trainer": {"batch": 512}})
+
+
+def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(job: Path) -> None:
+    done = compare(str(job), "--virtual", "--trainers", "2,4", "--algorithms", "easgd,ma@4", "--seeds", "1")
+    assert done.exit_code == 0, done.output
+    (folder,) = (job.parent / "runs").glob("*-virtual")
+    plan = read_plan(folder)
+    assert [(run.label, run.trainers) for run in plan.runs] == [
+        ("one trainer", 1),
+        *(("easgd", count) for count in (2, 4)),
+        *(("ma@4", count) for count in (2, 4)),
+    ]
+    first = results_of(folder, plan)
+    assert len(first) == 5
+    page = (folder / "virtual.html").read_text()
+    assert page.count("<svg") == 2
+    assert "ma@4" in page
+    table = (folder / "virtual.md").read_text()
+    assert "INCOMPLETE" not in table
+
+    lost = plan.runs[1].name
+    result_path(folder, lost).unlink()
+    again = compare("--resume", str(folder))
+    assert again.exit_code == 0, again.output
+    assert "1 of 5 runs to make" in again.output
+    assert results_of(folder, plan)[lost] == first[lost], "the same bytes"
+
+
+def test_a_run_that_fails_is_said_and_the_others_are_made(job: Path) -> None:
+    wrong = ("--set", "trainer.lr=1e30", "--set", "trainer.max_bad_batches=0")
+    done = compare(str(job), "--virtual", "--algorithms", "none", "--seeds", "1", *wrong)
+    assert done.exit_code == 5, done.output
+    assert "FAILED with exit code 2" in done.output
+    (folder,) = (job.parent / "runs").glob("*-virtual")
+    assert "INCOMPLETE" in (folder / "virtual.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--trainers", "2"], "add --virtual"),
+        (["--timing", "step_seconds=1"], "add --virtual"),
+        (["--virtual", "--trainers", "2,none"], "'2,none' given"),
+        (["--virtual", "--trainers", "0"], "'0' given"),
+        (["--virtual", "--timing", "steps=1"], "'steps=1' is not KEY=VALUE of step_seconds"),
+        (["--virtual", "--timing", "step_seconds=0"], "step_seconds: Input should be greater than 0"),
+        (["--virtual", "--timing", "step_seconds=nan"], "step_seconds"),
+        (["--virtual", "--timing", "slower=3,-1"], "slower.1"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    job: Path, given: Sequence[str], said: str
+) -> None:
+    done = compare(str(job), "--algorithms", "easgd", *given)
+    assert done.exit_code == 2, done.output
+    assert said in done.output
+    assert not list(job.parent.glob(f"runs/*/{JSON_NAME}"))
