@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from ...nodes.launch import check_sync
 from ...pipeline.checkpoint.atomic_file import whole_file
+from ...pipeline.codecs.formats import Float32
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
 from ...pipeline.jobfile.load import validate_job
@@ -136,6 +137,13 @@ def virtual_job(base: Job, cell: Cell, trainers: int, seed: int) -> Job:
     where = f"--algorithms {cell.label}"
     job = cell_job(validate_job(tree, where=where), cell, seed, base.run.name, base.run.directory)
     check_sync(job)
+    for way, codec in job.codecs.model_dump().items():
+        if isinstance(codec, str) and codec != Float32.name:
+            raise JobFileError(
+                f"codecs.{way}: {codec!r} given; codecs are not emulated",
+                where="--virtual",
+                remedy=f'set it to "{Float32.name}", or compare without --virtual',
+            )
     return job
 
 

@@ -41,6 +41,10 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
     rounds = total(trainers, "rounds")
     gaps = [int(count.get("gap_max", 0)) for count in trainers.values() if count]
     synced = state.job.sync.algorithm != "none"
+
+    def total_seconds(name: str) -> float:
+        return sum(float(count.get(name, 0.0)) for count in some)
+
     return Sync(
         algorithm=state.job.sync.algorithm,
         mode=state.job.sync.mode if synced else "none",
@@ -60,6 +64,9 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         },
         bytes=total(trainers, "sync_sent_bytes") + total(trainers, "sync_received_bytes"),
         seconds_mean=sum(count.get("round_seconds", 0.0) for count in some) / rounds if rounds else None,
+        cpu_seconds_mean=sum(count.get("round_cpu_seconds", 0.0) for count in some) / rounds
+        if rounds
+        else None,
         links=_links(state, trainers),
         reference_bytes=_reference_bytes(state, outcome, trainers),
     )

@@ -171,6 +171,7 @@ def _sync(report: Report) -> list[str]:
             for name, rounds in sync.first_rounds.items()
         ),
         ("seconds of a round, mean", wording.duration(sync.seconds_mean)),
+        ("CPU seconds of a round, mean", wording.duration(sync.cpu_seconds_mean)),
         ("bytes, both ways", wording.data_size(sync.bytes)),
         *((f"of these: {_WAYS.get(way, way)}", wording.traffic(link)) for way, link in sync.links.items()),
         *([("memory of lossy codecs", wording.references(report))] if sync.reference_bytes else []),

@@ -166,12 +166,13 @@ class LinkTraffic(ReportPart):
 class Sync(ReportPart):
     """Synchronization: gaps are iterations of a trainer between completed rounds.
 
-    `seconds_mean` is a round's time from its start until it was applied. `incomplete_rounds` ended without
-    all of their slices; `undecided_rounds` are those of them that a trainer that was gone may have
-    completed; `unanswered_slices` moved a center and are not known to have reached their trainer.
-    `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by name. `links` is
-    by the way's name in the job's `codecs`, of those that carried anything; `reference_bytes` is the memory
-    that lossy codecs needed at the end, by the role that held it.
+    `seconds_mean` is a round's time from its start until it was applied, `cpu_seconds_mean` the CPU time of
+    the thread that ran it, which `sync.duty` counts; None in reports of earlier versions.
+    `incomplete_rounds` ended without all of their slices; `undecided_rounds` are those of them that a trainer
+    that was gone may have completed; `unanswered_slices` moved a center and are not known to have reached
+    their trainer. `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by
+    name. `links` is by the way's name in the job's `codecs`, of those that carried anything;
+    `reference_bytes` is the memory that lossy codecs needed at the end, by the role that held it.
     """
 
     algorithm: str
@@ -185,6 +186,7 @@ class Sync(ReportPart):
     first_rounds: dict[str, NonNegativeInt] = {}
     bytes: NonNegativeInt
     seconds_mean: NonNegativeFloat | None
+    cpu_seconds_mean: NonNegativeFloat | None = None
     links: dict[str, LinkTraffic] = {}
     reference_bytes: dict[str, NonNegativeInt] = {}
 

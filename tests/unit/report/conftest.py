@@ -102,6 +102,7 @@ def full_report() -> Report:
             gap_max=19.0,
             bytes=3_456_789_012,
             seconds_mean=0.0312,
+            cpu_seconds_mean=0.0021,
             links={
                 "center_up": LinkTraffic(codec="int8", bytes=1 << 30, float32_bytes=15 << 28),
                 "center_down": LinkTraffic(codec="float32", bytes=2 << 30, float32_bytes=2 << 30),
