@@ -28,6 +28,7 @@ TOLERANCE = {"relative": 1e-5, "absolute": 1e-6}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "easgd": [{}, {"elastic_rate": 0.2}],
     "easgd_symmetric": [{}, {"elastic_rate": 0.2}],
+    "downpour": [{}, {"rate": 0.25}],
     "ma": [{}, {"elastic_rate": 1.0}, {"form": "keep"}, {"weighted": True}],
     "bmuf": [
         {},

@@ -45,7 +45,7 @@ def test_all_files_of_the_folder_are_registered() -> None:
     folder = Path(registry.__file__).parent
     names = {cls for file in folder.glob("*.py") for cls in _algorithms_of(file)}
     assert names == {cls.__name__ for cls in ALGORITHMS.values()}
-    assert len(names) == 7
+    assert len(names) == 8
     assert all(cls.name == name for name, cls in ALGORITHMS.items())
     assert all(cls.__module__.rpartition(".")[2] == name for name, cls in ALGORITHMS.items())
 
@@ -89,7 +89,7 @@ def test_unknown_name(refusal: Callable[..., str]) -> None:
     )
     assert refusal("zzz") == (
         "sync.algorithm: 'zzz' is not an algorithm; "
-        "give one of bmuf, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
+        "give one of bmuf, downpour, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
     )
 
 
@@ -113,6 +113,8 @@ def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) ->
 @pytest.mark.parametrize(
     ("name", "key", "value", "said"),
     [
+        ("downpour", "rate", 0, "0 given; give a number above 0 and at most 1"),
+        ("downpour", "rate", float("nan"), "nan given; give a number above 0 and at most 1"),
         ("ma", "form", "kep", "'kep' given; give 'interpolate' or 'keep'"),
         ("ma", "weighted", 1, "1 given; give true or false"),
         ("bmuf", "eta", 0, "0 given; give a number above 0"),
@@ -199,3 +201,15 @@ def test_lossy_codecs_need_steady_groups(way: str) -> None:
     for algorithm in ("gossip", "ds_sync"):
         with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; the groups of {algorithm}'):
             check_sync(job(algorithm, "int8"))
+
+
+@pytest.mark.parametrize("way", ["center_up", "center_down"])
+def test_a_center_that_sums_deltas_needs_all_of_them(way: str) -> None:
+    def job(algorithm: str, codec: str) -> Job:
+        whole = _job(algorithm=algorithm).model_dump() | {"codecs": {way: codec}}
+        return Job.model_validate(whole)
+
+    check_sync(job("easgd", "int8"))
+    check_sync(job("downpour", "float32"))
+    with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; downpour sums deltas'):
+        check_sync(job("downpour", "int8"))
