@@ -4,6 +4,7 @@ from __future__ import annotations
 
 NEEDS_CENTER = {
     "bmuf": False,
+    "diloco": False,
     "downpour": True,
     "ds_sync": False,
     "easgd": True,

@@ -12,6 +12,7 @@ from typing import Any
 
 from .base import Algorithm
 from .bmuf import BMUF
+from .diloco import DiLoCo
 from .downpour import Downpour
 from .ds_sync import DSSync
 from .easgd import EASGD
@@ -23,7 +24,7 @@ from .options import AlgorithmError, make_options
 from .plugins import check_class, entry_points, load_class, load_entry_point
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    cls.name: cls for cls in (EASGD, SymmetricEASGD, Downpour, MA, BMUF, Gossip, DSSync, NoSync)
+    cls.name: cls for cls in (EASGD, SymmetricEASGD, Downpour, MA, BMUF, DiLoCo, Gossip, DSSync, NoSync)
 }
 
 __all__ = ["ALGORITHMS", "AlgorithmError", "all_algorithms", "find_algorithm", "make_algorithm"]

@@ -36,6 +36,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"block_momentum": 0.5},
         {"block_momentum": 0.5, "nesterov": True, "elastic_rate": 1.0},
     ],
+    "diloco": [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}],
     "gossip": [{}, {"form": "keep"}],
     "ds_sync": [{}, {"reshuffle": False}],
     "none": [{}],

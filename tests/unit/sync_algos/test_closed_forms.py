@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.sync_algos.bmuf import BMUF, BMUFOptions
+from shadowsync.sync_algos.diloco import DiLoCo, DiLoCoOptions
 from shadowsync.sync_algos.ds_sync import DSSync, DSSyncOptions
 from shadowsync.sync_algos.gossip import Gossip
 from shadowsync.sync_algos.grouping import fixed, shuffled
@@ -172,6 +173,38 @@ def test_bmuf(trainers: int, rate: float, form: Any, momentum: dict[str, Any]) -
             close(algorithm.global_model(), w_g)
             close(algorithm.state().tensors["momentum"], delta)
     assert run.cluster.algorithms[0].state().completed_rounds == ROUNDS
+
+
+@pytest.mark.parametrize("trainers", [1, 3])
+@pytest.mark.parametrize("outer", [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}, {"outer_lr": 0.4}])
+def test_diloco(trainers: int, outer: dict[str, Any]) -> None:
+    """torch.optim.SGD with nesterov=True, in float64, whose gradient is what the mean lacks of the model."""
+    options = DiLoCoOptions(**outer)
+    run = Run(lambda: DiLoCo(options), trainers)
+    model = torch.nn.Parameter(torch.from_numpy(run.exact[0].copy()))
+    beta = options.outer_momentum
+    sgd = torch.optim.SGD([model], lr=options.outer_lr, momentum=beta, nesterov=beta > 0.0)
+    for _ in run.rounds():
+        model.grad = model.detach() - torch.from_numpy(np.mean(run.snapshots, axis=0))
+        sgd.step()
+        target = model.detach().numpy()
+        for index in range(trainers):
+            run.exact[index] = run.exact[index] + (target - run.snapshots[index])
+        run.check()
+        for algorithm in run.cluster.algorithms:
+            close(algorithm.global_model(), target)
+    assert run.cluster.algorithms[0].state().completed_rounds == ROUNDS
+
+
+def test_diloco_moves_replicas_as_bmuf_with_nesterov_does() -> None:
+    """Another model comes out: the one with the look-ahead."""
+    nesterov = BMUFOptions(elastic_rate=1.0, form="keep", eta=0.7, block_momentum=0.9, nesterov=True)
+    runs = [Run(lambda: DiLoCo(DiLoCoOptions()), 3), Run(lambda: BMUF(nesterov), 3)]
+    for _ in zip(*(run.rounds() for run in runs), strict=True):
+        for one, other in zip(*(run.cluster.replicas for run in runs), strict=True):
+            close(one.values, other.values.numpy().astype(np.float64))
+        models = [run.cluster.algorithms[0].global_model() for run in runs]
+        assert float((models[0] - models[1]).abs().max()) > 0.05
 
 
 def test_the_kinds_of_momentum_are_told_apart() -> None:

@@ -45,7 +45,7 @@ def test_all_files_of_the_folder_are_registered() -> None:
     folder = Path(registry.__file__).parent
     names = {cls for file in folder.glob("*.py") for cls in _algorithms_of(file)}
     assert names == {cls.__name__ for cls in ALGORITHMS.values()}
-    assert len(names) == 8
+    assert len(names) == 9
     assert all(cls.name == name for name, cls in ALGORITHMS.items())
     assert all(cls.__module__.rpartition(".")[2] == name for name, cls in ALGORITHMS.items())
 
@@ -54,9 +54,9 @@ def _algorithms_of(file: Path) -> list[str]:
     """Names of the classes in a file that have a coroutine `round`, and are not the base or a protocol."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    return [
-        node.name for node in found if {"Algorithm", "EASGD"} & {ast.unparse(base) for base in node.bases}
-    ]
+    concrete = [node for node in found if node.name != "OuterModel"]
+    bases = {"Algorithm", "EASGD", "OuterModel"}
+    return [node.name for node in concrete if bases & {ast.unparse(base) for base in node.bases}]
 
 
 def test_what_is_known_without_torch_is_so() -> None:
@@ -89,7 +89,7 @@ def test_unknown_name(refusal: Callable[..., str]) -> None:
     )
     assert refusal("zzz") == (
         "sync.algorithm: 'zzz' is not an algorithm; "
-        "give one of bmuf, downpour, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
+        "give one of bmuf, diloco, downpour, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
     )
 
 
@@ -113,6 +113,9 @@ def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) ->
 @pytest.mark.parametrize(
     ("name", "key", "value", "said"),
     [
+        ("diloco", "outer_lr", 0, "0 given; give a number above 0 and at most 2"),
+        ("diloco", "outer_lr", float("nan"), "nan given; give a number above 0 and at most 2"),
+        ("diloco", "outer_momentum", 1.0, "1.0 given; give a number of at least 0 and below 1"),
         ("downpour", "rate", 0, "0 given; give a number above 0 and at most 1"),
         ("downpour", "rate", float("nan"), "nan given; give a number above 0 and at most 1"),
         ("ma", "form", "kep", "'kep' given; give 'interpolate' or 'keep'"),

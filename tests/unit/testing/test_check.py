@@ -60,6 +60,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in sorted(ALGORITHMS)),
     ("easgd", {"elastic_rate": 1.0}),
     ("easgd_symmetric", {"elastic_rate": 1.0}),
+    ("diloco", {"outer_lr": 1.0, "outer_momentum": 0.5}),
     ("downpour", {"rate": 0.25}),
     ("ma", {"elastic_rate": 1.0}),
     ("ma", {"form": "keep", "weighted": True}),
