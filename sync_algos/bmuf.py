@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -15,25 +16,41 @@ from .pull import PullOptions
 class BMUFOptions(PullOptions):
     """Options of BMUF.
 
-    `eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none (Chen and
-    Huo take 1 - 1/n for n trainers that stop for each round). `nesterov` makes the replicas go toward
-    where the momentum will carry the global model.
+    `eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none; "auto" is
+    Chen and Huo's for the n trainers of each round: η / (n (1 - μ)) = 1, so 1 - 1/n at η = 1 (they stop for
+    each round). `nesterov` makes the replicas go toward where the momentum will carry the global model.
     """
 
     eta: float = 1.0
-    block_momentum: float = 0.0
+    block_momentum: float | Literal["auto"] = 0.0
     nesterov: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.eta < float("inf"):
             raise ValueError(f"eta: {self.eta!r} given; give a number above 0")
+        if self.block_momentum == "auto":
+            if self.nesterov:
+                # The look-ahead has the last round's μ in it, which depends on who took part in that.
+                raise ValueError('nesterov: true given; give block_momentum as a number, not as "auto"')
+            return
         if not 0.0 <= self.block_momentum < 1.0:
             raise ValueError(
-                f"block_momentum: {self.block_momentum!r} given; give a number of at least 0 and below 1"
+                f"block_momentum: {self.block_momentum!r} given; give a number of at least 0 and below 1, "
+                'or "auto"'
             )
         if self.nesterov and self.block_momentum == 0.0:
             raise ValueError("nesterov: true given; give a block_momentum above 0 too")
+
+    def momentum_of(self, members: int) -> float:
+        """Return μ for a round of so many trainers.
+
+        "auto" makes what one block's update adds to the global model, over all rounds, n times its mean: the
+        sum of the trainers' progress. Not below 0, where η alone is more than that.
+        """
+        if self.block_momentum == "auto":
+            return max(0.0, 1.0 - self.eta / members)
+        return self.block_momentum
 
 
 class BMUF(OuterModel):
@@ -62,9 +79,9 @@ class BMUF(OuterModel):
     Options = BMUFOptions
     options: BMUFOptions
 
-    def _step(self, mean: torch.Tensor, members: int) -> None:  # noqa: ARG002
+    def _step(self, mean: torch.Tensor, members: int) -> None:
         update = mean - self._target()
-        self._momentum.mul_(self.options.block_momentum).add_(update, alpha=self.options.eta)
+        self._momentum.mul_(self.options.momentum_of(members)).add_(update, alpha=self.options.eta)
         self._global.add_(self._momentum)
 
     def _pull(self, replica: Replica, snapshot: torch.Tensor) -> None:
@@ -72,6 +89,6 @@ class BMUF(OuterModel):
 
     def _target(self) -> torch.Tensor:
         """Return the replicas' target b: with Nesterov, the look-ahead."""
-        if self.options.nesterov:
+        if self.options.nesterov and self.options.block_momentum != "auto":
             return torch.add(self._global, self._momentum, alpha=self.options.block_momentum)
         return self._global

@@ -12,7 +12,10 @@ from .outer_model import OuterModel
 
 @dataclass(frozen=True)
 class DiLoCoOptions:
-    """Options of DiLoCo: the outer optimizer's learning rate γ and momentum β; the defaults are the paper's."""
+    """Options of DiLoCo; the defaults are the paper's.
+
+    `outer_lr` is the outer optimizer's learning rate γ, `outer_momentum` its momentum β.
+    """
 
     outer_lr: float = 0.7
     outer_momentum: float = 0.9

@@ -61,9 +61,8 @@ class FedAdagrad(Algorithm):
             return False
         update = mean - self._outer
         self._sums.addcmul_(update, update)
-        self._outer.addcdiv_(
-            update, self._sums.sqrt().add_(self.options.epsilon), value=self.options.outer_lr
-        )
+        divisor = self._sums.sqrt().add_(self.options.epsilon)
+        self._outer.addcdiv_(update, divisor, value=self.options.outer_lr)
         self._completed += 1
         replica.add_(replica.whole, self._outer - snapshot, 1.0)
         return True

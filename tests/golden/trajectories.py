@@ -34,6 +34,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {},
         {"eta": 0.5, "form": "keep"},
         {"block_momentum": 0.5},
+        {"block_momentum": "auto", "elastic_rate": 1.0},
         {"block_momentum": 0.5, "nesterov": True, "elastic_rate": 1.0},
     ],
     "diloco": [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}],

@@ -100,7 +100,10 @@ def test_the_commands_install_list_and_test_it(folder: Path) -> None:
 
 def _check_installed(folder: Path) -> None:
     """By its name, in a process that has it and in one that hasn't; and for nodes without torch."""
-    script = "from shadowsync.sync_algos.registry import make_algorithm as m; print(m('fedadagrad', {}).describe())"
+    script = (
+        "from shadowsync.sync_algos.registry import make_algorithm as make; "
+        "print(make('fedadagrad', {}).describe())"
+    )
     assert _run(["env", "PYTHONPATH=plugins", sys.executable, "-c", script], folder).stdout.strip() == (
         "{'outer_lr': 0.1, 'epsilon': 0.001}"
     )

@@ -17,7 +17,7 @@ from shadowsync.sync_algos.gossip import Gossip
 from shadowsync.sync_algos.grouping import fixed, shuffled
 from shadowsync.sync_algos.ma import MA, MAOptions
 from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Phase
+from shadowsync.sync_algos.memory_faults import Action, Phase
 from shadowsync.sync_algos.pull import PullOptions
 
 Array = NDArray[np.float64]
@@ -173,6 +173,50 @@ def test_bmuf(trainers: int, rate: float, form: Any, momentum: dict[str, Any]) -
             close(algorithm.global_model(), w_g)
             close(algorithm.state().tensors["momentum"], delta)
     assert run.cluster.algorithms[0].state().completed_rounds == ROUNDS
+
+
+@pytest.mark.parametrize("eta", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("trainers", TRAINERS)
+def test_bmuf_with_the_momentum_for_n_trainers(trainers: int, eta: float) -> None:
+    """The published μ: η / (n (1 - μ)) = 1, so that a block counts n times in the end; 0 if η is more."""
+    options = BMUFOptions(elastic_rate=1.0, form="keep", eta=eta, block_momentum="auto")
+    run = Run(lambda: BMUF(options), trainers)
+    mu = options.momentum_of(trainers)
+    assert eta / (trainers * (1 - mu)) == pytest.approx(1.0) if eta <= trainers else mu == 0.0
+    w_g, delta = run.exact[0].copy(), np.zeros(SIZE)
+    for _ in run.rounds():
+        delta = mu * delta + eta * (np.mean(run.snapshots, axis=0) - w_g)
+        w_g = w_g + delta
+        for index in range(trainers):
+            run.pull(index, w_g, options)
+        run.check()
+        close(run.cluster.algorithms[0].global_model(), w_g)
+
+
+@pytest.mark.parametrize(("momentum", "times"), [("auto", 4.0), (0.0, 1.0)])
+def test_under_the_published_momentum_one_update_counts_as_often_as_there_are_trainers(
+    momentum: Any, times: float
+) -> None:
+    """One step of each of four trainers, and then none: the sum of all in the end, not their mean."""
+    options = BMUFOptions(elastic_rate=1.0, block_momentum=momentum)
+    cluster = MemoryCluster(lambda: BMUF(options), torch.zeros(2), 4)
+    for index, replica in enumerate(cluster.replicas):
+        replica.values.fill_(float(index))
+    for _ in range(80):
+        cluster.round()
+    np.testing.assert_allclose(cluster.algorithms[0].global_model().numpy(), 1.5 * times, rtol=1e-5)
+
+
+def test_the_momentum_follows_the_members() -> None:
+    """Two of three are left: μ is theirs from then on."""
+    options = BMUFOptions(elastic_rate=1.0, block_momentum="auto")
+    cluster = MemoryCluster(lambda: BMUF(options), torch.zeros(1), 3)
+    cluster.replicas[0].values.fill_(3.0)
+    cluster.round()
+    cluster.act(2, Action.LEAVE)
+    cluster.round()
+    # g = 1 after the first round, v = 1; the second adds μ v = 1/2.
+    assert cluster.algorithms[0].global_model().tolist() == [1.5]
 
 
 @pytest.mark.parametrize("trainers", [1, 3])

@@ -123,8 +123,9 @@ def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) ->
         ("bmuf", "eta", 0, "0 given; give a number above 0"),
         ("bmuf", "eta", float("inf"), "inf given; give a number above 0"),
         ("bmuf", "eta", float("nan"), "nan given; give a number above 0"),
-        ("bmuf", "block_momentum", 1.0, "1.0 given; give a number of at least 0 and below 1"),
-        ("bmuf", "block_momentum", -0.1, "-0.1 given; give a number of at least 0 and below 1"),
+        ("bmuf", "block_momentum", 1.0, '1.0 given; give a number of at least 0 and below 1, or "auto"'),
+        ("bmuf", "block_momentum", -0.1, '-0.1 given; give a number of at least 0 and below 1, or "auto"'),
+        ("bmuf", "block_momentum", "atuo", "'atuo' given; give a number or 'auto'"),
         ("bmuf", "nesterov", True, "true given; give a block_momentum above 0 too"),
         ("ds_sync", "group_size", 1, "1 given; give an integer of at least 2"),
         ("ds_sync", "group_size", 2.0, "2.0 given; give an integer"),
@@ -135,6 +136,11 @@ def test_options_that_cannot_be_used(
     refusal: Callable[..., str], name: str, key: str, value: Any, said: str
 ) -> None:
     assert refusal(name, **{key: value}) == f"sync.options.{key}: {said}"
+
+
+def test_a_look_ahead_needs_a_momentum_of_its_own(refusal: Callable[..., str]) -> None:
+    said = 'sync.options.nesterov: true given; give block_momentum as a number, not as "auto"'
+    assert refusal("bmuf", nesterov=True, block_momentum="auto") == said
 
 
 @pytest.mark.parametrize("rate", [0, 0.0, -0.1, 1.0001, float("nan"), float("inf")])

@@ -65,6 +65,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("ma", {"elastic_rate": 1.0}),
     ("ma", {"form": "keep", "weighted": True}),
     ("bmuf", {"block_momentum": 0.9, "eta": 0.5}),
+    ("bmuf", {"block_momentum": "auto", "elastic_rate": 1.0}),
     ("bmuf", {"block_momentum": 0.9, "nesterov": True, "form": "keep"}),
     ("gossip", {"form": "keep"}),
     ("ds_sync", {"group_size": 3, "reshuffle": False}),
