@@ -12,4 +12,5 @@ NEEDS_CENTER = {
     "gossip": False,
     "ma": False,
     "none": False,
+    "tree": False,
 }

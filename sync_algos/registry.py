@@ -22,9 +22,10 @@ from .ma import MA
 from .none import NoSync
 from .options import AlgorithmError, make_options
 from .plugins import check_class, entry_points, load_class, load_entry_point
+from .tree import Tree
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    cls.name: cls for cls in (EASGD, SymmetricEASGD, Downpour, MA, BMUF, DiLoCo, Gossip, DSSync, NoSync)
+    cls.name: cls for cls in (EASGD, SymmetricEASGD, Downpour, MA, BMUF, DiLoCo, Gossip, DSSync, Tree, NoSync)
 }
 
 __all__ = ["ALGORITHMS", "AlgorithmError", "all_algorithms", "find_algorithm", "make_algorithm"]

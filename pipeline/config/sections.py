@@ -101,7 +101,7 @@ class SyncSection(Section):
     algorithm: str = Field(
         default="easgd",
         description="`easgd`, `easgd_symmetric`, `downpour`, `ma`, `bmuf`, `diloco`, `gossip`, `ds_sync`,"
-        ' `none`, or your own, "package.module:Class" or "./file.py:Class".',
+        ' `tree`, `none`, or your own, "package.module:Class" or "./file.py:Class".',
     )
     mode: Literal["shadow", "fixed"] = Field(
         default="shadow",

@@ -40,6 +40,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "diloco": [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}],
     "gossip": [{}, {"form": "keep"}],
     "ds_sync": [{}, {"reshuffle": False}],
+    "tree": [{"site_every": 3}, {"site_every": 3, "form": "keep"}, {"site_every": 100}],
     "none": [{}],
 }
 

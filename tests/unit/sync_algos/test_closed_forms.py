@@ -19,6 +19,7 @@ from shadowsync.sync_algos.ma import MA, MAOptions
 from shadowsync.sync_algos.memory_cluster import MemoryCluster
 from shadowsync.sync_algos.memory_faults import Action, Phase
 from shadowsync.sync_algos.pull import PullOptions
+from shadowsync.sync_algos.tree import Tree, TreeOptions
 
 Array = NDArray[np.float64]
 SIZE, ROUNDS, SEED = 11, 5, 3
@@ -312,6 +313,24 @@ def test_ds_sync(trainers: int, size: int, reshuffle: bool, form: Any) -> None:
             for index in group:
                 run.pull(index, mean, options)
         run.check()
+
+
+@pytest.mark.parametrize(
+    ("trainers", "size", "every"), [(1, 2, 2), (4, 2, 3), (5, 2, 2), (7, 3, 4), (3, 8, 2)]
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_tree(trainers: int, size: int, every: int, form: Any) -> None:
+    options = TreeOptions(form=form, site_size=size, site_every=every)
+    run = Run(lambda: Tree(options), trainers)
+    alike = 0
+    for number in run.rounds():
+        site_of = [0 if number % every == every - 1 else index // size for index in range(trainers)]
+        alike += len(set(site_of)) == 1
+        for index in range(trainers):
+            site = [run.snapshots[other] for other in range(trainers) if site_of[other] == site_of[index]]
+            run.pull(index, np.mean(site, axis=0), options)
+        run.check()
+    assert alike >= ROUNDS // every, "the control: there are rounds of all"
 
 
 @pytest.mark.parametrize("rate", [0.25, 0.5, 1.0])

@@ -45,7 +45,7 @@ def test_all_files_of_the_folder_are_registered() -> None:
     folder = Path(registry.__file__).parent
     names = {cls for file in folder.glob("*.py") for cls in _algorithms_of(file)}
     assert names == {cls.__name__ for cls in ALGORITHMS.values()}
-    assert len(names) == 9
+    assert len(names) == 10
     assert all(cls.name == name for name, cls in ALGORITHMS.items())
     assert all(cls.__module__.rpartition(".")[2] == name for name, cls in ALGORITHMS.items())
 
@@ -89,7 +89,7 @@ def test_unknown_name(refusal: Callable[..., str]) -> None:
     )
     assert refusal("zzz") == (
         "sync.algorithm: 'zzz' is not an algorithm; "
-        "give one of bmuf, diloco, downpour, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
+        "give one of bmuf, diloco, downpour, ds_sync, easgd, easgd_symmetric, gossip, ma, none, tree"
     )
 
 
@@ -105,7 +105,7 @@ def test_unknown_option(refusal: Callable[..., str]) -> None:
 
 @pytest.mark.parametrize("rate", ["0.5", True, None, [0.5]])
 def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) -> None:
-    for name in ("easgd", "easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync"):
+    for name in ("easgd", "easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync", "tree"):
         said = f"sync.options.elastic_rate: {rate!r} given; give a number"
         assert refusal(name, elastic_rate=rate) == said
 
@@ -129,6 +129,9 @@ def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) ->
         ("bmuf", "nesterov", True, "true given; give a block_momentum above 0 too"),
         ("ds_sync", "group_size", 1, "1 given; give an integer of at least 2"),
         ("ds_sync", "group_size", 2.0, "2.0 given; give an integer"),
+        ("tree", "site_size", 0, "0 given; give an integer of at least 1"),
+        ("tree", "site_every", 0, "0 given; give an integer of at least 1"),
+        ("tree", "site_every", 1.5, "1.5 given; give an integer"),
         ("ds_sync", "reshuffle", "no", "'no' given; give true or false"),
     ],
 )
@@ -147,7 +150,7 @@ def test_a_look_ahead_needs_a_momentum_of_its_own(refusal: Callable[..., str]) -
 def test_elastic_rate_that_cannot_be_used(refusal: Callable[..., str], rate: Any) -> None:
     said = f"sync.options.elastic_rate: {rate!r} given; give a number above 0 and at most 1"
     assert refusal("easgd", elastic_rate=rate) == said
-    for name in ("easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync"):
+    for name in ("easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync", "tree"):
         assert refusal(name, elastic_rate=rate) == said
 
 
@@ -207,7 +210,7 @@ def test_lossy_codecs_need_steady_groups(way: str) -> None:
 
     check_sync(job("ma", "int8"))
     check_sync(job("gossip", "float32"))
-    for algorithm in ("gossip", "ds_sync"):
+    for algorithm in ("gossip", "ds_sync", "tree"):
         with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; the groups of {algorithm}'):
             check_sync(job(algorithm, "int8"))
 
