@@ -117,6 +117,17 @@ def test_groups_that_change_from_round_to_round(
     assert divergence < apart(cluster, {"algorithm": "none"})[1] / 3
 
 
+def test_a_tree_of_two_sites(cluster: Callable[..., InProcessCluster]) -> None:
+    sync = {"algorithm": "tree", "mode": "fixed", "every": 1}
+    report, divergence = apart(cluster, sync | {"options": {"site_every": 2}})
+    assert report.ledger.adds_up
+    assert report.model_saved == "the mean of the replicas (tree)"
+    assert report.sync.rounds > 4
+    # Without rounds of all, the control, sites stay apart: 0.18 and 0.02.
+    control = apart(cluster, sync | {"options": {"site_every": 1_000_000}})[1]
+    assert divergence < control / 3
+
+
 def test_one_trainer_is_a_group_too(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "ma"} | OFTEN}).start()
     assert own.wait() == 0, own.coordinator.text()
