@@ -38,13 +38,13 @@ def check_sync(job: Job) -> None:
         if codec.lossy and algorithm.counts_once:
             raise JobFileError(
                 f'codecs.center_{direction}: "{codec.name}" given; {job.sync.algorithm} sums deltas, and '
-                f'what a codec rounds away would never count, so only "float32" will do'
+                f'what a codec rounds away would never count, so use "float32" or "sparse"'
             )
     for direction, codec in (("up", peers.up), ("down", peers.down)):
         if codec.lossy and algorithm.changes_groups:
             raise JobFileError(
                 f'codecs.peers_{direction}: "{codec.name}" given; the groups of {job.sync.algorithm} change '
-                f'from round to round and have no common reference, so only "float32" will do'
+                f'from round to round and have no common reference, so use "float32" or "sparse"'
             )
 
 

@@ -210,6 +210,7 @@ def test_lossy_codecs_need_steady_groups(way: str) -> None:
 
     check_sync(job("ma", "int8"))
     check_sync(job("gossip", "float32"))
+    check_sync(job("gossip", "sparse"))
     for algorithm in ("gossip", "ds_sync", "tree"):
         with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; the groups of {algorithm}'):
             check_sync(job(algorithm, "int8"))
@@ -223,5 +224,6 @@ def test_a_center_that_sums_deltas_needs_all_of_them(way: str) -> None:
 
     check_sync(job("easgd", "int8"))
     check_sync(job("downpour", "float32"))
+    check_sync(job("downpour", "sparse"))
     with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; downpour sums deltas'):
         check_sync(job("downpour", "int8"))

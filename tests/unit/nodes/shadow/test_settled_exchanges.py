@@ -130,6 +130,21 @@ def test_the_reply_is_that_of_when_it_was_applied(context: Context) -> None:
 
 
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
+def test_with_the_sparse_codec_nothing_is_lost(context: Context, lost: str) -> None:
+    async def work(link: Link) -> None:
+        part, values = link.client.slices[0], torch.zeros(NUMEL)
+        values[7] = 3.0
+        link.lose(lost)
+        with pytest.raises(PeerLost):
+            await link.client.exchange(part, values)
+        link.lose("nothing")
+        assert torch.equal(await link.client.settle(part), values)
+
+    sparse = make_codec("sparse")
+    with_link(context, work, LinkCodecs(sparse, sparse))
+
+
+@pytest.mark.parametrize("lost", ["requests", "replies", "half"])
 def test_with_a_lossy_codec_the_references_stay_the_same(context: Context, lost: str) -> None:
     """What is settled is what was encoded at first, so both ends hold the same values afterwards."""
 
