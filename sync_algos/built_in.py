@@ -9,6 +9,7 @@ NEEDS_CENTER = {
     "ds_sync": False,
     "easgd": True,
     "easgd_symmetric": True,
+    "gaia": False,
     "gossip": False,
     "ma": False,
     "none": False,

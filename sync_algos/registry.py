@@ -17,6 +17,7 @@ from .downpour import Downpour
 from .ds_sync import DSSync
 from .easgd import EASGD
 from .easgd_symmetric import SymmetricEASGD
+from .gaia import Gaia
 from .gossip import Gossip
 from .ma import MA
 from .none import NoSync
@@ -25,7 +26,8 @@ from .plugins import check_class, entry_points, load_class, load_entry_point
 from .tree import Tree
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    cls.name: cls for cls in (EASGD, SymmetricEASGD, Downpour, MA, BMUF, DiLoCo, Gossip, DSSync, Tree, NoSync)
+    cls.name: cls
+    for cls in (EASGD, SymmetricEASGD, Downpour, MA, BMUF, DiLoCo, Gaia, Gossip, DSSync, Tree, NoSync)
 }
 
 __all__ = ["ALGORITHMS", "AlgorithmError", "all_algorithms", "find_algorithm", "make_algorithm"]

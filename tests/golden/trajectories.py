@@ -38,6 +38,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"block_momentum": 0.5, "nesterov": True, "elastic_rate": 1.0},
     ],
     "diloco": [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}],
+    "gaia": [{}, {"threshold": 0.5}, {"threshold": 0.5, "combine": "mean"}],
     "gossip": [{}, {"form": "keep"}],
     "ds_sync": [{}, {"reshuffle": False}],
     "tree": [{"site_every": 3}, {"site_every": 3, "form": "keep"}, {"site_every": 100}],

@@ -128,6 +128,30 @@ def test_a_tree_of_two_sites(cluster: Callable[..., InProcessCluster]) -> None:
     assert divergence < control / 3
 
 
+def test_what_is_not_significant_does_not_travel(cluster: Callable[..., InProcessCluster]) -> None:
+    """As bytes of a round, by the counts of the links; the controls filter nothing, or send the zeros."""
+
+    def bytes_of_a_round(threshold: float, codec: str) -> float:
+        options = {"threshold": threshold, "combine": "mean"}
+        own = cluster(
+            {
+                "sync": {"algorithm": "gaia", "mode": "fixed", "every": 1, "options": options},
+                "codecs": {"peers_up": codec, "peers_down": codec},
+            }
+        ).start()
+        assert own.wait() == 0, own.coordinator.text()
+        report = own.run.report
+        assert report.ledger.adds_up
+        assert report.eval is not None
+        assert report.eval.model == "the global model (gaia)"
+        assert report.sync.rounds > 4
+        return report.sync.bytes / report.sync.rounds
+
+    found = {case: bytes_of_a_round(*case) for case in [(0.3, "sparse"), (0.0, "sparse"), (0.3, "float32")]}
+    print("BYTES", found)
+    assert found[0.3, "sparse"] < 0.5 * min(found[0.0, "sparse"], found[0.3, "float32"])
+
+
 def test_one_trainer_is_a_group_too(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "ma"} | OFTEN}).start()
     assert own.wait() == 0, own.coordinator.text()

@@ -45,7 +45,7 @@ def test_all_files_of_the_folder_are_registered() -> None:
     folder = Path(registry.__file__).parent
     names = {cls for file in folder.glob("*.py") for cls in _algorithms_of(file)}
     assert names == {cls.__name__ for cls in ALGORITHMS.values()}
-    assert len(names) == 10
+    assert len(names) == 11
     assert all(cls.name == name for name, cls in ALGORITHMS.items())
     assert all(cls.__module__.rpartition(".")[2] == name for name, cls in ALGORITHMS.items())
 
@@ -89,7 +89,7 @@ def test_unknown_name(refusal: Callable[..., str]) -> None:
     )
     assert refusal("zzz") == (
         "sync.algorithm: 'zzz' is not an algorithm; "
-        "give one of bmuf, diloco, downpour, ds_sync, easgd, easgd_symmetric, gossip, ma, none, tree"
+        "give one of bmuf, diloco, downpour, ds_sync, easgd, easgd_symmetric, gaia, gossip, ma, none, tree"
     )
 
 
@@ -129,6 +129,9 @@ def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) ->
         ("bmuf", "nesterov", True, "true given; give a block_momentum above 0 too"),
         ("ds_sync", "group_size", 1, "1 given; give an integer of at least 2"),
         ("ds_sync", "group_size", 2.0, "2.0 given; give an integer"),
+        ("gaia", "threshold", -0.1, "-0.1 given; give a number of at least 0"),
+        ("gaia", "threshold", float("inf"), "inf given; give a number of at least 0"),
+        ("gaia", "combine", "median", "'median' given; give 'sum' or 'mean'"),
         ("tree", "site_size", 0, "0 given; give an integer of at least 1"),
         ("tree", "site_every", 0, "0 given; give an integer of at least 1"),
         ("tree", "site_every", 1.5, "1.5 given; give an integer"),
