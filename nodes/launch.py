@@ -33,12 +33,18 @@ def check_sync(job: Job) -> None:
         raise JobFileError(
             f"sync.nodes: 0 given; {job.sync.algorithm} keeps a center and needs at least 1 sync node"
         )
-    peers = job.codecs.peers()
+    center, peers = job.codecs.center(), job.codecs.peers()
+    for direction, codec in (("up", center.up), ("down", center.down)):
+        if codec.lossy and algorithm.counts_once:
+            raise JobFileError(
+                f'codecs.center_{direction}: "{codec.name}" given; {job.sync.algorithm} sums deltas, and '
+                f'what a codec rounds away would never count, so use "float32" or "sparse"'
+            )
     for direction, codec in (("up", peers.up), ("down", peers.down)):
         if codec.lossy and algorithm.changes_groups:
             raise JobFileError(
                 f'codecs.peers_{direction}: "{codec.name}" given; the groups of {job.sync.algorithm} change '
-                f'from round to round and have no common reference, so only "float32" will do'
+                f'from round to round and have no common reference, so use "float32" or "sparse"'
             )
 
 

@@ -34,8 +34,9 @@ class Slice:
 class PeerLost(Exception):
     """A peer died, left, or did not answer within the bound.
 
-    From a center: the slice that was exchanged is unchanged on this side. From a group: the round has ended
-    for all of its members, and none of them was given a result.
+    From a center: the slice that was exchanged is unchanged on this side; whether the center applied it is
+    not known (`Center.settle`). From a group: the round has ended for all of its members, and none of them
+    was given a result.
     """
 
 
@@ -95,6 +96,16 @@ class Center(Protocol):
         the whole slice at once, or nothing. Raises PeerLost if the sync node is gone or silent; if it had
         applied the slice by then, the center has moved and this replica has not, which the run counts and
         reports.
+        """
+        ...
+
+    async def settle(self, part: Slice) -> torch.Tensor:
+        """Await the reply to a slice's last exchange, which ended with PeerLost.
+
+        The same values are sent again as the same exchange: a center that has applied them replies what it
+        replied then, one that has not applies them now. So they count once. Only until the slice's next
+        exchange, and by the same thread. Raises PeerLost as `exchange` does, and may then be called again;
+        RuntimeError if the slice's last exchange was answered.
         """
         ...
 
@@ -194,6 +205,9 @@ class Algorithm(ABC):
         needs_center: whether there must be sync nodes. At a fixed rate each worker then runs rounds of its
             own, several at a time on one instance.
         needs_peers: whether it calls `meet`. At a fixed rate all workers of a trainer wait for the round.
+        counts_once: whether what is sent to the center must count exactly once, as deltas that it sums. At a
+            fixed rate all workers of a trainer then wait for one round, as with `needs_peers`. Lossy codecs
+            between trainers and sync nodes are refused: what they round away would never count.
         changes_groups: whether it meets other groups from round to round. Lossy codecs need a reference that
             both ends hold from the last round, and are refused for it.
         model: which model a job with it produces.
@@ -206,6 +220,7 @@ class Algorithm(ABC):
     summary: ClassVar[str]
     needs_center: ClassVar[bool] = False
     needs_peers: ClassVar[bool] = False
+    counts_once: ClassVar[bool] = False
     changes_groups: ClassVar[bool] = False
     model: ClassVar[ModelOrigin] = ModelOrigin.REPLICAS
     state_names: ClassVar[tuple[str, ...]] = ()

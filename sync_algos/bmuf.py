@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from .base import Algorithm, AlgorithmState, ModelOrigin, PeerLost, Peers, Replica
+from .base import Replica
+from .outer_model import OuterModel
 from .pull import PullOptions
 
 
@@ -14,28 +16,44 @@ from .pull import PullOptions
 class BMUFOptions(PullOptions):
     """Options of BMUF.
 
-    `eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none (Chen and
-    Huo take 1 - 1/n for n trainers that stop for each round). `nesterov` makes the replicas go toward
-    where the momentum will carry the global model.
+    `eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none; "auto" is
+    Chen and Huo's for the n trainers of each round: η / (n (1 - μ)) = 1, so 1 - 1/n at η = 1 (they stop for
+    each round). `nesterov` makes the replicas go toward where the momentum will carry the global model.
     """
 
     eta: float = 1.0
-    block_momentum: float = 0.0
+    block_momentum: float | Literal["auto"] = 0.0
     nesterov: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.eta < float("inf"):
             raise ValueError(f"eta: {self.eta!r} given; give a number above 0")
+        if self.block_momentum == "auto":
+            if self.nesterov:
+                # The look-ahead has the last round's μ in it, which depends on who took part in that.
+                raise ValueError('nesterov: true given; give block_momentum as a number, not as "auto"')
+            return
         if not 0.0 <= self.block_momentum < 1.0:
             raise ValueError(
-                f"block_momentum: {self.block_momentum!r} given; give a number of at least 0 and below 1"
+                f"block_momentum: {self.block_momentum!r} given; give a number of at least 0 and below 1, "
+                'or "auto"'
             )
         if self.nesterov and self.block_momentum == 0.0:
             raise ValueError("nesterov: true given; give a block_momentum above 0 too")
 
+    def momentum_of(self, members: int) -> float:
+        """Return μ for a round of so many trainers.
 
-class BMUF(Algorithm):
+        "auto" makes what one block's update adds to the global model, over all rounds, n times its mean: the
+        sum of the trainers' progress. Not below 0, where η alone is more than that.
+        """
+        if self.block_momentum == "auto":
+            return max(0.0, 1.0 - self.eta / members)
+        return self.block_momentum
+
+
+class BMUF(OuterModel):
     """BMUF of Zheng et al., Algorithm 4, with Chen and Huo's momentum.
 
     Sources: Zheng et al., arXiv 2003.03477; Chen and Huo, ICASSP 2016. With w_i the replicas, s_i their
@@ -50,65 +68,27 @@ class BMUF(Algorithm):
     model that it started from. That is the old b: under NBM the look-ahead, not g, or the replicas' way to
     the look-ahead would be taken for training and fed back. At first g = b = the first weights and v = 0.
 
-    g and v are the state, float32 [numel], equal bit by bit on all trainers; b follows from them. A trainer
-    whose g is behind is given the newest when it meets. A round awaits that all trainers have met, then one
-    all-reduce of the whole buffer. A trainer that dies in the middle, at any moment, ends the round for all:
-    neither replica nor state of a survivor changes, and the next round meets those who are left.
+    g and v are the state (see `OuterModel`); b follows from them. The model that comes out is g, not the
+    look-ahead.
     """
 
     name = "bmuf"
     summary = (
         "a global model moves toward the replicas' mean, optionally with momentum; the replicas follow it"
     )
-    needs_peers = True
-    model = ModelOrigin.GLOBAL
-    state_names = ("global", "momentum")
     Options = BMUFOptions
     options: BMUFOptions
 
-    def __init__(self, options: BMUFOptions) -> None:
-        super().__init__(options)
-        self._completed = 0
-        self._global = torch.empty(0)
-        self._momentum = torch.empty(0)
-
-    def start(self, replica: Replica) -> None:
-        """Start the global model at the first weights."""
-        self._completed = 0
-        self._global = replica.snapshot(replica.whole)
-        self._momentum = torch.zeros_like(self._global)
-
-    async def round(self, replica: Replica, peers: Peers) -> bool:
-        """All-reduce a snapshot, step the global model, then the replica toward it."""
-        try:
-            group = await peers.meet()
-            snapshot = replica.snapshot(replica.whole)
-            mean = await group.mean(snapshot)
-        except PeerLost:
-            return False
+    def _step(self, mean: torch.Tensor, members: int) -> None:
         update = mean - self._target()
-        self._momentum.mul_(self.options.block_momentum).add_(update, alpha=self.options.eta)
+        self._momentum.mul_(self.options.momentum_of(members)).add_(update, alpha=self.options.eta)
         self._global.add_(self._momentum)
-        self._completed += 1
+
+    def _pull(self, replica: Replica, snapshot: torch.Tensor) -> None:
         self.options.pull(replica, snapshot, self._target())
-        return True
 
     def _target(self) -> torch.Tensor:
         """Return the replicas' target b: with Nesterov, the look-ahead."""
-        if self.options.nesterov:
+        if self.options.nesterov and self.options.block_momentum != "auto":
             return torch.add(self._global, self._momentum, alpha=self.options.block_momentum)
-        return self._global
-
-    def state(self) -> AlgorithmState:
-        """Return g and v, and the number of completed rounds."""
-        return AlgorithmState(self._completed, {"global": self._global, "momentum": self._momentum})
-
-    def load_state(self, state: AlgorithmState) -> None:
-        """Adopt g and v."""
-        self._completed = state.completed_rounds
-        self._global = state.tensors["global"]
-        self._momentum = state.tensors["momentum"]
-
-    def global_model(self) -> torch.Tensor:
-        """Return g, not the look-ahead."""
         return self._global

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 NEEDS_CENTER = {
     "bmuf": False,
+    "diloco": False,
+    "downpour": True,
     "ds_sync": False,
     "easgd": True,
     "easgd_symmetric": True,
+    "gaia": False,
     "gossip": False,
     "ma": False,
     "none": False,
+    "tree": False,
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica
+from .base import Algorithm, ModelOrigin, Peers, Replica
+from .group_mean import pull_to_group_mean
 from .grouping import fixed, shuffled
 from .pull import PullOptions
 
@@ -53,11 +54,4 @@ class DSSync(Algorithm):
         """All-reduce in the group, then step toward its mean."""
         size = self.options.group_size
         grouping = shuffled(size) if self.options.reshuffle else fixed(size)
-        try:
-            group = await peers.meet(grouping)
-            snapshot = replica.snapshot(replica.whole)
-            mean = await group.mean(snapshot)
-        except PeerLost:
-            return False
-        self.options.pull(replica, snapshot, mean)
-        return True
+        return await pull_to_group_mean(replica, peers, grouping, self.options)

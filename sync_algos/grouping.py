@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -36,6 +36,20 @@ def fixed(size: int) -> Grouping:
 
     def groups(members: Sequence[int], round_number: int, seed: int) -> Groups:  # noqa: ARG001
         return _cut(list(members), size)
+
+    return groups
+
+
+def sites(size: int, every: int) -> Grouping:
+    """Return a grouping by sites of `size` trainers, and of all in every `every`-th round.
+
+    A site are the trainers 0 to `size` - 1, and so on, of those that can take part: nobody changes sites.
+    """
+
+    def groups(members: Sequence[int], round_number: int, seed: int) -> Groups:
+        if (round_number + 1) % every == 0:
+            return everyone(members, round_number, seed)
+        return tuple(tuple(site) for _, site in groupby(members, key=lambda member: member // size))
 
     return groups
 

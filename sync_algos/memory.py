@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -39,6 +40,14 @@ class MemoryReplica:
         self.values[part.start : part.stop].lerp_(target, rate)
 
 
+@dataclass
+class _Exchange:
+    """A trainer's exchange of a slice; it was applied if there is an answer."""
+
+    values: torch.Tensor
+    answer: torch.Tensor | None = None
+
+
 class MemoryCenter:
     """A center in memory, split evenly into `parts` slices."""
 
@@ -48,6 +57,8 @@ class MemoryCenter:
         self._slices = split_evenly(initial.numel(), parts)
         self._lost: set[Slice] = set()
         self._losing: set[Slice] = set()
+        self._silent: dict[Slice, bool] = {}
+        self._open: dict[tuple[int, Slice], _Exchange] = {}
         self.exchanges = 0
 
     @property
@@ -62,15 +73,33 @@ class MemoryCenter:
         """
         (self._losing if after_applying else self._lost).add(part)
 
-    async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """Apply the algorithm's center rule to one slice."""
-        if part not in self._lost:
+    def silence(self, part: Slice, *, after_applying: bool = False) -> None:
+        """Make the next exchange of `part` raise PeerLost, as if its node were silent for a while.
+
+        The request is lost, or with `after_applying` the reply to it.
+        """
+        self._silent[part] = after_applying
+
+    async def exchange(self, part: Slice, values: torch.Tensor, member: int = 0) -> torch.Tensor:
+        """Apply the algorithm's center rule to one slice; `member` sends it."""
+        self._open[member, part] = _Exchange(values)
+        return await self.settle(part, member)
+
+    async def settle(self, part: Slice, member: int = 0) -> torch.Tensor:
+        """Return the answer to a member's last exchange, applied once."""
+        if (member, part) not in self._open:
+            raise RuntimeError(f"trainer {member}'s last exchange of {part} was answered")
+        last, silent = self._open[member, part], self._silent.pop(part, None)
+        if part not in self._lost and silent is not False and last.answer is None:
             self.exchanges += 1
-            answer = self._algorithm.center_rule(self.values[part.start : part.stop], values)
-            if part not in self._losing:
-                return answer
-            self._lost.add(part)
-        raise PeerLost(f"the node of elements {part.start} to {part.stop} is gone")
+            last.answer = self._algorithm.center_rule(self.values[part.start : part.stop], last.values)
+            if part in self._losing:
+                self._lost.add(part)
+        if part in self._lost or silent is not None or last.answer is None:
+            what = "gone" if part in self._lost else "silent"
+            raise PeerLost(f"the node of elements {part.start} to {part.stop} is {what}")
+        del self._open[member, part]
+        return last.answer
 
 
 def split_evenly(numel: int, parts: int) -> tuple[Slice, ...]:

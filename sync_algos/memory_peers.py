@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import torch
@@ -107,8 +108,15 @@ class MemberCenter:
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Exchange one slice; other trainers run meanwhile, as over a network."""
+        return await self._ask(lambda: self._hub.center.exchange(part, values, self._index))
+
+    async def settle(self, part: Slice) -> torch.Tensor:
+        """Await the reply to the last exchange of a slice."""
+        return await self._ask(lambda: self._hub.center.settle(part, self._index))
+
+    async def _ask(self, request: Callable[[], Awaitable[torch.Tensor]]) -> torch.Tensor:
         await self._hub.reach(self._index, Phase.GIVING)
         await asyncio.sleep(0)
-        answer = await self._hub.center.exchange(part, values)
+        answer = await request()
         await self._hub.reach(self._index, Phase.TAKING)
         return answer

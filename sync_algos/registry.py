@@ -12,17 +12,22 @@ from typing import Any
 
 from .base import Algorithm
 from .bmuf import BMUF
+from .diloco import DiLoCo
+from .downpour import Downpour
 from .ds_sync import DSSync
 from .easgd import EASGD
 from .easgd_symmetric import SymmetricEASGD
+from .gaia import Gaia
 from .gossip import Gossip
 from .ma import MA
 from .none import NoSync
 from .options import AlgorithmError, make_options
 from .plugins import check_class, entry_points, load_class, load_entry_point
+from .tree import Tree
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    cls.name: cls for cls in (EASGD, SymmetricEASGD, MA, BMUF, Gossip, DSSync, NoSync)
+    cls.name: cls
+    for cls in (EASGD, SymmetricEASGD, Downpour, MA, BMUF, DiLoCo, Gaia, Gossip, DSSync, Tree, NoSync)
 }
 
 __all__ = ["ALGORITHMS", "AlgorithmError", "all_algorithms", "find_algorithm", "make_algorithm"]

@@ -67,7 +67,7 @@ def check_center_lost(subject: Subject) -> None:
 
 def check_shared_instance(subject: Subject) -> None:
     """Check concurrent rounds on one instance, as at a fixed rate."""
-    if not subject.cls.needs_center or subject.cls.state_names:
+    if not subject.cls.needs_center or subject.cls.state_names or subject.cls.counts_once:
         return
     apart, shared = Trial(subject, "shared instance"), Trial(subject, "shared instance")
     shared.cluster.algorithms = [shared.cluster.algorithms[0]] * len(shared.cluster.algorithms)

@@ -94,3 +94,7 @@ class WatchedCenter:
         """Exchange one slice; neither the values nor the reply may be written."""
         self._watch.keep("the values given to the center", values)
         return self._watch.keep("the center's reply", await self._center.exchange(part, values))
+
+    async def settle(self, part: Slice) -> torch.Tensor:
+        """Await the reply to the last exchange; it may not be written."""
+        return self._watch.keep("the center's reply", await self._center.settle(part))

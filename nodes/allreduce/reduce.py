@@ -284,7 +284,7 @@ class ReduceRound:
         part = self.result[chunk.start - self._origin : chunk.stop - self._origin]
         if values.ctypes.data != part.ctypes.data:
             part[:] = values
-        if packed.base == 0:
+        if packed.base == 0 and packed.payload.nbytes == part.nbytes:
             # Float32: the result itself can be sent again, so the received payload need not be kept.
             packed = packed._replace(payload=part.view(np.uint8))
         self.packed[position] = packed

@@ -219,6 +219,28 @@ class CenterConnection:
         log.error("%s %s", self.member.name, why)
 
 
+class _OpenExchange:
+    """An exchange without a complete answer: its number, and its chunks as they were first sent."""
+
+    def __init__(self, number: int, part: Slice, values: Float32Array, reference: Reference) -> None:
+        self.number = number
+        self._start = part.start
+        self._values = values
+        self._reference = reference
+        self._chunks: dict[int, CenterExchange] = {}
+
+    def chunk(self, start: int, stop: int) -> CenterExchange:
+        """Return the message with these elements of the values.
+
+        Encoding changes the reference, so a repeat sends the chunk as it was encoded.
+        """
+        if start not in self._chunks:
+            at = start - self._start
+            version, encoded = self._reference.encode(at, self._values[at : at + stop - start])
+            self._chunks[start] = CenterExchange(self.number, start, stop - start, version, encoded.payload)
+        return self._chunks[start]
+
+
 class CenterClient:
     """The center, for one thread's asyncio loop; implements `Center` of `sync_algos.base`.
 
@@ -262,6 +284,7 @@ class CenterClient:
         self._references = {
             connection.part: Reference(codecs.up, len(connection.part)) for connection in self._connections
         }
+        self._open: dict[Slice, _OpenExchange] = {}
         # One answer of each slice.
         self._answers = BufferPool(sum(bytes_of(len(connection.part)) for connection in self._connections))
         self._tasks = [
@@ -314,28 +337,25 @@ class CenterClient:
 
         `values` must not change until this returns or raises. A slice has one exchange at a time.
         """
-        connection, reference = self._connection(part), self._references[part]
         if values.dtype != torch.float32 or values.shape != (len(part),) or not values.is_contiguous():
             raise ValueError(
                 f"{values.dtype} of shape {tuple(values.shape)} given; "
                 f"contiguous float32 [{len(part)}] is expected"
             )
-        array = values.numpy()
-        answer = self._answers.take(len(part))
-        number = self._number()
-        ready: dict[int, CenterExchange] = {}
-
-        def chunk(start: int, stop: int) -> CenterExchange:
-            # Encoding changes the reference, so a repeat must send the chunk as it was encoded.
-            if start not in ready:
-                at = start - part.start
-                version, encoded = reference.encode(at, array[at : at + stop - start])
-                ready[start] = CenterExchange(number, start, stop - start, version, encoded.payload)
-            return ready[start]
-
+        reference = self._references[part]
         reference.begin()
-        await connection.request(number, chunk, answer)
-        reference.complete(number)
+        self._open[part] = _OpenExchange(self._number(), part, values.numpy(), reference)
+        return await self.settle(part)
+
+    async def settle(self, part: Slice) -> torch.Tensor:
+        """See `Center.settle`; a sync node keeps the answer until this thread's next exchange."""
+        exchange = self._open.get(part)
+        if exchange is None:
+            raise RuntimeError(f"the last exchange of elements {part.start} to {part.stop} was answered")
+        answer = self._answers.take(len(part))
+        await self._connection(part).request(exchange.number, exchange.chunk, answer)
+        self._references[part].complete(exchange.number)
+        del self._open[part]
         self._answered_slices += 1
         return torch.from_numpy(answer)
 

@@ -202,7 +202,7 @@ class Synchronizer:
 
     def _set_up_fixed_rate(self) -> None:
         workers = self._shared.job.trainer.workers
-        if self._algorithm.needs_peers:
+        if self._algorithm.needs_peers or self._algorithm.counts_once:
             gate = self._gate = RoundGate(workers, self._shared.job.sync.every, lambda: self._shadow.wake())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
         elif self._algorithm.needs_center and self._shared.job.trainer.worker_kind == "process":

@@ -38,8 +38,10 @@ def encode_chunk(codec: Codec, values: Float32Array) -> Encoded:
     It is sent as float32 if it, or what decoding gives, has an infinity or a NaN. So a replica that diverged
     arrives as it is, and no codec spreads a NaN to neighbouring values.
     """
-    if not codec.lossy or not _finite(values):
-        return Encoded(_PLAIN.encode(values), not codec.lossy, values)
+    if not codec.lossy:
+        return Encoded(codec.encode(values), True, values)
+    if not _finite(values):
+        return Encoded(_PLAIN.encode(values), False, values)
     payload = codec.encode(values)
     decoded = codec.decode(payload, len(values))
     if not _finite(decoded):
@@ -167,7 +169,7 @@ class Reference:
             CodecError: it refers to what this end does not hold, or the payload is not of the codec.
         """
         if version == NO_REFERENCE:
-            return decode_chunk(self._codec, payload, elements, coded=False)
+            return decode_chunk(self._codec, payload, elements, coded=not self._codec.lossy)
         if version != self._base:
             raise CodecError(
                 f"the chunk refers to exchange {version}, but this end holds exchange {self._base}"

@@ -1,8 +1,8 @@
 """The codecs: encoding of float32 values as bytes, chunk by chunk.
 
 They have no state. bfloat16 is the upper half of a float32, float16 half precision, float32 the values as
-they are, int8 one byte an element and one scale a block, topk only the largest elements. What a lossy codec
-loses is fed back by the caller, see `feedback`.
+they are, sparse those that are not 0, int8 one byte an element and one scale a block, topk only the largest
+elements. What a lossy codec loses is fed back by the caller, see `feedback`.
 """
 
 from __future__ import annotations
@@ -150,6 +150,48 @@ class Float32(Codec):
         return payload.view("<f4")
 
 
+class Sparse(Codec):
+    """Encoding without the elements that are 0; the others as they are, bit by bit.
+
+    The payload is a bitmap, one bit an element, the first the highest of the first byte, and the float32 of
+    the elements whose bit is set, little-endian. Where that is not shorter, it is that of float32, which is
+    told by its length. For values of which an algorithm has left most out. A minus zero is not left out.
+    """
+
+    name = "sparse"
+    lossy = False
+
+    def encode(self, values: Float32Array) -> Payload:
+        """Return uint8 [elements / 8 + 4 * nonzero], at most [4 * elements]."""
+        plain = values.astype("<f4", copy=False)
+        present = plain.view("<u4") != 0
+        kept = plain[present]
+        if self._bitmap_bytes(len(plain)) + kept.nbytes >= plain.nbytes:
+            return plain.view(np.uint8)
+        return np.concatenate([np.packbits(present), kept.view(np.uint8)])
+
+    def decode(self, payload: Payload, elements: int) -> Float32Array:
+        """Return the values; takes at most 32 times the payload."""
+        if payload.nbytes == 4 * elements:
+            return payload.view("<f4")
+        head = self._bitmap_bytes(elements)
+        if elements < 0 or not head <= payload.nbytes < 4 * elements or (payload.nbytes - head) % 4:
+            raise CodecError(f"sparse: the payload for {elements} elements has {payload.nbytes} bytes")
+        present = np.unpackbits(payload[:head], count=elements).view(np.bool_)
+        kept = np.frombuffer(payload[head:].tobytes(), "<f4")
+        if np.count_nonzero(present) != len(kept):
+            raise CodecError(
+                f"sparse: the payload for {np.count_nonzero(present)} of {elements} elements has "
+                f"{payload.nbytes} bytes"
+            )
+        values = np.zeros(elements, dtype="<f4")
+        values[present] = kept
+        return values
+
+    def _bitmap_bytes(self, elements: int) -> int:
+        return -(-elements // 8)
+
+
 class Int8(Codec):
     """Encoding in blocks of int8 with one scale a block.
 
@@ -279,6 +321,7 @@ class CodecOptions:
 
 CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
     Float32.name: lambda _: Float32(),
+    Sparse.name: lambda _: Sparse(),
     BFloat16.name: lambda _: BFloat16(),
     Float16.name: lambda _: Float16(),
     Int8.name: lambda options: Int8(options.int8_block),

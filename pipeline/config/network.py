@@ -25,7 +25,9 @@ from .sections import STRICT, Section
 
 
 class CodecsSection(BaseModel):
-    """Encoding of values on each link: "float32", "bfloat16", "float16", "int8" (in blocks) or "topk".
+    """Encoding of values: "float32", "sparse", "bfloat16", "float16", "int8" (in blocks) or "topk".
+
+    "sparse" leaves zeros out, and loses nothing; it is for an algorithm that sends few elements.
 
     On the links of synchronization the error of a codec is added to what is sent next (error feedback). On
     the links between workers and embedding nodes it is not, so "topk" cannot be used there.

@@ -100,8 +100,8 @@ class SyncSection(Section):
 
     algorithm: str = Field(
         default="easgd",
-        description="`easgd`, `easgd_symmetric`, `ma`, `bmuf`, `gossip`, `ds_sync`, `none`, or your own,"
-        ' "package.module:Class" or "./file.py:Class".',
+        description="`easgd`, `easgd_symmetric`, `downpour`, `ma`, `bmuf`, `diloco`, `gaia`, `gossip`,"
+        ' `ds_sync`, `tree`, `none`, or your own, "package.module:Class" or "./file.py:Class".',
     )
     mode: Literal["shadow", "fixed"] = Field(
         default="shadow",

@@ -28,15 +28,20 @@ TOLERANCE = {"relative": 1e-5, "absolute": 1e-6}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "easgd": [{}, {"elastic_rate": 0.2}],
     "easgd_symmetric": [{}, {"elastic_rate": 0.2}],
+    "downpour": [{}, {"rate": 0.25}],
     "ma": [{}, {"elastic_rate": 1.0}, {"form": "keep"}, {"weighted": True}],
     "bmuf": [
         {},
         {"eta": 0.5, "form": "keep"},
         {"block_momentum": 0.5},
+        {"block_momentum": "auto", "elastic_rate": 1.0},
         {"block_momentum": 0.5, "nesterov": True, "elastic_rate": 1.0},
     ],
+    "diloco": [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}],
+    "gaia": [{}, {"threshold": 0.5}, {"threshold": 0.5, "combine": "mean"}],
     "gossip": [{}, {"form": "keep"}],
     "ds_sync": [{}, {"reshuffle": False}],
+    "tree": [{"site_every": 3}, {"site_every": 3, "form": "keep"}, {"site_every": 100}],
     "none": [{}],
 }
 

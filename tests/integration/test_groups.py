@@ -117,6 +117,41 @@ def test_groups_that_change_from_round_to_round(
     assert divergence < apart(cluster, {"algorithm": "none"})[1] / 3
 
 
+def test_a_tree_of_two_sites(cluster: Callable[..., InProcessCluster]) -> None:
+    sync = {"algorithm": "tree", "mode": "fixed", "every": 1}
+    report, divergence = apart(cluster, sync | {"options": {"site_every": 2}})
+    assert report.ledger.adds_up
+    assert report.model_saved == "the mean of the replicas (tree)"
+    assert report.sync.rounds > 4
+    # Without rounds of all, the control, sites stay apart: 0.18 and 0.02.
+    control = apart(cluster, sync | {"options": {"site_every": 1_000_000}})[1]
+    assert divergence < control / 3
+
+
+def test_what_is_not_significant_does_not_travel(cluster: Callable[..., InProcessCluster]) -> None:
+    """As bytes of a round, by the counts of the links; the controls filter nothing, or send the zeros."""
+
+    def bytes_of_a_round(threshold: float, codec: str) -> float:
+        options = {"threshold": threshold, "combine": "mean"}
+        own = cluster(
+            {
+                "sync": {"algorithm": "gaia", "mode": "fixed", "every": 1, "options": options},
+                "codecs": {"peers_up": codec, "peers_down": codec},
+            }
+        ).start()
+        assert own.wait() == 0, own.coordinator.text()
+        report = own.run.report
+        assert report.ledger.adds_up
+        assert report.eval is not None
+        assert report.eval.model == "the global model (gaia)"
+        assert report.sync.rounds > 4
+        return report.sync.bytes / report.sync.rounds
+
+    found = {case: bytes_of_a_round(*case) for case in [(30.0, "sparse"), (0.0, "sparse"), (30.0, "float32")]}
+    # 3.5 kB; 70 kB where each change travels, and 99 kB where zeros do too.
+    assert found[30.0, "sparse"] < 0.2 * min(found[0.0, "sparse"], found[30.0, "float32"])
+
+
 def test_one_trainer_is_a_group_too(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "ma"} | OFTEN}).start()
     assert own.wait() == 0, own.coordinator.text()

@@ -62,8 +62,9 @@ def test_the_same_books_and_the_same_quality(cluster: Clusters) -> None:
     [
         {"algorithm": "easgd", "mode": "fixed", "every": 7},
         {"algorithm": "ma", "mode": "fixed", "every": 7},
+        {"algorithm": "downpour", "mode": "fixed", "every": 7},
     ],
-    ids=["own rounds with the center", "rounds at the gate"],
+    ids=["own rounds with the center", "rounds at the gate", "rounds with the center at the gate"],
 )
 def test_a_deterministic_job_gives_the_same_bytes(cluster: Clusters, sync: dict[str, Any]) -> None:
     thread = run(cluster, "thread", deterministic({"sync": sync}, 1, "thread"), "thread")
@@ -76,7 +77,7 @@ def test_a_deterministic_job_gives_the_same_bytes(cluster: Clusters, sync: dict[
     assert counted[1][0] > 0
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
+@pytest.mark.parametrize("algorithm", ["easgd", "ma", "downpour"])
 def test_a_fixed_rate_with_several_workers_and_trainers(cluster: Clusters, algorithm: str) -> None:
     sync = {"algorithm": algorithm, "mode": "fixed", "every": 5}
     done = run(cluster, "process", {"trainer": {"workers": 2}, "sync": sync}, "fixed")
@@ -85,6 +86,9 @@ def test_a_fixed_rate_with_several_workers_and_trainers(cluster: Clusters, algor
     assert report.examples.distinct == EXAMPLES
     steps = sum(sum(worker_iterations(done, f"trainer-{index}")) for index in range(2))
     assert steps == done.batches()
-    # Each worker runs its own rounds with a center; all workers of a trainer share those with other trainers.
-    assert report.sync.rounds >= (steps // 5 - 4 if algorithm == "easgd" else steps // 20)
+    # Each worker runs its own rounds with a center; all workers of a trainer share those with other trainers,
+    # and those with a center that sums deltas.
+    own_rounds = steps // 5 - 4
+    assert report.sync.rounds >= (own_rounds if algorithm == "easgd" else steps // 20)
+    assert (report.sync.rounds >= own_rounds) is (algorithm == "easgd")
     assert report.sync.bytes > 0

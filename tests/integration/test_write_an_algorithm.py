@@ -51,7 +51,7 @@ def test_the_page_has_blocks_of_known_kinds_only() -> None:
     """So that the tests below run all of them, and there are as many as fences."""
     kinds = [(block.language, block.file) for block in BLOCKS]
     assert kinds == [
-        ("python", "diloco.py"),
+        ("python", "fedadagrad.py"),
         *[("python", "")] * 3,
         ("toml", "job.toml"),
         ("toml", "pyproject.toml"),
@@ -60,7 +60,7 @@ def test_the_page_has_blocks_of_known_kinds_only() -> None:
     assert PAGE.read_text("utf-8").count("```") == 2 * len(BLOCKS)
 
 
-@pytest.mark.parametrize("name", ["diloco.py", "pyproject.toml"])
+@pytest.mark.parametrize("name", ["fedadagrad.py", "pyproject.toml"])
 def test_the_files_of_the_page_are_those_of_the_example(name: str) -> None:
     (block,) = [block for block in BLOCKS if block.file == name]
     assert block.text.rstrip() == (EXAMPLE / name).read_text("utf-8").rstrip()
@@ -71,25 +71,29 @@ def test_python_blocks_run(folder: Path, number: int) -> None:
     scripts = [block for block in BLOCKS if block.language == "python" and not block.file]
     done = _run([sys.executable, "-W", "error", "-"], folder, scripts[number].text)
     assert done.returncode == 0, done.stderr
-    broken = scripts[number].text.replace("DiLoCo(", "DiLoCo(0, ").replace("check_algorithm(DiLoCo)", "1 / 0")
+    broken = (
+        scripts[number]
+        .text.replace("FedAdagrad(", "FedAdagrad(0, ")
+        .replace("check_algorithm(FedAdagrad)", "1 / 0")
+    )
     assert _run([sys.executable, "-"], folder, broken).returncode == 1, "the control"
 
 
 def test_the_job_file_finds_the_class(folder: Path) -> None:
     job = load_job(folder / "job.toml")
-    assert job.sync.algorithm == f"{folder / 'diloco.py'}:DiLoCo"
+    assert job.sync.algorithm == f"{folder / 'fedadagrad.py'}:FedAdagrad"
     algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
-    assert type(algorithm).__name__ == "DiLoCo"
-    assert algorithm.describe() == {"outer_lr": 0.5, "outer_momentum": 0.9}
+    assert type(algorithm).__name__ == "FedAdagrad"
+    assert algorithm.describe() == {"outer_lr": 0.5, "epsilon": 0.001}
 
 
 def test_the_commands_install_list_and_test_it(folder: Path) -> None:
     (block,) = [block for block in BLOCKS if block.language == "bash"]
     done = _run(["bash", "-e", "-c", block.text], folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^diloco +an outer Nesterov step", done.stdout, re.M)
-    assert "from the package shadowsync-diloco (diloco:DiLoCo)" in done.stdout
-    assert "sync.options.outer_lr = 0.7" in done.stdout
+    assert re.search(r"^fedadagrad +an outer Adagrad step", done.stdout, re.M)
+    assert "from the package shadowsync-fedadagrad (fedadagrad:FedAdagrad)" in done.stdout
+    assert "sync.options.outer_lr = 0.1" in done.stdout
     assert re.search(r"^6 passed", done.stdout, re.M)
     _check_installed(folder)
 
@@ -97,15 +101,16 @@ def test_the_commands_install_list_and_test_it(folder: Path) -> None:
 def _check_installed(folder: Path) -> None:
     """By its name, in a process that has it and in one that hasn't; and for nodes without torch."""
     script = (
-        "from shadowsync.sync_algos.registry import make_algorithm as m; print(m('diloco', {}).describe())"
+        "from shadowsync.sync_algos.registry import make_algorithm as make; "
+        "print(make('fedadagrad', {}).describe())"
     )
     assert _run(["env", "PYTHONPATH=plugins", sys.executable, "-c", script], folder).stdout.strip() == (
-        "{'outer_lr': 0.7, 'outer_momentum': 0.9}"
+        "{'outer_lr': 0.1, 'epsilon': 0.001}"
     )
     assert (
-        "'diloco' is not an algorithm; give one of bmuf"
+        "'fedadagrad' is not an algorithm; give one of bmuf"
         in _run([sys.executable, "-c", script], folder).stderr
     )
-    asked = [sys.executable, "-m", "shadowsync.sync_algos.probe", "diloco"]
+    asked = [sys.executable, "-m", "shadowsync.sync_algos.probe", "fedadagrad"]
     answer = _run(["env", "PYTHONPATH=plugins", *asked], folder).stdout
     assert answer.strip() == '{"needs_center": false}'

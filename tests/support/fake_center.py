@@ -26,7 +26,7 @@ def as_it_is(answer: CenterValues) -> Leaving:
 class FakeCenter:
     """Serves one link from a `CenterState`; `leaving` says what leaves in the place of an answer.
 
-    Bytes leave as they are, as a header.
+    Bytes leave as they are, as a header. While it is `deaf`, requests are lost.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class FakeCenter:
         self.state = CenterState(rule, codecs)
         self.heard: list[Message] = []
         self.leaving = leaving
+        self.deaf = False
         self._socket = zmq.asyncio.Context(context).socket(zmq.ROUTER)
         # No thread of ZeroMQ is between the two ends, so a test may run in virtual time.
         endpoint = f"inproc://center-{index}-{uuid4().hex}"
@@ -64,6 +65,8 @@ class FakeCenter:
         while True:
             identity, *frames = await self._socket.recv_multipart()
             message = decode(frames)
+            if self.deaf:
+                continue
             # Before it is answered: who has the answer may look at once.
             self.heard.append(message)
             for answer in self._answers_or_failure(identity, message):

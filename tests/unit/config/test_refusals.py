@@ -127,7 +127,7 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         (
             "codecs.center_down",
             '"bf"',
-            "'bf' is not a codec; give one of float32, bfloat16, float16, int8, topk",
+            "'bf' is not a codec; give one of float32, sparse, bfloat16, float16, int8, topk",
         ),
         ("codecs.peers_up", '"top_k"', "'top_k' is not a codec; did you mean 'topk'?"),
         ("codecs.peers_down", '""', "'' is not a codec; give one of float32"),

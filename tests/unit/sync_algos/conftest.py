@@ -51,8 +51,8 @@ class SlowCenter(MemoryCenter):
         super().__init__(cluster.algorithm, initial, cluster.parts)
         self._cluster = cluster
 
-    async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        answer = await super().exchange(part, values)
+    async def exchange(self, part: Slice, values: torch.Tensor, member: int = 0) -> torch.Tensor:
+        answer = await super().exchange(part, values, member)
         self._cluster.meanwhile(part)
         return answer
 

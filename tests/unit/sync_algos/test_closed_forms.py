@@ -11,13 +11,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.sync_algos.bmuf import BMUF, BMUFOptions
+from shadowsync.sync_algos.diloco import DiLoCo, DiLoCoOptions
 from shadowsync.sync_algos.ds_sync import DSSync, DSSyncOptions
 from shadowsync.sync_algos.gossip import Gossip
 from shadowsync.sync_algos.grouping import fixed, shuffled
 from shadowsync.sync_algos.ma import MA, MAOptions
 from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Phase
+from shadowsync.sync_algos.memory_faults import Action, Phase
 from shadowsync.sync_algos.pull import PullOptions
+from shadowsync.sync_algos.tree import Tree, TreeOptions
 
 Array = NDArray[np.float64]
 SIZE, ROUNDS, SEED = 11, 5, 3
@@ -174,6 +176,82 @@ def test_bmuf(trainers: int, rate: float, form: Any, momentum: dict[str, Any]) -
     assert run.cluster.algorithms[0].state().completed_rounds == ROUNDS
 
 
+@pytest.mark.parametrize("eta", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("trainers", TRAINERS)
+def test_bmuf_with_the_momentum_for_n_trainers(trainers: int, eta: float) -> None:
+    """The published μ: η / (n (1 - μ)) = 1, so that a block counts n times in the end; 0 if η is more."""
+    options = BMUFOptions(elastic_rate=1.0, form="keep", eta=eta, block_momentum="auto")
+    run = Run(lambda: BMUF(options), trainers)
+    mu = options.momentum_of(trainers)
+    assert eta / (trainers * (1 - mu)) == pytest.approx(1.0) if eta <= trainers else mu == 0.0
+    w_g, delta = run.exact[0].copy(), np.zeros(SIZE)
+    for _ in run.rounds():
+        delta = mu * delta + eta * (np.mean(run.snapshots, axis=0) - w_g)
+        w_g = w_g + delta
+        for index in range(trainers):
+            run.pull(index, w_g, options)
+        run.check()
+        close(run.cluster.algorithms[0].global_model(), w_g)
+
+
+@pytest.mark.parametrize(("momentum", "times"), [("auto", 4.0), (0.0, 1.0)])
+def test_under_the_published_momentum_one_update_counts_as_often_as_there_are_trainers(
+    momentum: Any, times: float
+) -> None:
+    """One step of each of four trainers, and then none: the sum of all in the end, not their mean."""
+    options = BMUFOptions(elastic_rate=1.0, block_momentum=momentum)
+    cluster = MemoryCluster(lambda: BMUF(options), torch.zeros(2), 4)
+    for index, replica in enumerate(cluster.replicas):
+        replica.values.fill_(float(index))
+    for _ in range(80):
+        cluster.round()
+    np.testing.assert_allclose(cluster.algorithms[0].global_model().numpy(), 1.5 * times, rtol=1e-5)
+
+
+def test_the_momentum_follows_the_members() -> None:
+    """Two of three are left: μ is theirs from then on."""
+    options = BMUFOptions(elastic_rate=1.0, block_momentum="auto")
+    cluster = MemoryCluster(lambda: BMUF(options), torch.zeros(1), 3)
+    cluster.replicas[0].values.fill_(3.0)
+    cluster.round()
+    cluster.act(2, Action.LEAVE)
+    cluster.round()
+    # g = 1 after the first round, v = 1; the second adds μ v = 1/2.
+    assert cluster.algorithms[0].global_model().tolist() == [1.5]
+
+
+@pytest.mark.parametrize("trainers", [1, 3])
+@pytest.mark.parametrize("outer", [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}, {"outer_lr": 0.4}])
+def test_diloco(trainers: int, outer: dict[str, Any]) -> None:
+    """torch.optim.SGD with nesterov=True, in float64, whose gradient is what the mean lacks of the model."""
+    options = DiLoCoOptions(**outer)
+    run = Run(lambda: DiLoCo(options), trainers)
+    model = torch.nn.Parameter(torch.from_numpy(run.exact[0].copy()))
+    beta = options.outer_momentum
+    sgd = torch.optim.SGD([model], lr=options.outer_lr, momentum=beta, nesterov=beta > 0.0)
+    for _ in run.rounds():
+        model.grad = model.detach() - torch.from_numpy(np.mean(run.snapshots, axis=0))
+        sgd.step()
+        target = model.detach().numpy()
+        for index in range(trainers):
+            run.exact[index] = run.exact[index] + (target - run.snapshots[index])
+        run.check()
+        for algorithm in run.cluster.algorithms:
+            close(algorithm.global_model(), target)
+    assert run.cluster.algorithms[0].state().completed_rounds == ROUNDS
+
+
+def test_diloco_moves_replicas_as_bmuf_with_nesterov_does() -> None:
+    """Another model comes out: the one with the look-ahead."""
+    nesterov = BMUFOptions(elastic_rate=1.0, form="keep", eta=0.7, block_momentum=0.9, nesterov=True)
+    runs = [Run(lambda: DiLoCo(DiLoCoOptions()), 3), Run(lambda: BMUF(nesterov), 3)]
+    for _ in zip(*(run.rounds() for run in runs), strict=True):
+        for one, other in zip(*(run.cluster.replicas for run in runs), strict=True):
+            close(one.values, other.values.numpy().astype(np.float64))
+        models = [run.cluster.algorithms[0].global_model() for run in runs]
+        assert float((models[0] - models[1]).abs().max()) > 0.05
+
+
 def test_the_kinds_of_momentum_are_told_apart() -> None:
     """The control of the test above: global models differ by far more than its tolerance."""
     found = []
@@ -235,6 +313,24 @@ def test_ds_sync(trainers: int, size: int, reshuffle: bool, form: Any) -> None:
             for index in group:
                 run.pull(index, mean, options)
         run.check()
+
+
+@pytest.mark.parametrize(
+    ("trainers", "size", "every"), [(1, 2, 2), (4, 2, 3), (5, 2, 2), (7, 3, 4), (3, 8, 2)]
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_tree(trainers: int, size: int, every: int, form: Any) -> None:
+    options = TreeOptions(form=form, site_size=size, site_every=every)
+    run = Run(lambda: Tree(options), trainers)
+    alike = 0
+    for number in run.rounds():
+        site_of = [0 if number % every == every - 1 else index // size for index in range(trainers)]
+        alike += len(set(site_of)) == 1
+        for index in range(trainers):
+            site = [run.snapshots[other] for other in range(trainers) if site_of[other] == site_of[index]]
+            run.pull(index, np.mean(site, axis=0), options)
+        run.check()
+    assert alike >= ROUNDS // every, "the control: there are rounds of all"
 
 
 @pytest.mark.parametrize("rate", [0.25, 0.5, 1.0])

@@ -9,9 +9,10 @@ import torch
 from shadowsync.sync_algos.base import Algorithm, PeerLost, Peers, Replica
 from shadowsync.sync_algos.ds_sync import DSSync, DSSyncOptions
 from shadowsync.sync_algos.gossip import Gossip
-from shadowsync.sync_algos.grouping import fixed
+from shadowsync.sync_algos.grouping import fixed, sites
 from shadowsync.sync_algos.memory_cluster import MemoryCluster
 from shadowsync.sync_algos.pull import PullOptions
+from shadowsync.sync_algos.tree import Tree, TreeOptions
 
 SIZE, ROUNDS = 32, 40
 SEEDS = [1, 2, 3]
@@ -63,6 +64,25 @@ def test_ds_sync_decays_with_reshuffling_and_plateaus_without(trainers: int, siz
     assert kept[-1] > 0.15
     assert kept[-1] == pytest.approx(kept[1], rel=1e-5)
     assert drift < 1e-4, "the mean of all stays where it is"
+
+
+@pytest.mark.parametrize(("trainers", "size"), [(8, 2), (7, 3)])
+def test_sites_agree_at_once_and_all_in_the_round_of_all(trainers: int, size: int) -> None:
+    options = TreeOptions(elastic_rate=1.0, site_size=size, site_every=4)
+    found, drift = _disagreements(lambda: Tree(options), trainers, 1)
+    # Rounds 1 to 3 are of the sites; what their means lack to the mean of all stays until the fourth.
+    assert found[1] > 0.15
+    assert found[3] == pytest.approx(found[1], rel=1e-5)
+    assert found[4] < 1e-5
+    assert drift < 1e-4
+
+
+def test_nobody_changes_sites_when_one_leaves() -> None:
+    """Sites go by the trainers' indexes; groups cut of those who are left, the control, would shift."""
+    left = (0, 2, 3, 4, 5)
+    assert sites(2, 4)(left, 0, 1) == ((0,), (2, 3), (4, 5))
+    assert sites(2, 4)(left, 3, 1) == (left,)
+    assert fixed(2)(left, 0, 1) == ((0, 2), (3, 4), (5,))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -45,7 +45,7 @@ def test_all_files_of_the_folder_are_registered() -> None:
     folder = Path(registry.__file__).parent
     names = {cls for file in folder.glob("*.py") for cls in _algorithms_of(file)}
     assert names == {cls.__name__ for cls in ALGORITHMS.values()}
-    assert len(names) == 7
+    assert len(names) == 11
     assert all(cls.name == name for name, cls in ALGORITHMS.items())
     assert all(cls.__module__.rpartition(".")[2] == name for name, cls in ALGORITHMS.items())
 
@@ -54,9 +54,9 @@ def _algorithms_of(file: Path) -> list[str]:
     """Names of the classes in a file that have a coroutine `round`, and are not the base or a protocol."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    return [
-        node.name for node in found if {"Algorithm", "EASGD"} & {ast.unparse(base) for base in node.bases}
-    ]
+    concrete = [node for node in found if node.name != "OuterModel"]
+    bases = {"Algorithm", "EASGD", "OuterModel"}
+    return [node.name for node in concrete if bases & {ast.unparse(base) for base in node.bases}]
 
 
 def test_what_is_known_without_torch_is_so() -> None:
@@ -89,7 +89,7 @@ def test_unknown_name(refusal: Callable[..., str]) -> None:
     )
     assert refusal("zzz") == (
         "sync.algorithm: 'zzz' is not an algorithm; "
-        "give one of bmuf, ds_sync, easgd, easgd_symmetric, gossip, ma, none"
+        "give one of bmuf, diloco, downpour, ds_sync, easgd, easgd_symmetric, gaia, gossip, ma, none, tree"
     )
 
 
@@ -105,7 +105,7 @@ def test_unknown_option(refusal: Callable[..., str]) -> None:
 
 @pytest.mark.parametrize("rate", ["0.5", True, None, [0.5]])
 def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) -> None:
-    for name in ("easgd", "easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync"):
+    for name in ("easgd", "easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync", "tree"):
         said = f"sync.options.elastic_rate: {rate!r} given; give a number"
         assert refusal(name, elastic_rate=rate) == said
 
@@ -113,16 +113,28 @@ def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) ->
 @pytest.mark.parametrize(
     ("name", "key", "value", "said"),
     [
+        ("diloco", "outer_lr", 0, "0 given; give a number above 0 and at most 2"),
+        ("diloco", "outer_lr", float("nan"), "nan given; give a number above 0 and at most 2"),
+        ("diloco", "outer_momentum", 1.0, "1.0 given; give a number of at least 0 and below 1"),
+        ("downpour", "rate", 0, "0 given; give a number above 0 and at most 1"),
+        ("downpour", "rate", float("nan"), "nan given; give a number above 0 and at most 1"),
         ("ma", "form", "kep", "'kep' given; give 'interpolate' or 'keep'"),
         ("ma", "weighted", 1, "1 given; give true or false"),
         ("bmuf", "eta", 0, "0 given; give a number above 0"),
         ("bmuf", "eta", float("inf"), "inf given; give a number above 0"),
         ("bmuf", "eta", float("nan"), "nan given; give a number above 0"),
-        ("bmuf", "block_momentum", 1.0, "1.0 given; give a number of at least 0 and below 1"),
-        ("bmuf", "block_momentum", -0.1, "-0.1 given; give a number of at least 0 and below 1"),
+        ("bmuf", "block_momentum", 1.0, '1.0 given; give a number of at least 0 and below 1, or "auto"'),
+        ("bmuf", "block_momentum", -0.1, '-0.1 given; give a number of at least 0 and below 1, or "auto"'),
+        ("bmuf", "block_momentum", "atuo", "'atuo' given; give a number or 'auto'"),
         ("bmuf", "nesterov", True, "true given; give a block_momentum above 0 too"),
         ("ds_sync", "group_size", 1, "1 given; give an integer of at least 2"),
         ("ds_sync", "group_size", 2.0, "2.0 given; give an integer"),
+        ("gaia", "threshold", -0.1, "-0.1 given; give a number of at least 0"),
+        ("gaia", "threshold", float("inf"), "inf given; give a number of at least 0"),
+        ("gaia", "combine", "median", "'median' given; give 'sum' or 'mean'"),
+        ("tree", "site_size", 0, "0 given; give an integer of at least 1"),
+        ("tree", "site_every", 0, "0 given; give an integer of at least 1"),
+        ("tree", "site_every", 1.5, "1.5 given; give an integer"),
         ("ds_sync", "reshuffle", "no", "'no' given; give true or false"),
     ],
 )
@@ -132,11 +144,16 @@ def test_options_that_cannot_be_used(
     assert refusal(name, **{key: value}) == f"sync.options.{key}: {said}"
 
 
+def test_a_look_ahead_needs_a_momentum_of_its_own(refusal: Callable[..., str]) -> None:
+    said = 'sync.options.nesterov: true given; give block_momentum as a number, not as "auto"'
+    assert refusal("bmuf", nesterov=True, block_momentum="auto") == said
+
+
 @pytest.mark.parametrize("rate", [0, 0.0, -0.1, 1.0001, float("nan"), float("inf")])
 def test_elastic_rate_that_cannot_be_used(refusal: Callable[..., str], rate: Any) -> None:
     said = f"sync.options.elastic_rate: {rate!r} given; give a number above 0 and at most 1"
     assert refusal("easgd", elastic_rate=rate) == said
-    for name in ("easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync"):
+    for name in ("easgd_symmetric", "ma", "bmuf", "gossip", "ds_sync", "tree"):
         assert refusal(name, elastic_rate=rate) == said
 
 
@@ -196,6 +213,20 @@ def test_lossy_codecs_need_steady_groups(way: str) -> None:
 
     check_sync(job("ma", "int8"))
     check_sync(job("gossip", "float32"))
-    for algorithm in ("gossip", "ds_sync"):
+    check_sync(job("gossip", "sparse"))
+    for algorithm in ("gossip", "ds_sync", "tree"):
         with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; the groups of {algorithm}'):
             check_sync(job(algorithm, "int8"))
+
+
+@pytest.mark.parametrize("way", ["center_up", "center_down"])
+def test_a_center_that_sums_deltas_needs_all_of_them(way: str) -> None:
+    def job(algorithm: str, codec: str) -> Job:
+        whole = _job(algorithm=algorithm).model_dump() | {"codecs": {way: codec}}
+        return Job.model_validate(whole)
+
+    check_sync(job("easgd", "int8"))
+    check_sync(job("downpour", "float32"))
+    check_sync(job("downpour", "sparse"))
+    with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; downpour sums deltas'):
+        check_sync(job("downpour", "int8"))

@@ -60,11 +60,18 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in sorted(ALGORITHMS)),
     ("easgd", {"elastic_rate": 1.0}),
     ("easgd_symmetric", {"elastic_rate": 1.0}),
+    ("diloco", {"outer_lr": 1.0, "outer_momentum": 0.5}),
+    ("downpour", {"rate": 0.25}),
     ("ma", {"elastic_rate": 1.0}),
     ("ma", {"form": "keep", "weighted": True}),
     ("bmuf", {"block_momentum": 0.9, "eta": 0.5}),
+    ("bmuf", {"block_momentum": "auto", "elastic_rate": 1.0}),
     ("bmuf", {"block_momentum": 0.9, "nesterov": True, "form": "keep"}),
     ("gossip", {"form": "keep"}),
+    ("gaia", {"threshold": 0.0}),
+    ("gaia", {"threshold": 0.5, "combine": "mean"}),
+    ("tree", {"site_size": 2, "site_every": 3}),
+    ("tree", {"site_size": 1, "site_every": 1, "form": "keep"}),
     ("ds_sync", {"group_size": 3, "reshuffle": False}),
 ]
 

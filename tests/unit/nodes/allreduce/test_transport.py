@@ -206,6 +206,31 @@ def test_lossy_codecs_over_sockets(context: Context, codec: str) -> None:
     run(work())
 
 
+@pytest.mark.parametrize(("codec", "least", "most"), [("float32", 0.9, 1.1), ("sparse", 0.0, 0.1)])
+def test_zeros_do_not_travel_with_the_sparse_codec(
+    context: Context, codec: str, least: float, most: float
+) -> None:
+    """In neither direction, and the mean is as exact; float32, the control, sends them in full."""
+
+    async def work() -> None:
+        codecs = LinkCodecs(make_codec(codec), make_codec(codec))
+        async with bench(context, 3, 30_000, codecs=codecs, chunk_bytes=40_000) as made:
+            link = made.links[0]
+            sent = []
+            for step in (1, 30):
+                before = link.sent_bytes
+                values = [vector(30_000, index) for index in range(3)]
+                for one in values:
+                    one[torch.arange(30_000) % step > 0] = 0.0
+                results = await means(list(made.links.values()), values)
+                assert all(torch.equal(result, exact(values)) for result in results)
+                sent.append(link.sent_bytes - before)
+            # A bitmap is a 32nd of the values, and a 30th of them is left.
+            assert least * sent[0] < sent[1] < most * sent[0]
+
+    run(work())
+
+
 def test_a_peer_that_never_comes_is_reported_and_left_out(context: Context) -> None:
     async def work() -> None:
         made = sockets_of(context, 3, 1000, "inproc://peer-{}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,37 @@ def test_float32_is_bit_identical_whether_chunked_or_not(values: Float32Array, s
     parts = [codec.encode(values[at : at + size]) for at in range(0, len(values), size)]
     assert b"".join(part.tobytes() for part in parts) == whole == values.tobytes()
     assert codec.decode(codec.encode(values), len(values)).tobytes() == values.tobytes()
+
+
+@given(vectors, st.floats(0.0, 1.0), st.randoms())
+def test_sparse_is_bit_identical_and_never_longer(
+    values: Float32Array, share: float, random: random.Random
+) -> None:
+    codec = make_codec("sparse")
+    for at in range(len(values)):
+        if random.random() < share:
+            values[at] = 0.0
+    payload = codec.encode(values)
+    assert codec.decode(payload, len(values)).tobytes() == values.tobytes()
+    kept = np.count_nonzero(values.view(np.uint32))
+    assert payload.nbytes == min(values.nbytes, -(-len(values) // 8) + 4 * kept)
+
+
+def test_sparse_keeps_what_is_no_number_and_the_sign_of_a_zero() -> None:
+    values = np.zeros(100, np.float32)
+    values[3:7] = [np.nan, np.inf, -np.inf, -0.0]
+    payload = make_codec("sparse").encode(values)
+    assert payload.nbytes == 13 + 4 * 4
+    assert make_codec("sparse").decode(payload, 100).tobytes() == values.tobytes()
+
+
+def test_sparse_refuses_a_bitmap_of_other_elements() -> None:
+    values = np.zeros(100, np.float32)
+    values[3] = 1.0
+    payload = make_codec("sparse").encode(values).copy()
+    payload[5] = 0xFF
+    with pytest.raises(CodecError, match="9 of 100 elements has 17 bytes"):
+        make_codec("sparse").decode(payload, 100)
 
 
 def test_float32_does_not_copy() -> None:
@@ -244,7 +277,7 @@ def test_int8_refuses_a_level_that_it_never_writes() -> None:
 def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"'bfloat' is not a codec; did you mean 'bfloat16'\?"):
         make_codec("bfloat")
-    with pytest.raises(ValueError, match="give one of float32, bfloat16, float16, int8, topk"):
+    with pytest.raises(ValueError, match="give one of float32, sparse, bfloat16, float16, int8, topk"):
         make_codec("zstd")
 
 

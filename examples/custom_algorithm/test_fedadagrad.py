@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diloco import DiLoCo, DiLoCoOptions  # type: ignore[import-not-found]
+from fedadagrad import FedAdagrad, FedAdagradOptions  # type: ignore[import-not-found]
 from shadowsync.sync_algos.memory_cluster import MemoryCluster
 from shadowsync.sync_algos.memory_faults import Action, Fault, Phase
 from shadowsync.testing import check_algorithm
@@ -12,16 +12,16 @@ from shadowsync.testing import check_algorithm
 TRAINERS, SIZE = 3, 5
 
 
-@pytest.mark.parametrize("options", [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}, {"outer_momentum": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"outer_lr": 1.0, "epsilon": 1.0}, {"epsilon": 0.1}])
 def test_it_keeps_the_contract(options: dict[str, float]) -> None:
-    check_algorithm(DiLoCo, options)
+    check_algorithm(FedAdagrad, options)
 
 
 def test_the_outer_step_is_that_of_torch() -> None:
-    """torch.optim.SGD with nesterov=True, in float64, with g - mean as the gradient."""
-    cluster = MemoryCluster(lambda: DiLoCo(DiLoCoOptions()), torch.ones(SIZE), TRAINERS)
+    """torch.optim.Adagrad in float64, with g - mean as the gradient."""
+    cluster = MemoryCluster(lambda: FedAdagrad(FedAdagradOptions()), torch.ones(SIZE), TRAINERS)
     outer = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
-    optimizer = torch.optim.SGD([outer], lr=0.7, momentum=0.9, nesterov=True)
+    optimizer = torch.optim.Adagrad([outer], lr=0.1, eps=0.001)
     replicas = [torch.ones(SIZE, dtype=torch.float64) for _ in range(TRAINERS)]
     generator = torch.Generator().manual_seed(1)
     for _ in range(4):
@@ -41,7 +41,7 @@ def test_the_outer_step_is_that_of_torch() -> None:
 
 def test_training_goes_on_meanwhile() -> None:
     """A step taken in the middle of a round is still there after it."""
-    cluster = MemoryCluster(lambda: DiLoCo(DiLoCoOptions()), torch.zeros(SIZE), TRAINERS)
+    cluster = MemoryCluster(lambda: FedAdagrad(FedAdagradOptions()), torch.zeros(SIZE), TRAINERS)
 
     def train(index: int, phase: Phase) -> None:
         if phase is Phase.GIVING:
@@ -53,7 +53,7 @@ def test_training_goes_on_meanwhile() -> None:
 
 
 def test_a_trainer_dies_while_the_mean_is_taken() -> None:
-    cluster = MemoryCluster(lambda: DiLoCo(DiLoCoOptions()), torch.zeros(SIZE), TRAINERS)
+    cluster = MemoryCluster(lambda: FedAdagrad(FedAdagradOptions()), torch.zeros(SIZE), TRAINERS)
     cluster.replicas[0].values.fill_(3.0)
     assert cluster.round([Fault(2, Action.DIE, 2, Phase.GIVING)]) == {0: False, 1: False}
     assert cluster.replicas[0].values[0].item() == 3.0

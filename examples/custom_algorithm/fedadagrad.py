@@ -1,4 +1,4 @@
-"""DiLoCo: an outer Nesterov step over the mean of the replicas, as a plug-in of shadowsync."""
+"""FedAdagrad: an outer Adagrad step over the mean of the replicas, as a plug-in of shadowsync."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from shadowsync.sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, P
 
 
 @dataclass(frozen=True)
-class DiLoCoOptions:
-    """`outer_lr` and `outer_momentum` are those of the outer optimizer; the paper's are the defaults."""
+class FedAdagradOptions:
+    """`outer_lr` and `epsilon` are those of the outer optimizer."""
 
-    outer_lr: float = 0.7
-    outer_momentum: float = 0.9
+    outer_lr: float = 0.1
+    epsilon: float = 0.001
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.outer_lr <= 2.0:
-            raise ValueError(f"outer_lr: {self.outer_lr!r} given; give a number above 0 and at most 2")
-        if not 0.0 <= self.outer_momentum < 1.0:
-            raise ValueError(f"outer_momentum: {self.outer_momentum!r} given; give at least 0 and below 1")
+        if not 0.0 < self.outer_lr <= 10.0:
+            raise ValueError(f"outer_lr: {self.outer_lr!r} given; give a number above 0 and at most 10")
+        if not 0.0 < self.epsilon <= 10.0:
+            raise ValueError(f"epsilon: {self.epsilon!r} given; give a number above 0 and at most 10")
 
 
-class DiLoCo(Algorithm):
-    """DiLoCo as in Douillard et al., arXiv 2311.08105, algorithm 1, without its pause.
+class FedAdagrad(Algorithm):
+    """FedAdagrad as in Reddi et al., arXiv 2003.00295, algorithm 2, without momentum and without its pause.
 
-    With w_i the replicas, s_i their snapshots after all have met, g the outer model, v the outer momentum,
-    β its factor and γ the outer learning rate (Nesterov's step as torch.optim.SGD takes it):
+    With w_i the replicas, s_i their snapshots after all have met, g the outer model, v the sums of squares,
+    γ the outer learning rate and ε what keeps the divisor from 0 (Adagrad's step as torch.optim takes it):
 
-        d = mean of s_i - g,    v <- β v + d,    g <- g + γ (d + β v),    w_i <- w_i + (g - s_i).
+        d = mean of s_i - g,    v <- v + d²,    g <- g + γ d / (√v + ε),    w_i <- w_i + (g - s_i).
 
     The paper's workers stop and go on from g. Here they train on meanwhile, so w_i is moved by what it
     lacked of g when the round began, and keeps what it has learned since.
@@ -37,19 +37,19 @@ class DiLoCo(Algorithm):
     a trainer is lost before that is there, nothing has changed, and the next round meets those who are left.
     """
 
-    name = "diloco"
-    summary = "an outer Nesterov step over the mean of the replicas, which go on from there"
+    name = "fedadagrad"
+    summary = "an outer Adagrad step over the mean of the replicas, which go on from there"
     needs_peers = True
     model = ModelOrigin.GLOBAL
-    state_names = ("outer", "momentum")
-    Options = DiLoCoOptions
-    options: DiLoCoOptions
+    state_names = ("outer", "sums")
+    Options = FedAdagradOptions
+    options: FedAdagradOptions
 
     def start(self, replica: Replica) -> None:
         """The outer model begins as the first weights."""
         self._completed = 0
         self._outer = replica.snapshot(replica.whole)
-        self._momentum = torch.zeros_like(self._outer)
+        self._sums = torch.zeros_like(self._outer)
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
         """One mean, one outer step, and the replica follows it."""
@@ -59,22 +59,22 @@ class DiLoCo(Algorithm):
             mean = await group.mean(snapshot)
         except PeerLost:
             return False
-        beta, gamma = self.options.outer_momentum, self.options.outer_lr
         update = mean - self._outer
-        self._momentum.mul_(beta).add_(update)
-        self._outer.add_(update.add_(self._momentum, alpha=beta), alpha=gamma)
+        self._sums.addcmul_(update, update)
+        divisor = self._sums.sqrt().add_(self.options.epsilon)
+        self._outer.addcdiv_(update, divisor, value=self.options.outer_lr)
         self._completed += 1
         replica.add_(replica.whole, self._outer - snapshot, 1.0)
         return True
 
     def state(self) -> AlgorithmState:
         """What a trainer needs that joins."""
-        return AlgorithmState(self._completed, {"outer": self._outer, "momentum": self._momentum})
+        return AlgorithmState(self._completed, {"outer": self._outer, "sums": self._sums})
 
     def load_state(self, state: AlgorithmState) -> None:
         """Goes on where another trainer, or a checkpoint, was."""
         self._completed = state.completed_rounds
-        self._outer, self._momentum = state.tensors["outer"], state.tensors["momentum"]
+        self._outer, self._sums = state.tensors["outer"], state.tensors["sums"]
 
     def global_model(self) -> torch.Tensor:
         """The outer model is what comes out."""

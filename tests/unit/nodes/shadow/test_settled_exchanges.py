@@ -1,0 +1,187 @@
+"""Exchanges that ended without a reply and are settled: applied once, over the real link and center."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import zmq
+from shadowsync.nodes.shadow.center_client import CenterClient
+from shadowsync.nodes.shadow.links import ZmqPeers
+from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
+from shadowsync.pipeline.wire.messages import CenterValues
+from shadowsync.sync_algos.base import PeerLost
+from shadowsync.sync_algos.downpour import Downpour, DownpourOptions
+from shadowsync.sync_algos.memory import MemoryReplica
+from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.virtual_time import run_in_virtual_time
+
+Context = zmq.Context[zmq.Socket[bytes]]
+NUMEL, CHUNK = 20, 4
+TIMEOUT_SECONDS, ENOUGH_SECONDS = 0.5, 60.0
+
+
+@dataclass
+class Link:
+    """A client, its one fake node, and how to lose what goes between them."""
+
+    client: CenterClient
+    node: FakeCenter
+
+    def lose(self, what: str) -> None:
+        """Lose all requests, all replies, half of either, or nothing."""
+        self.node.deaf = what == "requests"
+        self.node.leaving = {"replies": _nothing, "half": _first_half}.get(what, as_it_is)
+
+    async def center(self) -> list[float]:
+        return [float(value) for value in (await self.client.read_all()).tolist()]
+
+
+def _nothing(answer: CenterValues) -> Leaving:  # noqa: ARG001
+    return []
+
+
+def _first_half(answer: CenterValues) -> Leaving:
+    return [answer] if answer.start < NUMEL // 2 else []
+
+
+def with_link(
+    context: Context, work: Callable[[Link], Awaitable[None]], codecs: LinkCodecs | None = None
+) -> None:
+    """Runs `work` with a link to a node whose slice is all zeros."""
+
+    async def main() -> None:
+        node = FakeCenter(context, Downpour(DownpourOptions()).center_rule, codecs=codecs)
+        client = CenterClient(
+            context,
+            [node.member],
+            NUMEL,
+            "a/shadow",
+            chunk_bytes=4 * CHUNK,
+            timeout_seconds=TIMEOUT_SECONDS,
+            codecs=codecs,
+        )
+        try:
+            await client.seed(torch.zeros(NUMEL))
+            await asyncio.wait_for(work(Link(client, node)), ENOUGH_SECONDS)
+        finally:
+            await client.close()
+            await node.close()
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("lost", ["requests", "replies", "half"])
+def test_a_settled_exchange_counts_once(context: Context, lost: str, times: int) -> None:
+    async def work(link: Link) -> None:
+        part = link.client.slices[0]
+        link.lose(lost)
+        with pytest.raises(PeerLost):
+            await link.client.exchange(part, torch.ones(NUMEL))
+        for _ in range(times - 1):
+            with pytest.raises(PeerLost):
+                await link.client.settle(part)
+        link.lose("nothing")
+        assert (await link.client.settle(part)).tolist() == [1.0] * NUMEL
+        assert link.node.state.applied_slices == 1
+        assert await link.center() == [1.0] * NUMEL
+        with pytest.raises(RuntimeError, match="the last exchange of elements 0 to 20 was answered"):
+            await link.client.settle(part)
+        assert (await link.client.exchange(part, torch.ones(NUMEL))).tolist() == [2.0] * NUMEL
+
+    with_link(context, work)
+
+
+@pytest.mark.parametrize("lost", ["requests", "replies"])
+def test_a_new_exchange_in_its_place_counts_what_it_can_not_know(context: Context, lost: str) -> None:
+    """The control: the same values sent as a new exchange count twice if only the reply was lost."""
+
+    async def work(link: Link) -> None:
+        part = link.client.slices[0]
+        link.lose(lost)
+        with pytest.raises(PeerLost):
+            await link.client.exchange(part, torch.ones(NUMEL))
+        link.lose("nothing")
+        await link.client.exchange(part, torch.ones(NUMEL))
+        assert await link.center() == [2.0 if lost == "replies" else 1.0] * NUMEL
+
+    with_link(context, work)
+
+
+def test_the_reply_is_that_of_when_it_was_applied(context: Context) -> None:
+    """Others move the center meanwhile; the trainer's account is of the moment of its own delta."""
+
+    async def work(link: Link) -> None:
+        part = link.client.slices[0]
+        link.lose("replies")
+        with pytest.raises(PeerLost):
+            await link.client.exchange(part, torch.ones(NUMEL))
+        link.lose("nothing")
+        assert link.node.state.values is not None
+        link.node.state.values.add_(8.0)
+        assert (await link.client.settle(part)).tolist() == [1.0] * NUMEL
+        assert (await link.client.exchange(part, torch.zeros(NUMEL))).tolist() == [9.0] * NUMEL
+
+    with_link(context, work)
+
+
+@pytest.mark.parametrize("lost", ["requests", "replies", "half"])
+def test_with_the_sparse_codec_nothing_is_lost(context: Context, lost: str) -> None:
+    async def work(link: Link) -> None:
+        part, values = link.client.slices[0], torch.zeros(NUMEL)
+        values[7] = 3.0
+        link.lose(lost)
+        with pytest.raises(PeerLost):
+            await link.client.exchange(part, values)
+        link.lose("nothing")
+        assert torch.equal(await link.client.settle(part), values)
+
+    sparse = make_codec("sparse")
+    with_link(context, work, LinkCodecs(sparse, sparse))
+
+
+@pytest.mark.parametrize("lost", ["requests", "replies", "half"])
+def test_with_a_lossy_codec_the_references_stay_the_same(context: Context, lost: str) -> None:
+    """What is settled is what was encoded at first, so both ends hold the same values afterwards."""
+
+    async def work(link: Link) -> None:
+        part = link.client.slices[0]
+        values = torch.linspace(-1.0, 1.0, NUMEL)
+        for number in range(3):
+            link.lose(lost if number == 1 else "nothing")
+            try:
+                reply = await link.client.exchange(part, values)
+            except PeerLost:
+                link.lose("nothing")
+                reply = await link.client.settle(part)
+            torch.testing.assert_close(reply, (number + 1) * values, atol=0.05, rtol=0.0)
+        assert link.node.state.applied_slices == 3
+        assert link.client.refused_messages == 0
+
+    with_link(context, work, LinkCodecs(make_codec("int8"), make_codec("float32")))
+
+
+@pytest.mark.parametrize("lost", ["requests", "replies", "half"])
+def test_downpour_over_the_link_counts_every_delta_once(context: Context, lost: str) -> None:
+    async def work(link: Link) -> None:
+        algorithm, replica = Downpour(DownpourOptions()), MemoryReplica(torch.zeros(NUMEL))
+        algorithm.start(replica)
+        peers = ZmqPeers(0, link.client, None)
+        results, trained = [], 0.0
+        for number in range(6):
+            replica.values.add_(2.0**number)
+            trained += 2.0**number
+            link.lose(lost if number in (1, 2, 4) else "nothing")
+            results.append(await algorithm.round(replica, peers))
+            if not results[-1]:
+                # Each step has its own bit: a delta that counts twice or never shows.
+                assert replica.values.tolist() == [trained] * NUMEL
+        assert results == [True, False, False, True, False, True]
+        assert await link.center() == [trained] * NUMEL
+        assert replica.values.tolist() == [trained] * NUMEL
+
+    with_link(context, work)
