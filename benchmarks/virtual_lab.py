@@ -2,9 +2,9 @@
 
     python benchmarks/virtual_lab.py --job examples/demo.toml --runs 5 --out docs/results/virtual_lab.json
 
-Each setting of SETTINGS is run for real with the seeds 1 to RUNS, in turn. The lab is given the times that the
-reports state: seconds of a step from examples/s, seconds and CPU seconds of a round. It is not given a gap or
-an NE. The control is the lab with half as many trainers.
+Each setting of SETTINGS is run for real with the seeds 1 to RUNS, in turn. The lab is given the times that
+the reports state: seconds of a step from examples/s, seconds and CPU seconds of a round. It is not given a gap
+or an NE. The control is the lab with half as many trainers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def real_runs(job: Path, overrides: tuple[str, ...], runs: int, folder: Path) ->
     reports = []
     for seed in range(1, runs + 1):
         settings = (*overrides, f"run.seed={seed}", f"run.directory={json.dumps(str(folder))}")
-        reports.append(shadowsync.run(load_job(str(job), settings)).report)
+        reports.append(shadowsync.run(load_job(str(job), settings)))
     return reports
 
 

@@ -76,17 +76,26 @@ class VirtualNetwork:
 
     async def exchange(self, trainer: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Exchange a trainer's slice with its sync node, which serves one exchange at a time."""
-        size = values.numel() * FLOAT_BYTES
-        self.moved_bytes[trainer] += 2 * size
-        compute = self._timing.round_seconds / 2
-        await asyncio.sleep(compute + self.link.seconds(size))
+        await self._arrive(trainer, part)
+        answer = await self.center.exchange(part, values, trainer)
+        await asyncio.sleep(self.link.seconds(_size(part)) + self._timing.round_seconds / 2)
+        return answer
+
+    async def settle(self, trainer: int, part: Slice) -> torch.Tensor:
+        """Ask again for the reply to a trainer's last exchange of a slice."""
+        await self._arrive(trainer, part)
+        answer = await self.center.settle(part, trainer)
+        await asyncio.sleep(self.link.seconds(_size(part)) + self._timing.round_seconds / 2)
+        return answer
+
+    async def _arrive(self, trainer: int, part: Slice) -> None:
+        """Wait until a slice is with its sync node, and its turn there is over."""
+        self.moved_bytes[trainer] += 2 * _size(part)
+        await asyncio.sleep(self._timing.round_seconds / 2 + self.link.seconds(_size(part)))
         now = asyncio.get_running_loop().time()
         begun = max(now, self._free_at.get(part, 0.0))
         self._free_at[part] = begun + self._timing.center_seconds
         await asyncio.sleep(begun + self._timing.center_seconds - now)
-        answer = await self.center.exchange(part, values)
-        await asyncio.sleep(self.link.seconds(size) + compute)
-        return answer
 
     async def reduce(
         self, shared: MemoryRound, member: int, values: torch.Tensor, kind: str, weight: float
@@ -148,6 +157,10 @@ class VirtualCenter:
         """Exchange one slice."""
         return await self._network.exchange(self._index, part, values)
 
+    async def settle(self, part: Slice) -> torch.Tensor:
+        """Ask again for the reply to the last exchange of a slice."""
+        return await self._network.settle(self._index, part)
+
 
 class VirtualGroup:
     """One trainer's side of a round; implements `Group`."""
@@ -176,3 +189,7 @@ class VirtualGroup:
         if len(self.members) > 2:
             raise ValueError(f"exchange in a group of {len(self.members)}; it takes two")
         return await self._network.reduce(self._shared, self._index, values, "exchange", 1.0)
+
+
+def _size(part: Slice) -> int:
+    return len(part) * FLOAT_BYTES

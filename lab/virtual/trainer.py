@@ -78,7 +78,8 @@ class VirtualTrainer:
     def connect(self, network: VirtualNetwork) -> None:
         """Connect to the others, all of whom have the same parameters now."""
         self._network = network
-        if self._job.sync.mode == "fixed" and self.algorithm.needs_peers:
+        together = self.algorithm.needs_peers or self.algorithm.counts_once
+        if self._job.sync.mode == "fixed" and together:
             self._gate = VirtualGate(self._job.trainer.workers)
         self.algorithm.start(self.context.replica)
 

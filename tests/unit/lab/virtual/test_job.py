@@ -30,9 +30,17 @@ def emulated(
         {"algorithm": "ma", "nodes": 0},
         {"algorithm": "gossip", "nodes": 0},
         {"algorithm": "easgd", "mode": "fixed", "every": 4},
+        {"algorithm": "downpour", "mode": "fixed", "every": 4},
         {"algorithm": "bmuf", "mode": "fixed", "every": 4, "nodes": 0},
     ],
-    ids=["easgd", "ma", "gossip", "easgd at a fixed rate", "bmuf at a fixed rate"],
+    ids=[
+        "easgd",
+        "ma",
+        "gossip",
+        "easgd at a fixed rate",
+        "downpour at a fixed rate",
+        "bmuf at a fixed rate",
+    ],
 )
 def test_the_same_bytes_every_time(job_file: JobMaker, sync: dict[str, Any]) -> None:
     trainer = {"workers": 2, "batch": 512}

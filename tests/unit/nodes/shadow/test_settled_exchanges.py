@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import zmq
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.shadow.links import ZmqPeers
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
@@ -17,7 +18,6 @@ from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.downpour import Downpour, DownpourOptions
 from shadowsync.sync_algos.memory import MemoryReplica
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 Context = zmq.Context[zmq.Socket[bytes]]
 NUMEL, CHUNK = 20, 4

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.shadow import thread
 from shadowsync.nodes.shadow.links import ZmqPeers
@@ -18,7 +19,6 @@ from shadowsync.nodes.shadow.schedule import STALLED_SECONDS
 from shadowsync.nodes.shadow.thread import ShadowThread
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.sync_algos.base import Algorithm
-from shadowsync.tests.support.virtual_time import run_in_virtual_time
 
 STEP_SECONDS = 0.01
 ROUND_SECONDS = 0.002
