@@ -279,9 +279,23 @@ class _ServerConnection:
             forked.ended(self._codes[request])
         return forked
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
+        """Tell the server to end, and read nothing more."""
         if self._loop is not None:
             self._loop.remove_reader(self._server)
+        with contextlib.suppress(OSError):
+            # It has ended already, where it is not connected any more.
+            self._server.shutdown(socket.SHUT_WR)
+
+    def wait_ended(self) -> None:
+        """Wait until the server has ended, after `shut_down`."""
+        self._server.setblocking(True)
+        with contextlib.suppress(ConnectionResetError):
+            # Only the server has the other end; what it answered meanwhile is for nobody.
+            while self._server.recv(1):
+                continue
+
+    def close(self) -> None:
         self._server.close()
 
     def _receive(self) -> None:
@@ -330,12 +344,18 @@ class ForkStarter:
         return await (self._torch if torch else self._light).start(arguments)
 
     def close(self) -> None:
-        """End the fork server."""
-        self._light.close()
-        self._torch.close()
+        """End the fork server; none of its processes is left afterwards."""
+        connections = (self._light, self._torch)
+        for connection in connections:
+            connection.shut_down()
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             # Both of its processes still import, which may take seconds; nodes have sessions of their own.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            # The second one is no child of this process, and a killed process takes its time on a busy machine.
+            for connection in connections:
+                connection.wait_ended()
+        for connection in connections:
+            connection.close()
