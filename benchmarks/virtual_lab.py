@@ -3,8 +3,8 @@
     python benchmarks/virtual_lab.py --job examples/demo.toml --runs 5 --out docs/results/virtual_lab.json
 
 Each setting of SETTINGS is run for real with the seeds 1 to RUNS, in turn. The lab is given the times that
-the reports state: seconds of a step from examples/s, seconds and CPU seconds of a round. It is not given a gap
-or an NE. The control is the lab with half as many trainers.
+the reports state: seconds of a step from examples/s, seconds and CPU seconds of a round. It is given neither
+a gap nor an NE. The control is the lab with half as many trainers.
 """
 
 from __future__ import annotations

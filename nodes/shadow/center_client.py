@@ -7,216 +7,23 @@ again until answered; all slices are under way at once.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 import zmq
 import zmq.asyncio
 
-from ...pipeline.codecs.feedback import Reference, decode_chunk
-from ...pipeline.codecs.formats import Codec, CodecError, LinkCodecs
-from ...pipeline.errors import ProtocolError
+from ...pipeline.codecs.feedback import Reference
+from ...pipeline.codecs.formats import LinkCodecs
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.control_orders import MemberInfo
-from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues, Failure
-from ...pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
-from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import configure_socket
-from ...sync_algos.base import PeerLost, Slice
+from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
+from ...sync_algos.base import Slice
 from ...sync_algos.memory import split_evenly
 from ..runtime.members import Traffic
-
-# Few, so that a chunk enters the socket not long before it is sent.
-QUEUED_CHUNKS = 8
-
-log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Pending:
-    """An unanswered request: its missing chunks, and where answers are written."""
-
-    missing: set[int]
-    target: Float32Array | None
-    done: asyncio.Future[None]
-    progressed_at: float
-    is_exchange: bool = False
-
-
-@dataclass
-class CenterConnection:
-    """A connection to one sync node; all of it belongs to one asyncio loop.
-
-    Attributes:
-        part: the slice that the node holds.
-        chunk: the most elements of a chunk.
-        down: the codec of answers to exchanges.
-    """
-
-    member: MemberInfo
-    part: Slice
-    socket: zmq.asyncio.Socket
-    chunk: int
-    down: Codec
-    timeout_seconds: float
-    traffic: Traffic
-    lost: bool = False
-    refused_messages: int = 0
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    _pending: dict[int, _Pending] = field(default_factory=dict)
-
-    @property
-    def _policy(self) -> RetransmitPolicy:
-        return RetransmitPolicy.in_timeout(self.timeout_seconds, CENTER_TIMES)
-
-    @classmethod
-    def connect(
-        cls, context: zmq.asyncio.Context, identity: str, member: MemberInfo, **more: Any
-    ) -> CenterConnection:
-        """Connect a new DEALER to the node; `more` are the other attributes."""
-        socket = context.socket(zmq.DEALER)
-        configure_socket(socket)
-        socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
-        socket.setsockopt_string(zmq.IDENTITY, identity)
-        socket.connect(member.endpoint)
-        return cls(member=member, socket=socket, **more)
-
-    async def request(
-        self, number: int, chunk: Callable[[int, int], Message], target: Float32Array | None
-    ) -> None:
-        """Send the messages that `chunk(start, stop)` makes, and await an answer to each.
-
-        The answers' values are written to `target`, float32 of the slice's length. The timeout restarts with
-        every chunk that the socket accepts and with every answer, so that a large slice on a slow link does
-        not count as a lost node. After half the timeout, unanswered chunks are sent again.
-
-        Raises:
-            PeerLost: the node is gone, refused the request, or nothing moved for the timeout.
-        """
-        if self.lost:
-            raise PeerLost(f"{self.member.name} is lost")
-        starts = range(self.part.start, self.part.stop, self.chunk)
-        loop = asyncio.get_running_loop()
-        pending = _Pending(set(starts), target, loop.create_future(), loop.time())
-        self._pending[number] = pending
-        sender = asyncio.ensure_future(self._send_chunks(chunk, pending, first=True))
-        resent_at: float | None = None
-        try:
-            while not await self._ended(pending, sender, resent=resent_at is not None):
-                silent_seconds = loop.time() - pending.progressed_at
-                if resent_at is not None and pending.progressed_at > resent_at:
-                    resent_at = None
-                elif silent_seconds >= self.timeout_seconds:
-                    raise PeerLost(f"{self.member.name} did not answer within {self.timeout_seconds:g} s")
-                elif resent_at is None and self._policy.due(pending.progressed_at, loop.time()):
-                    resent_at = loop.time()
-                    if sender.done():
-                        # The node recognises what it has applied, and repeats the answer.
-                        sender = asyncio.ensure_future(self._send_chunks(chunk, pending, first=False))
-        finally:
-            del self._pending[number]
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
-
-    async def _ended(self, pending: _Pending, sender: asyncio.Future[None], *, resent: bool) -> bool:
-        """Wait until a request ends or its repeat is due; return whether it ended.
-
-        Raises the request's error, or the error that kept its chunks from being sent.
-        """
-        # A repeated request has the rest of the timeout.
-        policy = RetransmitPolicy(self.timeout_seconds) if resent else self._policy
-        left = policy.left_seconds(pending.progressed_at, asyncio.get_running_loop().time())
-        watched: set[asyncio.Future[None]] = {pending.done} | (set() if sender.done() else {sender})
-        await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        if pending.done.done():
-            pending.done.result()
-            return True
-        if sender.done():
-            sender.result()
-        return False
-
-    def mark_lost(self) -> None:
-        """Mark the node as lost: pending and later requests end with PeerLost."""
-        self.lost = True
-        for pending in self._pending.values():
-            self._fail(pending, "is lost")
-
-    async def receive(self) -> None:
-        """Receive answers until cancelled."""
-        while True:
-            parts = await self.socket.recv_multipart(copy=False)
-            buffers = [part.buffer for part in parts]
-            size = sum(buffer.nbytes for buffer in buffers)
-            self.traffic.received += size
-            self.received_bytes += size
-            try:
-                message = decode(buffers)
-            except ProtocolError as error:
-                self._refuse(f"sent an invalid message: {error}")
-                continue
-            if isinstance(message, CenterValues):
-                self._accept(message, size)
-            elif isinstance(message, Failure):
-                self._refuse(f"answered: {message.what}")
-                if (refused := self._pending.get(message.request)) is not None:
-                    self._fail(refused, f"answered: {message.what}")
-            else:
-                self._refuse(f"answered with a {message.KIND}")
-
-    async def _send_chunks(
-        self, chunk: Callable[[int, int], Message], pending: _Pending, *, first: bool
-    ) -> None:
-        for start in sorted(pending.missing):
-            stop = min(start + self.chunk, self.part.stop)
-            message = chunk(start, stop)
-            frames = encode(message)
-            size = sum(memoryview(frame).nbytes for frame in frames)
-            self.traffic.sent += size
-            self.sent_bytes += size
-            if isinstance(message, CenterExchange):
-                pending.is_exchange = True
-                self.traffic.went_up(size, message.elements)
-            await cast("Awaitable[Any]", self.socket.send_multipart(frames, copy=False))
-            if first:
-                pending.progressed_at = asyncio.get_running_loop().time()
-
-    def _accept(self, message: CenterValues, size: int) -> None:
-        pending = self._pending.get(message.request)
-        if pending is None or message.start not in pending.missing:
-            return
-        pending.progressed_at = asyncio.get_running_loop().time()
-        if pending.is_exchange:
-            self.traffic.went_down(size, message.elements)
-        if pending.target is not None:
-            at = message.start - self.part.start
-            stop = min(at + self.chunk, len(pending.target))
-            if message.elements != stop - at:
-                self._refuse(f"answered with {message.elements} elements; {stop - at} are expected")
-                return
-            try:
-                values = decode_chunk(self.down, message.payload, message.elements, coded=message.coded)
-            except CodecError as error:
-                self._refuse(f"answered with values that cannot be decoded: {error}")
-                return
-            pending.target[at:stop] = values
-        pending.missing.discard(message.start)
-        if not pending.missing and not pending.done.done():
-            pending.done.set_result(None)
-
-    def _fail(self, pending: _Pending, why: str) -> None:
-        if not pending.done.done():
-            pending.done.set_exception(PeerLost(f"{self.member.name} {why}"))
-
-    def _refuse(self, why: str) -> None:
-        self.refused_messages += 1
-        log.error("%s %s", self.member.name, why)
+from .center_connection import CenterConnection
 
 
 class _OpenExchange:

@@ -354,7 +354,7 @@ class ForkStarter:
             # Both of its processes still import, which may take seconds; nodes have sessions of their own.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            # The second one is no child of this process, and a killed process takes its time on a busy machine.
+            # The second one is no child of this process, and takes its time to die on a busy machine.
             for connection in connections:
                 connection.wait_ended()
         for connection in connections:

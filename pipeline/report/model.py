@@ -17,7 +17,6 @@ NE_PICTURE: Final = "ne.png"
 THROUGHPUT_PICTURE: Final = "throughput.png"
 SYNC_GAP_PICTURE: Final = "sync_gap.png"
 OUTCOMES: Final = ("finished", "finished although a node died", "interrupted")
-
 EARLY: Final = ("stopped: ", "finished early: ")
 
 
@@ -167,12 +166,12 @@ class Sync(ReportPart):
     """Synchronization: gaps are iterations of a trainer between completed rounds.
 
     `seconds_mean` is a round's time from its start until it was applied, `cpu_seconds_mean` the CPU time of
-    the thread that ran it, which `sync.duty` counts; None in reports of earlier versions.
-    `incomplete_rounds` ended without all of their slices; `undecided_rounds` are those of them that a trainer
-    that was gone may have completed; `unanswered_slices` moved a center and are not known to have reached
-    their trainer. `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by
-    name. `links` is by the way's name in the job's `codecs`, of those that carried anything;
-    `reference_bytes` is the memory that lossy codecs needed at the end, by the role that held it.
+    its thread, which `sync.duty` counts; None in reports of earlier versions. `incomplete_rounds` ended
+    without all of their slices; `undecided_rounds` are those of them that a trainer that was gone may have
+    completed; `unanswered_slices` moved a center and are not known to have reached their trainer.
+    `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by name. `links` is
+    by the way's name in the job's `codecs`, of those that carried anything; `reference_bytes` is the memory
+    that lossy codecs needed at the end, by the role that held it.
     """
 
     algorithm: str

@@ -10,7 +10,7 @@ import pytest
 import zmq.asyncio
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.runtime.members import Traffic
-from shadowsync.nodes.shadow.center_client import CenterConnection
+from shadowsync.nodes.shadow.center_connection import CenterConnection
 from shadowsync.pipeline.codecs.formats import Float32
 from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.messages import CenterRead, CenterValues
