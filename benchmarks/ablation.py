@@ -1,0 +1,104 @@
+"""What each cause costs: one setting changed at a time, on emulated machines.
+
+    shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
+    python benchmarks/ablation.py --job examples/demo.toml --seeds 3 --out docs/results/ablation.json
+
+Runs that are in the file already are not made again. `--only` names cells. Each run takes as long as its
+arithmetic on one core, half a minute for the demo's log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.lab.virtual.result import VirtualResult
+from shadowsync.lab.virtual.timing import Timing
+from shadowsync.pipeline.jobfile.load import load_job
+
+PLATEAU_NE = 0.95
+ALONE = ("trainer.count=1", "sync.algorithm=none")
+KEEP = ("sync.algorithm=ma", 'sync.options={form="keep"}')
+WARM_UP = "trainer.schedule={warmup_examples=100000}"
+# No time on the way: what is late then is late because others train meanwhile.
+FRESH = Timing(lookup_seconds=0.0, push_seconds=0.0)
+
+
+def every(iterations: int) -> tuple[str, ...]:
+    """Return the settings of a round every so many iterations of a trainer, in the shadow."""
+    return ("sync.duty=1.0", f"sync.gap={iterations}")
+
+
+FOUR = ("trainer.count=4", *every(4))
+EIGHT = ("trainer.count=8", *every(4))
+CELLS: dict[str, tuple[tuple[str, ...], Timing]] = {
+    "1 trainer": (ALONE, Timing()),
+    "1 trainer, float32": ((*ALONE, "trainer.precision=float32"), Timing()),
+    "4 trainers, none": (("trainer.count=4", "sync.algorithm=none"), Timing()),
+    "4 trainers, easgd, gap 4": (FOUR, Timing()),
+    "4 trainers, easgd, gap 1": (("trainer.count=4", *every(1)), Timing()),
+    "4 trainers, easgd, gap 20": (("trainer.count=4", *every(20)), Timing()),
+    "4 trainers, easgd, gap 4, fresh rows": ((*FOUR, "trainer.lookups_ahead=0"), FRESH),
+    "4 trainers, easgd, gap 4, float32": ((*FOUR, "trainer.precision=float32"), Timing()),
+    "4 trainers, easgd, gap 4, elastic rate 0.3": ((*FOUR, "sync.options={elastic_rate=0.3}"), Timing()),
+    "4 trainers, easgd, gap 4, lr doubled": ((*FOUR, "trainer.lr=0.02"), Timing()),
+    "4 trainers, easgd, gap 4, warm-up": ((*FOUR, WARM_UP), Timing()),
+    "1 trainer, warm-up": ((*ALONE, WARM_UP), Timing()),
+    "1 trainer, lr halved": ((*ALONE, "trainer.lr=0.005"), Timing()),
+    "1 trainer, lr doubled": ((*ALONE, "trainer.lr=0.02"), Timing()),
+    "4 trainers, easgd, gap 4, lr halved": ((*FOUR, "trainer.lr=0.005"), Timing()),
+    "4 trainers, ma, gap 4": ((*FOUR, "sync.algorithm=ma"), Timing()),
+    "4 trainers, ma keep, gap 4": ((*FOUR, *KEEP), Timing()),
+    "4 trainers, downpour, gap 4": ((*FOUR, "sync.algorithm=downpour"), Timing()),
+    "8 trainers, easgd, gap 4": (EIGHT, Timing()),
+    "8 trainers, ma keep, gap 4": ((*EIGHT, *KEEP), Timing()),
+}
+
+
+def figures(result: VirtualResult) -> dict[str, Any]:
+    """Return the figures that are kept of a run.
+
+    `plateau_examples` were trained, by all trainers, when the NE in training first fell below PLATEAU_NE.
+    """
+    after = [point.examples for point in result.curve if point.ne is not None and point.ne < PLATEAU_NE]
+    return {
+        "ne": result.ne,
+        "training_ne": result.training_ne,
+        "plateau_examples": min(after, default=None),
+        "gap": result.gap_mean,
+        "staleness": result.staleness,
+        "divergence": result.divergence,
+    }
+
+
+def main() -> None:
+    """Make what is missing, and print means."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--job", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=list(CELLS))
+    parser.add_argument("--set", nargs="*", default=[], help="settings of every cell")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    made: dict[str, dict[str, Any]] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    for seed in range(1, given.seeds + 1):
+        for name in given.only:
+            overrides, timing = CELLS[name]
+            if str(seed) in made.setdefault(name, {}):
+                continue
+            job = load_job(str(given.job), (*overrides, *given.set, f"run.seed={seed}"))
+            made[name][str(seed)] = figures(run_virtual(job, timing))
+            given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+            print(f"{name}, seed {seed}: {made[name][str(seed)]}")
+    for name in given.only:
+        found = [run["ne"] for run in made[name].values() if run["ne"] is not None]
+        if found:
+            print(f"{name}: NE {statistics.fmean(found):.4f} ({min(found):.4f} to {max(found):.4f})")
+
+
+if __name__ == "__main__":
+    main()
