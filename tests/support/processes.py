@@ -32,10 +32,14 @@ WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile")
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs or is stopped; not once it is dead and waits to be reaped."""
+    """Whether it runs or is stopped.
+
+    Not once it is dead and waits to be reaped, nor when it has let go of all its files and is about to be.
+    """
     try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
+        return bool(process.is_running() and process.num_fds())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        # Nobody may look at the files of one that is dead.
         return False
 
 
