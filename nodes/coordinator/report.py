@@ -42,8 +42,8 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
     gaps = [int(count.get("gap_max", 0)) for count in trainers.values() if count]
     synced = state.job.sync.algorithm != "none"
 
-    def total_seconds(name: str) -> float:
-        return sum(float(count.get(name, 0.0)) for count in some)
+    def mean(name: str) -> float | None:
+        return sum(float(count.get(name, 0.0)) for count in some) / rounds if rounds else None
 
     return Sync(
         algorithm=state.job.sync.algorithm,
@@ -63,10 +63,8 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
             if "first_rounds" in count and count.get("iterations", 0) >= FIRST_ITERATIONS
         },
         bytes=total(trainers, "sync_sent_bytes") + total(trainers, "sync_received_bytes"),
-        seconds_mean=sum(count.get("round_seconds", 0.0) for count in some) / rounds if rounds else None,
-        cpu_seconds_mean=sum(count.get("round_cpu_seconds", 0.0) for count in some) / rounds
-        if rounds
-        else None,
+        seconds_mean=mean("round_seconds"),
+        cpu_seconds_mean=mean("round_cpu_seconds"),
         links=_links(state, trainers),
         reference_bytes=_reference_bytes(state, outcome, trainers),
     )
