@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from ..pipeline.report.wording import DOES_NOT
 from ..pipeline.text.format import MISSING, amount, data_size, duration, number
@@ -13,13 +13,15 @@ from .record import Comparison
 from .statistics import Paired
 from .summary import Row
 
+AnyRow = TypeVar("AnyRow")
+
 
 @dataclass(frozen=True)
-class Column:
+class Column(Generic[AnyRow]):
     """A title, and the text of a row's cell."""
 
     title: str
-    text: Callable[[Row], str]
+    text: Callable[[AnyRow], str]
 
 
 def signed_difference(value: Paired | None) -> str:
@@ -60,7 +62,7 @@ def _gap(row: Row) -> str:
     return MISSING if row.gap_mean is None else f"{number(row.gap_mean, 1)} / {amount(row.gap_max)}"
 
 
-COLUMNS: Final = (
+COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("algorithm", lambda row: row.label),
     Column("runs", standing),
     Column("NE", lambda row: number(row.ne)),
@@ -81,7 +83,7 @@ COLUMNS: Final = (
 
 
 # For a terminal of 80 columns; the intervals are on the page.
-NARROW: Final = (
+NARROW: Final[tuple[Column[Row], ...]] = (
     Column("algorithm", lambda row: row.label),
     Column("NE", lambda row: number(row.ne)),
     Column("by NE", lambda row: row.ne_verdict or MISSING),

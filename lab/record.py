@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -129,23 +129,25 @@ class Comparison(ComparisonPart):
         return [run for run in self.runs if run.status != "finished"]
 
 
-def write_record(folder: Path, comparison: Comparison) -> None:
-    """Write compare.json atomically.
+Part = TypeVar("Part", bound=BaseModel)
+
+
+def write_json(path: Path, part: BaseModel) -> None:
+    """Write a part of a comparison atomically.
 
     Raises ResourceError.
     """
-    with whole_file(folder / JSON_NAME) as file:
-        file.write(comparison.model_dump_json(indent=1).encode() + b"\n")
+    with whole_file(path) as file:
+        file.write(part.model_dump_json(indent=1).encode() + b"\n")
 
 
-def read_record(folder: Path) -> Comparison:
-    """Read the comparison of a folder.
+def read_json(path: Path, kind: type[Part]) -> Part:
+    """Read what `write_json` wrote.
 
     Raises JobFileError.
     """
-    path = folder / JSON_NAME
     try:
-        return Comparison.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except OSError as error:
         raise JobFileError(
             f"cannot be read ({error.strerror})", where=str(path), remedy="give the folder of a comparison"
@@ -158,3 +160,19 @@ def read_record(folder: Path) -> Comparison:
             where=str(path),
             remedy="give the folder of a comparison",
         ) from error
+
+
+def write_record(folder: Path, comparison: Comparison) -> None:
+    """Write compare.json atomically.
+
+    Raises ResourceError.
+    """
+    write_json(folder / JSON_NAME, comparison)
+
+
+def read_record(folder: Path) -> Comparison:
+    """Read the comparison of a folder.
+
+    Raises JobFileError.
+    """
+    return read_json(folder / JSON_NAME, Comparison)

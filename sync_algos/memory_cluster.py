@@ -6,11 +6,11 @@ Any of them may die, leave or join.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from .base import Algorithm, AlgorithmState, Peers
+from .base import Algorithm, AlgorithmState, Peers, Slice
 from .grouping import Grouping
 from .memory import MemoryCenter, MemoryReplica
 from .memory_faults import Action, Fault, Phase
@@ -118,7 +118,7 @@ class MemoryCluster:
     def _lives(self, index: int) -> bool:
         return index not in self._dead
 
-    async def reach(self, index: int, phase: Phase) -> None:
+    async def _reach(self, index: int, phase: Phase) -> None:
         """Do a phase's planned faults; never return to a dead trainer."""
         self.on_phase(index, phase)
         for fault in [one for one in self._faults if (one.at, one.phase) == (index, phase)]:
@@ -129,7 +129,36 @@ class MemoryCluster:
 
     async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
         """Await the round of a trainer's group."""
-        return await self._meetings.meet(index, grouping)
+        await self._reach(index, Phase.MEETING)
+        found = await self._meetings.meet(index, grouping)
+        await self._reach(index, Phase.MET)
+        return found
+
+    async def give(
+        self, index: int, shared: MemoryRound, kind: str, values: torch.Tensor, weight: float
+    ) -> torch.Tensor:
+        """Give a trainer's values to its round, and await the result."""
+        shared.give(index, kind, values, weight)
+        await self._reach(index, Phase.GIVING)
+        shared.decide()
+        result = await shared.result(index)
+        await self._reach(index, Phase.TAKING)
+        return result
+
+    async def exchange(self, index: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
+        """Exchange a slice with the center."""
+        return await self._ask(index, lambda: self.center.exchange(part, values, index))
+
+    async def settle(self, index: int, part: Slice) -> torch.Tensor:
+        """Await the reply to the trainer's last exchange of a slice."""
+        return await self._ask(index, lambda: self.center.settle(part, index))
+
+    async def _ask(self, index: int, request: Callable[[], Awaitable[torch.Tensor]]) -> torch.Tensor:
+        await self._reach(index, Phase.GIVING)
+        await asyncio.sleep(0)
+        answer = await request()
+        await self._reach(index, Phase.TAKING)
+        return answer
 
     def _adopt(self, members: tuple[int, ...]) -> None:
         """Copy the state with the most completed rounds to members that lag."""

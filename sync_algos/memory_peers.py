@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import torch
@@ -11,24 +9,37 @@ import torch
 from .base import Slice
 from .grouping import Grouping, everyone
 from .memory import MemoryCenter
-from .memory_faults import Phase
 from .memory_meeting import MemoryRound
 
 
 class Hub(Protocol):
-    """State shared by all trainers in memory."""
+    """State shared by all trainers in memory, and what passes between them.
+
+    What takes time or fails on the way is up to it. `index` is the trainer that asks; all but `center` raise
+    PeerLost.
+    """
 
     @property
     def center(self) -> MemoryCenter:
         """Return the center itself."""
         ...
 
-    async def reach(self, index: int, phase: Phase) -> None:
-        """Reach a phase; never returns to a dead trainer."""
+    async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
+        """Await the round of a trainer's group."""
         ...
 
-    async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
-        """Await the round of a trainer's group; raises PeerLost."""
+    async def give(
+        self, index: int, shared: MemoryRound, kind: str, values: torch.Tensor, weight: float
+    ) -> torch.Tensor:
+        """Give a trainer's values to its round, and await the result."""
+        ...
+
+    async def exchange(self, index: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
+        """Exchange a slice with the center."""
+        ...
+
+    async def settle(self, index: int, part: Slice) -> torch.Tensor:
+        """Await the reply to the trainer's last exchange of a slice."""
         ...
 
 
@@ -51,10 +62,7 @@ class MemoryPeers:
 
     async def meet(self, grouping: Grouping = everyone) -> MemoryGroup:
         """Await the group of the round; raises PeerLost."""
-        await self._hub.reach(self._index, Phase.MEETING)
-        found = await self._hub.meet(self._index, grouping)
-        await self._hub.reach(self._index, Phase.MET)
-        return MemoryGroup(self._hub, found, self._index)
+        return MemoryGroup(self._hub, await self._hub.meet(self._index, grouping), self._index)
 
 
 class MemoryGroup:
@@ -77,21 +85,13 @@ class MemoryGroup:
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
         """Await the weighted mean, the same bits for all members."""
-        return await self._give("mean", values, weight)
+        return await self._hub.give(self._index, self._shared, "mean", values, weight)
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
         """Await the partner's values; in a group of one, its own."""
         if len(self.members) > 2:
             raise ValueError(f"exchange in a group of {len(self.members)}; it takes two")
-        return await self._give("exchange", values, 1.0)
-
-    async def _give(self, kind: str, values: torch.Tensor, weight: float) -> torch.Tensor:
-        self._shared.give(self._index, kind, values, weight)
-        await self._hub.reach(self._index, Phase.GIVING)
-        self._shared.decide()
-        result = await self._shared.result(self._index)
-        await self._hub.reach(self._index, Phase.TAKING)
-        return result
+        return await self._hub.give(self._index, self._shared, "exchange", values, 1.0)
 
 
 class MemberCenter:
@@ -108,15 +108,8 @@ class MemberCenter:
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Exchange one slice; other trainers run meanwhile, as over a network."""
-        return await self._ask(lambda: self._hub.center.exchange(part, values, self._index))
+        return await self._hub.exchange(self._index, part, values)
 
     async def settle(self, part: Slice) -> torch.Tensor:
         """Await the reply to the last exchange of a slice."""
-        return await self._ask(lambda: self._hub.center.settle(part, self._index))
-
-    async def _ask(self, request: Callable[[], Awaitable[torch.Tensor]]) -> torch.Tensor:
-        await self._hub.reach(self._index, Phase.GIVING)
-        await asyncio.sleep(0)
-        answer = await request()
-        await self._hub.reach(self._index, Phase.TAKING)
-        return answer
+        return await self._hub.settle(self._index, part)

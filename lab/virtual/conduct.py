@@ -18,6 +18,7 @@ from ...pipeline.errors import ExitCode
 from ...pipeline.input.plan import plan_input
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import duration, number
+from ..record import read_json
 from .page import print_table, render_markdown, render_page
 from .plan import VirtualRun, make_plan, read_plan, result_path, results_of, write_plan
 from .result import VirtualResult
@@ -115,5 +116,5 @@ class _Processes:
             last = errors.splitlines()[-1] if errors else "it printed nothing"
             self._say(f"{what}: FAILED with exit code {process.returncode}: {last}")
             return
-        result = VirtualResult.model_validate_json(path.read_bytes())
+        result = read_json(path, VirtualResult)
         self._say(f"{what}: NE {number(result.ne)} ({duration(round(time.monotonic() - begun))})")

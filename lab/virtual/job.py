@@ -21,7 +21,7 @@ from ...sync_algos.memory_meeting import weighted_mean
 from ...sync_algos.registry import make_algorithm
 from .clock import run_in_virtual_time
 from .links import VirtualNetwork
-from .result import CURVE_POINTS, EARLY_ITERATIONS, CurvePoint, LossWindow, VirtualResult
+from .result import CURVE_POINTS, CurvePoint, LossWindow, VirtualResult
 from .source import BatchSource
 from .tables import VirtualTables
 from .timing import Timing
@@ -89,7 +89,6 @@ class VirtualJob:
         rounds = sum(count["rounds"] for count in counts)
         models = self._models()
         sums = self._score(models)
-        staleness = self._tables.staleness
         progressive = QualitySums()
         for trainer in self._trainers:
             progressive.merge(trainer.progressive)
@@ -102,8 +101,8 @@ class VirtualJob:
             rounds=rounds,
             gap_mean=sum(count["gap_sum"] for count in counts) / rounds if rounds else None,
             gap_max=max(count["gap_max"] for count in counts),
-            early_rounds=self._early_rounds(),
-            staleness=sum(staleness) / max(1, len(staleness)),
+            early_rounds=[count["first_rounds"] for count in counts],
+            staleness=self._tables.staleness,
             divergence=divergence,
             seconds=seconds,
             sync_bytes=self._network.sync_bytes,
@@ -182,8 +181,7 @@ class VirtualJob:
 
     def _leave_out(self, batch: LeftOut) -> None:
         """Count a bad batch; raises JobFileError for one more than the job allows."""
-        spans = {span.number: span.path for span in self._source.plan.train}
-        self._bad_batches.add(batch, lambda number: spans[number])
+        self._bad_batches.add(batch, lambda number: self._source.plan.train[number].path)
         if (stop := self._bad_batches.too_many()) is not None:
             raise JobFileError(stop.text)
 
@@ -209,9 +207,6 @@ class VirtualJob:
         for start in range(0, len(replicas[0]), CHUNK_ELEMENTS):
             divergence.add([replica[start : start + CHUNK_ELEMENTS] for replica in replicas])
         return divergence.value()
-
-    def _early_rounds(self) -> list[int]:
-        return [sum(end <= EARLY_ITERATIONS for end in trainer.round_ends) for trainer in self._trainers]
 
 
 def _joined(first: CurvePoint, second: CurvePoint) -> CurvePoint:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ...pipeline.checkpoint.atomic_file import whole_file
 from ...pipeline.errors import ShadowSyncError
 from ...pipeline.jobfile.load import load_resolved
+from ..record import write_json
 from .job import run_virtual
 from .plan import job_path, read_plan, result_path
 
@@ -16,8 +16,7 @@ def main(folder: Path, name: str) -> int:
     """Run the job of that name, and write its result; return the exit code."""
     try:
         result = run_virtual(load_resolved(job_path(folder, name)), read_plan(folder).timing)
-        with whole_file(result_path(folder, name)) as file:
-            file.write(result.model_dump_json(indent=1).encode() + b"\n")
+        write_json(result_path(folder, name), result)
     except ShadowSyncError as error:
         sys.stderr.write(f"{error}\n")
         return int(error.exit_code)

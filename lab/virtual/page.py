@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
@@ -11,34 +11,33 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...pipeline.report.quality_warnings import FIRST_ITERATIONS
 from ...pipeline.text.format import MISSING, amount, data_size, duration, number
 from ...pipeline.text.markdown import markdown_table, plain
 from ..cells import REFERENCE
-from ..columns import signed_difference
+from ..columns import Column, signed_difference
 from ..curves import mean_curve
 from ..page import template
 from ..plots import ALONE, COLOURS, figure_svg, finish, frame
 from .plan import VirtualPlan
 from .summary import VirtualRow
 
-Cells = tuple[tuple[str, Callable[[VirtualRow], str]], ...]
-
-COLUMNS: Final[Cells] = (
-    ("algorithm", lambda row: row.label),
-    ("trainers", lambda row: str(row.trainers)),
-    ("runs", lambda row: f"{row.finished} of {row.finished + row.missing}"),
-    ("NE", lambda row: number(row.ne)),
-    ("deviation", lambda row: number(row.ne_deviation)),
-    (f"NE minus {REFERENCE}", lambda row: signed_difference(row.ne_difference)),
-    ("NE in training", lambda row: number(row.training_ne)),
-    ("AUC", lambda row: number(row.auc)),
-    ("gap", lambda row: MISSING if row.gap_mean is None else number(row.gap_mean, 1)),
-    ("rounds in the first 100 iterations", lambda row: number(row.early_rounds, 1)),
-    ("staleness", lambda row: number(row.staleness, 1)),
-    ("divergence", lambda row: amount(row.divergence)),
-    ("virtual time", lambda row: duration(row.seconds)),
-    ("examples/s", lambda row: amount(row.examples_per_second)),
-    ("sync bytes", lambda row: data_size(row.sync_bytes)),
+COLUMNS: Final[tuple[Column[VirtualRow], ...]] = (
+    Column("algorithm", lambda row: row.label),
+    Column("trainers", lambda row: str(row.trainers)),
+    Column("runs", lambda row: f"{row.finished} of {row.finished + row.missing}"),
+    Column("NE", lambda row: number(row.ne)),
+    Column("deviation", lambda row: number(row.ne_deviation)),
+    Column(f"NE minus {REFERENCE}", lambda row: signed_difference(row.ne_difference)),
+    Column("NE in training", lambda row: number(row.training_ne)),
+    Column("AUC", lambda row: number(row.auc)),
+    Column("gap", lambda row: MISSING if row.gap_mean is None else number(row.gap_mean, 1)),
+    Column(f"rounds in the first {FIRST_ITERATIONS} iterations", lambda row: number(row.early_rounds, 1)),
+    Column("staleness", lambda row: number(row.staleness, 1)),
+    Column("divergence", lambda row: amount(row.divergence)),
+    Column("virtual time", lambda row: duration(row.seconds)),
+    Column("examples/s", lambda row: amount(row.examples_per_second)),
+    Column("sync bytes", lambda row: data_size(row.sync_bytes)),
 )
 # For a terminal of 80 columns.
 NARROW: Final = ("algorithm", "trainers", "runs", "NE", "deviation", "gap", "staleness", "virtual time")
@@ -67,16 +66,17 @@ def render_markdown(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
     lines = [f"# Virtual comparison {plain(plan.name)}", ""]
     lines += [f"> **{text}**" for text in incomplete(rows)]
     lines += [f"- {plain(fact)}" for fact in facts(plan)]
-    cells = [[text(row) for _, text in COLUMNS] for row in rows]
-    return "\n".join([*lines, "", *markdown_table([title for title, _ in COLUMNS], cells)]) + "\n"
+    cells = [[column.text(row) for column in COLUMNS] for row in rows]
+    return "\n".join([*lines, "", *markdown_table([column.title for column in COLUMNS], cells)]) + "\n"
 
 
 def render_page(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
     """Render the whole page: one file that needs no other."""
     return template("virtual.html").render(
         plan=plan,
-        rows=[[text(row) for _, text in COLUMNS] for row in rows],
-        titles=[title for title, _ in COLUMNS],
+        rows=rows,
+        columns=COLUMNS,
+        row_class=lambda _: "",
         facts=facts(plan),
         alarms=incomplete(rows),
         plots=[
@@ -89,11 +89,11 @@ def render_page(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
 def print_table(rows: Sequence[VirtualRow], console: Console) -> None:
     """Print the main columns."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shown = [(title, text) for title, text in COLUMNS if title in NARROW]
-    for title, _ in shown:
-        table.add_column(title, justify="left" if title == "algorithm" else "right")
+    shown = [column for column in COLUMNS if column.title in NARROW]
+    for column in shown:
+        table.add_column(column.title, justify="left" if column.title == "algorithm" else "right")
     for row in rows:
-        table.add_row(*(Text(text(row)) for _, text in shown), style="bold red" if row.missing else "")
+        table.add_row(*(Text(column.text(row)) for column in shown), style="bold red" if row.missing else "")
     console.print(table)
 
 

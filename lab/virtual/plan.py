@@ -10,7 +10,6 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from ...nodes.launch import check_sync
-from ...pipeline.checkpoint.atomic_file import whole_file
 from ...pipeline.codecs.formats import Float32
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
@@ -18,7 +17,7 @@ from ...pipeline.jobfile.load import validate_job
 from ...pipeline.report.model import Hardware
 from ...pipeline.report.write import describe_hardware, versions
 from ..cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
-from ..record import ComparisonPart
+from ..record import ComparisonPart, read_json, write_json
 from .result import VirtualResult
 from .timing import Timing
 
@@ -126,8 +125,7 @@ def write_plan(folder: Path, plan: VirtualPlan, jobs: Mapping[str, Job]) -> None
     (folder / RESULTS).mkdir()
     for name, job in jobs.items():
         job_path(folder, name).write_text(job.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    with whole_file(folder / JSON_NAME) as file:
-        file.write(plan.model_dump_json(indent=1).encode() + b"\n")
+    write_json(folder / JSON_NAME, plan)
 
 
 def virtual_job(base: Job, cell: Cell, trainers: int, seed: int) -> Job:
@@ -149,23 +147,13 @@ def virtual_job(base: Job, cell: Cell, trainers: int, seed: int) -> Job:
 
 def read_plan(folder: Path) -> VirtualPlan:
     """Read the plan of a folder; raises JobFileError."""
-    path = folder / JSON_NAME
-    try:
-        return VirtualPlan.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise JobFileError(
-            "is not a virtual comparison", where=str(path), remedy="give the folder of one"
-        ) from error
+    return read_json(folder / JSON_NAME, VirtualPlan)
 
 
 def results_of(folder: Path, plan: VirtualPlan) -> dict[str, VirtualResult]:
     """Read the results that are there, by the run's name."""
     paths = {run.name: result_path(folder, run.name) for run in plan.runs}
-    return {
-        name: VirtualResult.model_validate_json(path.read_bytes())
-        for name, path in paths.items()
-        if path.exists()
-    }
+    return {name: read_json(path, VirtualResult) for name, path in paths.items() if path.exists()}
 
 
 def job_path(folder: Path, name: str) -> Path:

@@ -9,7 +9,6 @@ import numpy as np
 
 from ...pipeline.types import Float32Array, FrozenModel
 
-EARLY_ITERATIONS: Final = 100
 CURVE_POINTS: Final = 100
 
 
@@ -37,7 +36,7 @@ class VirtualResult(FrozenModel):
         training_ne: of each batch of the first epoch before its update.
         rounds: complete ones of all trainers, the closing rounds included, as a report counts them.
         gap_mean: iterations of a trainer between two complete rounds, over all trainers.
-        early_rounds: by trainer, complete rounds in its first EARLY_ITERATIONS iterations.
+        early_rounds: by trainer, the rounds in its first 100 iterations, as a report counts them.
         staleness: mean number of pushes between a lookup and its own push.
         divergence: when training ended, before the closing rounds.
         seconds: virtual time until the last batch was trained.

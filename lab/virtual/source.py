@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...nodes.reader.deliveries import delivery_of
 from ...pipeline.config.job import Job
 from ...pipeline.data.bad_rows import BadRows
 from ...pipeline.data.batch import Batch
@@ -77,14 +78,4 @@ class BatchSource:
 
     def _delivery(self, batch: Batch, pass_number: int) -> Delivery:
         self._sequence += 1
-        return Delivery(
-            self._sequence,
-            pass_number,
-            batch.id,
-            batch.labels,
-            batch.dense,
-            batch.rows,
-            batch.weights,
-            batch.bag_rows,
-            batch.bag_lengths,
-        )
+        return delivery_of(self._sequence, pass_number, batch)

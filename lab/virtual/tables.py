@@ -25,16 +25,20 @@ class VirtualTables:
 
     Attributes:
         plan: all rows on one node.
-        staleness: for each push, how many pushes were applied since its vectors were read.
     """
 
     def __init__(self, job: Job, timing: Timing) -> None:
         self.plan = TablePlan.make(job.tables, 1)
-        self.staleness: list[int] = []
         self._store = ShardStore(self.plan, 0, seed=job.run.seed, memory_fraction=MEMORY_FRACTION)
         self._timing = timing
         self._arrivals = ArrivalOrder()
         self._pushes = 0
+        self._staleness_sum = 0
+
+    @property
+    def staleness(self) -> float:
+        """Return how many pushes were applied between a lookup and its own push, as a mean."""
+        return self._staleness_sum / max(1, self._pushes)
 
     async def look_up(self, plans: Sequence[LookupPlan]) -> tuple[list[Float32Array], int]:
         """Return the vectors of a batch, and the version of the rows that were read."""
@@ -60,7 +64,7 @@ class VirtualTables:
     ) -> None:
         """Apply a batch's gradients; return when its worker has the answer."""
         await self._arrivals.wait(self._timing.push_seconds)
-        self.staleness.append(self._pushes - version)
+        self._staleness_sum += self._pushes - version
         self._pushes += 1
         for plan, values in zip(plans, gradients, strict=True):
             self._store.apply(plan.rows, values, plan.counts, scale, plan.bag_lengths, batch)

@@ -19,7 +19,8 @@ from ...pipeline.metrics import QualitySums
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ...sync_algos.base import Algorithm
-from .links import VirtualNetwork, VirtualPeers
+from ...sync_algos.memory_peers import MemoryPeers
+from .links import VirtualNetwork
 from .source import BatchSource
 from .tables import VirtualTables
 from .timing import StepTimes, Timing
@@ -40,7 +41,6 @@ class VirtualTrainer:
 
     Attributes:
         rounds: counts of its rounds.
-        round_ends: for each complete round, the trainer's iterations at its end.
         progressive: quality of the first epoch's batches, each before its update.
 
     Args:
@@ -63,7 +63,6 @@ class VirtualTrainer:
         self.context = TrainerContext.build(job, tables.plan)
         self.algorithm = algorithm
         self.rounds = RoundCounter(self.context.total_iterations)
-        self.round_ends: list[int] = []
         self.progressive = QualitySums()
         self._trained, self._left_out = trained, left_out
         self._job, self._timing = job, timing
@@ -78,6 +77,7 @@ class VirtualTrainer:
     def connect(self, network: VirtualNetwork) -> None:
         """Connect to the others, all of whom have the same parameters now."""
         self._network = network
+        self._peers = MemoryPeers(network, self.index)
         together = self.algorithm.needs_peers or self.algorithm.counts_once
         if self._job.sync.mode == "fixed" and together:
             self._gate = VirtualGate(self._job.trainer.workers)
@@ -133,11 +133,10 @@ class VirtualTrainer:
         cpu = self._timing.cpu_of_round(self._started_rounds)
         self._started_rounds += 1
         self._in_round = True
-        complete = await self.algorithm.round(self.context.replica, VirtualPeers(self._network, self.index))
+        complete = await self.algorithm.round(self.context.replica, self._peers)
         self._in_round = False
         if complete:
             self.rounds.completed(iterations, clock.time() - began, cpu)
-            self.round_ends.append(self.context.total_iterations())
         else:
             self.rounds.incomplete()
         return complete

@@ -157,7 +157,7 @@ class DeliveryState:
                 if sent is not None and DELIVERY.due(sent.sent_at, now):
                     sent.sent_at = now
                     self.resent_batches += 1
-                    out.append((identity, _delivery(sequence, sent.pass_number, sent.batch)))
+                    out.append((identity, delivery_of(sequence, sent.pass_number, sent.batch)))
         return out
 
     def lose(self, token: str) -> list[tuple[BatchId, int]]:
@@ -202,10 +202,11 @@ class DeliveryState:
         if pass_number == TRAINING:
             self.read_examples += len(batch)
             self.read_batches += 1
-        return _delivery(worker.sent, pass_number, batch)
+        return delivery_of(worker.sent, pass_number, batch)
 
 
-def _delivery(sequence: int, pass_number: int, batch: Batch) -> Delivery:
+def delivery_of(sequence: int, pass_number: int, batch: Batch) -> Delivery:
+    """Return the message that delivers a batch."""
     return Delivery(
         sequence=sequence,
         pass_number=pass_number,
