@@ -21,9 +21,15 @@ from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
 
 PLATEAU_NE = 0.95
+# The job file of the demo lets the rates of rows grow.
+COLD = "embedding.warmup_iterations=0"
 ALONE = ("trainer.count=1", "sync.algorithm=none")
+COLD_ALONE = (*ALONE, COLD)
 KEEP = ("sync.algorithm=ma", 'sync.options={form="keep"}')
 WARM_UP = "trainer.schedule={warmup_examples=100000}"
+# 15 iterations of each of 8 trainers.
+DENSE_WARM_UP = "trainer.schedule={warmup_examples=60000, tables=false}"
+BOTH_WARM_UP = "trainer.schedule={warmup_examples=60000}"
 # No time on the way: what is late then is late because others train meanwhile.
 FRESH = Timing(lookup_seconds=0.0, push_seconds=0.0)
 
@@ -35,27 +41,42 @@ def every(iterations: int) -> tuple[str, ...]:
 
 FOUR = ("trainer.count=4", *every(4))
 EIGHT = ("trainer.count=8", *every(4))
+COLD_FOUR, COLD_EIGHT = (*FOUR, COLD), (*EIGHT, COLD)
 CELLS: dict[str, tuple[tuple[str, ...], Timing]] = {
-    "1 trainer": (ALONE, Timing()),
-    "1 trainer, float32": ((*ALONE, "trainer.precision=float32"), Timing()),
-    "4 trainers, none": (("trainer.count=4", "sync.algorithm=none"), Timing()),
-    "4 trainers, easgd, gap 4": (FOUR, Timing()),
-    "4 trainers, easgd, gap 1": (("trainer.count=4", *every(1)), Timing()),
-    "4 trainers, easgd, gap 20": (("trainer.count=4", *every(20)), Timing()),
-    "4 trainers, easgd, gap 4, fresh rows": ((*FOUR, "trainer.lookups_ahead=0"), FRESH),
-    "4 trainers, easgd, gap 4, float32": ((*FOUR, "trainer.precision=float32"), Timing()),
-    "4 trainers, easgd, gap 4, elastic rate 0.3": ((*FOUR, "sync.options={elastic_rate=0.3}"), Timing()),
-    "4 trainers, easgd, gap 4, lr doubled": ((*FOUR, "trainer.lr=0.02"), Timing()),
-    "4 trainers, easgd, gap 4, warm-up": ((*FOUR, WARM_UP), Timing()),
-    "1 trainer, warm-up": ((*ALONE, WARM_UP), Timing()),
-    "1 trainer, lr halved": ((*ALONE, "trainer.lr=0.005"), Timing()),
-    "1 trainer, lr doubled": ((*ALONE, "trainer.lr=0.02"), Timing()),
-    "4 trainers, easgd, gap 4, lr halved": ((*FOUR, "trainer.lr=0.005"), Timing()),
-    "4 trainers, ma, gap 4": ((*FOUR, "sync.algorithm=ma"), Timing()),
-    "4 trainers, ma keep, gap 4": ((*FOUR, *KEEP), Timing()),
-    "4 trainers, downpour, gap 4": ((*FOUR, "sync.algorithm=downpour"), Timing()),
-    "8 trainers, easgd, gap 4": (EIGHT, Timing()),
-    "8 trainers, ma keep, gap 4": ((*EIGHT, *KEEP), Timing()),
+    "1 trainer": (COLD_ALONE, Timing()),
+    "1 trainer, float32": ((*COLD_ALONE, "trainer.precision=float32"), Timing()),
+    "2 trainers, easgd, gap 4": (("trainer.count=2", COLD, *every(4)), Timing()),
+    "4 trainers, none": (("trainer.count=4", COLD, "sync.algorithm=none"), Timing()),
+    "4 trainers, easgd, gap 4": (COLD_FOUR, Timing()),
+    "4 trainers, easgd, gap 1": (("trainer.count=4", COLD, *every(1)), Timing()),
+    "4 trainers, easgd, gap 20": (("trainer.count=4", COLD, *every(20)), Timing()),
+    "4 trainers, easgd, gap 4, fresh rows": ((*COLD_FOUR, "trainer.lookups_ahead=0"), FRESH),
+    "4 trainers, easgd, gap 4, float32": ((*COLD_FOUR, "trainer.precision=float32"), Timing()),
+    "4 trainers, easgd, gap 4, elastic rate 0.3": ((*COLD_FOUR, "sync.options={elastic_rate=0.3}"), Timing()),
+    "4 trainers, easgd, gap 4, lr doubled": ((*COLD_FOUR, "trainer.lr=0.02"), Timing()),
+    "4 trainers, easgd, gap 4, warm-up": ((*COLD_FOUR, WARM_UP), Timing()),
+    "1 trainer, warm-up": ((*COLD_ALONE, WARM_UP), Timing()),
+    "1 trainer, lr halved": ((*COLD_ALONE, "trainer.lr=0.005"), Timing()),
+    "1 trainer, lr doubled": ((*COLD_ALONE, "trainer.lr=0.02"), Timing()),
+    "4 trainers, easgd, gap 4, lr halved": ((*COLD_FOUR, "trainer.lr=0.005"), Timing()),
+    "4 trainers, ma, gap 4": ((*COLD_FOUR, "sync.algorithm=ma"), Timing()),
+    "4 trainers, ma keep, gap 4": ((*COLD_FOUR, *KEEP), Timing()),
+    "4 trainers, downpour, gap 4": ((*COLD_FOUR, "sync.algorithm=downpour"), Timing()),
+    "8 trainers, easgd, gap 4": (COLD_EIGHT, Timing()),
+    "8 trainers, ma keep, gap 4": ((*COLD_EIGHT, *KEEP), Timing()),
+    "8 trainers, none": (("trainer.count=8", COLD, "sync.algorithm=none"), Timing()),
+    "8 trainers, easgd, gap 4, embedding lr 0.007": ((*COLD_EIGHT, "embedding.lr=0.007"), Timing()),
+    "8 trainers, easgd, gap 4, dense warm-up": ((*COLD_EIGHT, DENSE_WARM_UP), Timing()),
+    "8 trainers, easgd, gap 4, both warm-up": ((*COLD_EIGHT, BOTH_WARM_UP), Timing()),
+    "1 trainer, rows warm up": (ALONE, Timing()),
+    "2 trainers, easgd, gap 4, rows warm up": (("trainer.count=2", *every(4)), Timing()),
+    "4 trainers, easgd, gap 4, rows warm up": (FOUR, Timing()),
+    "8 trainers, easgd, gap 4, rows warm up": (EIGHT, Timing()),
+    "8 trainers, easgd, gap 1, rows warm up": (("trainer.count=8", *every(1)), Timing()),
+    "8 trainers, ma keep, gap 4, rows warm up": ((*EIGHT, *KEEP), Timing()),
+    "8 trainers, easgd, gap 4, rows warm up, lr 0.015": ((*EIGHT, "trainer.lr=0.015"), Timing()),
+    "8 trainers, none, rows warm up": (("trainer.count=8", "sync.algorithm=none"), Timing()),
+    "8 trainers, easgd, gap 4, rows warm up 40": ((*EIGHT, "embedding.warmup_iterations=40"), Timing()),
 }
 
 

@@ -5,6 +5,7 @@ One is a `shadowsync run` as a process, and its report.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import shadowsync
 from shadowsync.pipeline.data.generator.generator import generate_log
+from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
 
@@ -62,6 +65,12 @@ def log_or_generated(given: Path | None, examples: int, eval_examples: int) -> I
             log, examples=examples, eval_examples=eval_examples, seed=1, data_format="parquet", files=2
         )
         yield log
+
+
+def run_job_file(job: Path, overrides: Sequence[str]) -> Report:
+    """Run a job file with settings changed, in a temporary folder; return its report."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        return shadowsync.run(load_job(str(job), (*overrides, f"run.directory={json.dumps(folder)}")))
 
 
 def run_job(

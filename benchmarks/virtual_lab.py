@@ -13,10 +13,9 @@ import argparse
 import json
 import statistics
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import shadowsync
+from shadowsync.benchmarks.job_runs import run_job_file
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
@@ -44,15 +43,6 @@ def timing_of(reports: list[Report], trainers: int, workers: int, batch: int) ->
     return Timing.model_validate(given)
 
 
-def real_runs(job: Path, overrides: tuple[str, ...], runs: int, folder: Path) -> list[Report]:
-    """Run a setting for real, once with each seed."""
-    reports = []
-    for seed in range(1, runs + 1):
-        settings = (*overrides, f"run.seed={seed}", f"run.directory={json.dumps(str(folder))}")
-        reports.append(shadowsync.run(load_job(str(job), settings)))
-    return reports
-
-
 def emulated(job: Path, overrides: tuple[str, ...], runs: int, timing: Timing) -> dict[str, Any]:
     """Emulate a setting with the same seeds."""
     settings = [(*overrides, f"run.seed={seed}") for seed in range(1, runs + 1)]
@@ -65,12 +55,12 @@ def emulated(job: Path, overrides: tuple[str, ...], runs: int, timing: Timing) -
     }
 
 
-def measured(job: Path, name: str, runs: int, folder: Path) -> dict[str, Any]:
+def measured(job: Path, name: str, runs: int) -> dict[str, Any]:
     """Run one setting for real, in the lab, and in the lab with half as many trainers."""
     overrides = SETTINGS[name]
     described = load_job(str(job), overrides)
     trainer = described.trainer
-    reports = real_runs(job, overrides, runs, folder)
+    reports = [run_job_file(job, (*overrides, f"run.seed={seed}")) for seed in range(1, runs + 1)]
     timing = timing_of(reports, trainer.count, trainer.workers, trainer.batch)
     gaps = [report.sync.gap_mean for report in reports if report.sync.gap_mean is not None]
     half = (*overrides, f"trainer.count={max(1, trainer.count // 2)}")
@@ -96,8 +86,7 @@ def main() -> None:
     given = parser.parse_args()
     found: dict[str, Any] = {}
     for name in given.only:
-        with TemporaryDirectory() as folder:
-            found[name] = measured(given.job, name, given.runs, Path(folder))
+        found[name] = measured(given.job, name, given.runs)
         figures = found[name]
         for way in ("real", "lab", "half"):
             if figures[way] is not None:

@@ -23,7 +23,7 @@ from ...pipeline.report.model import (
     Validation,
 )
 from ...pipeline.report.placement import LoadedNode, Placement
-from ...pipeline.report.quality_warnings import FIRST_ITERATIONS, first_gap_warnings
+from ...pipeline.report.quality_warnings import FIRST_ITERATIONS, first_gap_warnings, warmup_warnings
 from ...pipeline.report.write import describe_hardware, versions
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
@@ -131,6 +131,7 @@ def build_report(
             )
             if state.input.progressive
             else None,
+            rows_warmup_examples=job.rows_warmup_examples,
         ),
         eval=_evaluation(outcome.score, eval_files),
         eval_best=_evaluation(outcome.best_score, eval_files),
@@ -149,7 +150,10 @@ def build_report(
         staleness=_staleness(outcome),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
-        warnings=first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
+        warnings=[
+            *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
+            *warmup_warnings(job, examples.trained + state.ledger.restored_examples),
+        ],
         events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]
         + [Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes]
         + _refused_messages(state),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ...pipeline.config.trainer import warmup_factor
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.metrics import QualitySums
@@ -109,8 +110,7 @@ class Stepper:
         Whoever emulates a step's time lets it pass between this and `update`.
         """
         staged, labels = step.staged, step.delivery.labels
-        step.dense_scale = self._rate_scale(len(labels))
-        step.rows_scale = step.dense_scale if self._settings.schedule.tables else 1.0
+        step.dense_scale, step.rows_scale = self._rate_scales(len(labels))
         if self._rounded is not None:
             self._rounded.refresh()
         with self._precision():
@@ -199,9 +199,12 @@ class Stepper:
             return nullcontext()
         return torch.autocast(self._shared.device.torch_device.type, dtype=torch.bfloat16)
 
-    def _rate_scale(self, examples: int) -> float:
-        trained = self._shared.replica.trained_examples
-        return self._settings.schedule.factor(self._shared.count.now(trained) + examples)
+    def _rate_scales(self, examples: int) -> tuple[float, float]:
+        """Return the factors on the rates of the dense model and of the rows, for a batch of so many."""
+        last = self._shared.count.now(self._shared.replica.trained_examples) + examples
+        dense = self._settings.schedule.factor(last)
+        warm = warmup_factor(last, self._shared.job.rows_warmup_examples)
+        return dense, warm * (dense if self._settings.schedule.tables else 1.0)
 
     def _backward(self, loss: torch.Tensor) -> None:
         """Compute the gradients of the loss: the flat one, and those of the embeddings."""

@@ -110,6 +110,11 @@ class Job(Section):
         return self.data.dense_width, [table.dim for table in self.tables]
 
     @property
+    def rows_warmup_examples(self) -> int:
+        """Examples of all trainers over which the rates of rows grow from 0."""
+        return self.embedding.warmup_iterations * self.trainer.batch * self.trainer.count
+
+    @property
     def sync_nodes(self) -> int:
         """Number of sync nodes.
 

@@ -138,6 +138,12 @@ class EmbeddingSection(Section):
         " does not change).",
     )
     lr: Rate = Field(default=0.02, description="Learning rate of the rows.")
+    warmup_iterations: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+        default=0,
+        description="Number of each trainer's iterations over which the learning rate of the rows grows"
+        " linearly from 0, beside `trainer.schedule`: the first gradients come from a dense model that has"
+        " learned nothing yet. Counted in examples, `warmup_iterations` * `trainer.batch` * `trainer.count`.",
+    )
     init_scale: Rate = Field(
         default=0.05, description="Initial values are uniform in `[-init_scale, init_scale)`."
     )

@@ -12,6 +12,11 @@ from .sections import STRICT, Positive, Rate, Section
 ScheduleExamples = Annotated[int, Field(ge=0, lt=2**53)]
 
 
+def warmup_factor(examples: int, warmup_examples: int) -> float:
+    """Return how far a warm-up is, from 0 to 1; 1 if there is none."""
+    return min(1.0, max(0, examples) / warmup_examples) if warmup_examples else 1.0
+
+
 class ScheduleSection(BaseModel):
     """A factor on the learning rates, as a function of the examples that all trainers have trained.
 
@@ -76,7 +81,7 @@ class ScheduleSection(BaseModel):
         """
         warmup = self.warmup_examples
         if examples < warmup:
-            return max(0, examples) / warmup
+            return warmup_factor(examples, warmup)
         if self.kind == "inverse_sqrt":
             return max(self.final, math.sqrt(warmup / examples))
         if self.kind == "step":

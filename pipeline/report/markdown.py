@@ -65,6 +65,10 @@ def _answer(report: Report) -> list[str]:
 def _quality(report: Report) -> list[str]:
     rows = [("NE in training, each example scored before it is trained on", report.train.ne_progressive)]
     table = [(what, wording.number(value)) for what, value in rows]
+    if warmup := report.train.rows_warmup_examples:
+        table += [
+            ("first examples, over which the learning rate of embedding rows grew", wording.count(warmup))
+        ]
     if (part := report.train.progressive) is not None:
         table += [
             ("NE, progressive part", wording.number(part.ne)),

@@ -1,7 +1,4 @@
-"""The content of report.json.
-
-Every number in it was measured in that run.
-"""
+"""The content of report.json: every number in it was measured in that run."""
 
 from __future__ import annotations
 
@@ -66,13 +63,14 @@ class Progressive(ReportPart):
 class Train(ReportPart):
     """Quality in training.
 
-    `ne_progressive` is the normalized entropy of all trained examples, each scored before it was trained
-    on. `progressive` is that of the job's progressive part, if it has one. If the job has sample weights,
-    all figures of quality are weighted by them; counts of examples are not.
+    `ne_progressive` is the normalized entropy of all trained examples, each scored before it was trained on,
+    `progressive` that of the job's progressive part. If the job has sample weights, all figures of quality
+    are weighted by them, counts are not. `rows_warmup_examples`: see `Job`.
     """
 
     ne_progressive: NonNegativeFloat | None
     progressive: Progressive | None = None
+    rows_warmup_examples: NonNegativeInt = 0
 
 
 class Evaluation(ReportPart):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ..config.job import Job
 from ..config.sections import SyncSection
 
 FIRST_ITERATIONS: Final = 100
@@ -12,6 +13,9 @@ FIRST_ITERATIONS: Final = 100
 
 FEWEST_FIRST_ROUNDS: Final = 10
 """A gap of 10: in jobs whose equal runs ended apart it was 12 to 30 at first, and 4 later."""
+
+LARGEST_WARMUP_SHARE: Final = 0.25
+"""Of a job's examples: over more of them a warm-up costs rows more than it gives."""
 
 
 def first_gap_warnings(
@@ -31,6 +35,22 @@ def first_gap_warnings(
     return [
         f"{name} synchronized {_times(rounds)} in its first {FIRST_ITERATIONS} iterations{more}. Such gaps at"
         f" the start can cost quality, more in one run than in another: {_remedy(sync)}."
+    ]
+
+
+def warmup_warnings(job: Job, trained: int) -> list[str]:
+    """Return a warning if the rates of rows grew over much of the job's `trained` examples.
+
+    They include those of a run that was resumed.
+    """
+    warmup = job.rows_warmup_examples
+    if not trained or warmup <= LARGEST_WARMUP_SHARE * trained:
+        return []
+    over = "all" if warmup >= trained else f"the first {warmup:,}"
+    return [
+        f"The learning rate of embedding rows was still growing over {over} of {trained:,} examples, so rows"
+        f" learned less than they could: lower embedding.warmup_iterations"
+        f" ({job.embedding.warmup_iterations}) or trainer.batch ({job.trainer.batch}), or train more epochs."
     ]
 
 

@@ -73,6 +73,7 @@ OTHER: dict[str, Any] = {
     "embedding.nodes": 2,
     "embedding.optimizer": "sgd",
     "embedding.lr": 0.5,
+    "embedding.warmup_iterations": 7,
     "embedding.init_scale": 0.1,
     "embedding.storage": "bfloat16",
     "embedding.threads": 3,

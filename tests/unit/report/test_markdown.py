@@ -23,7 +23,7 @@ def test_every_fact_of_the_report_is_in_it(full_report: Report) -> None:
     for fact in [
         "0.7654", "0.4567", "1.0123", "0.7801", "0.8412", "1,005,120", "1,001,024", "4,096", "5,200", "161.7",
         "412", "4.7", "31.2 ms", "3.46 GB", "0.0213", "1.31", "died: killed by signal 9", "A CPU", "8.59 GB",
-        "3.11.9", "39 columns", "1,953", "1 min 44 s", "213 MB",
+        "3.11.9", "39 columns", "1,953", "1 min 44 s", "213 MB", "30,720",
     ]:  # fmt: skip
         assert fact in text, fact
     for node in full_report.nodes:

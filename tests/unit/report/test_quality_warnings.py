@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
-from shadowsync.pipeline.report.quality_warnings import FEWEST_FIRST_ROUNDS, first_gap_warnings
+from shadowsync.pipeline.report.quality_warnings import (
+    FEWEST_FIRST_ROUNDS,
+    first_gap_warnings,
+    warmup_warnings,
+)
 
 ENOUGH = {"trainer-0": FEWEST_FIRST_ROUNDS, "trainer-1": 100}
 
@@ -27,6 +32,31 @@ def test_few_rounds_at_the_start_are_warned_of() -> None:
     assert text.startswith(
         "trainer-1 synchronized 0 times in its first 100 iterations, and 2 more fewer than "
     )
+
+
+def with_warmup(iterations: int) -> Job:
+    return Job.model_validate(
+        {
+            "data": {"format": "parquet", "path": ["x"]},
+            "trainer": {"batch": 100, "count": 2},
+            "embedding": {"warmup_iterations": iterations},
+        }
+    )
+
+
+def test_a_warm_up_over_much_of_a_job_is_warned_of() -> None:
+    job = with_warmup(5)
+    assert warmup_warnings(job, 4_000) == []
+    (text,) = warmup_warnings(job, 3_999)
+    assert "over the first 1,000 of 3,999 examples" in text
+    assert "embedding.warmup_iterations (5) or trainer.batch (100)" in text
+    (text,) = warmup_warnings(job, 900)
+    assert "over all of 900 examples" in text
+
+
+def test_a_job_without_warm_up_or_without_examples_has_nothing_to_warn_of() -> None:
+    assert warmup_warnings(with_warmup(0), 1) == []
+    assert warmup_warnings(with_warmup(5), 0) == []
 
 
 def test_one_trainer_is_apart_from_nobody() -> None:

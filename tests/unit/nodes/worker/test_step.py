@@ -20,6 +20,7 @@ from shadowsync.nodes.worker.step import (
     Stepper,
 )
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.tables import EmbeddingSection
 from shadowsync.pipeline.metrics import QualitySums
 from shadowsync.pipeline.models.layers import THIN_ELEMENTS
 from shadowsync.pipeline.types import BatchId, Float32Array
@@ -275,6 +276,18 @@ def test_the_rate_follows_the_examples_of_all_trainers() -> None:
     other.launch(step)
     assert step.rows_scale == 1.0
     assert torch.equal(frozen.replica.flat, before), "at the end of the schedule the rate is 0"
+
+
+def test_rates_of_rows_grow_over_the_first_iterations_of_all_trainers() -> None:
+    job = _job(count=2, batch=BATCH).model_copy(update={"embedding": EmbeddingSection(warmup_iterations=4)})
+    shared = build_shared(job)
+    stepper = Stepper(shared)
+    step = _staged(shared, stepper, 1)
+    stepper.launch(step)
+    assert (step.dense_scale, step.rows_scale) == (1.0, 1 / 8)
+    shared.count.update(7 * BATCH, 0)
+    stepper.launch(step)
+    assert (step.dense_scale, step.rows_scale) == (1.0, 1.0)
 
 
 def _unruly(kind: str, **trainer: Any) -> TrainerContext:
