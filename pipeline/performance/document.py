@@ -90,7 +90,7 @@ class Profile(ProfilePart):
 def judge(measured: Measured) -> Verdict:
     """Find the bottleneck. Pure: no I/O."""
     time = worker_time(measured)
-    bottleneck, share = _bottleneck(time)
+    bottleneck, share = bottleneck_of(time)
     remedies = ADVICE[bottleneck]
     if bottleneck == "compute" and time.core >= CORE_SHARE:
         remedies = (MORE_CORES, *remedies)
@@ -108,7 +108,8 @@ def read_profile(path: Path) -> Profile:
     return Profile.model_validate_json(path.read_bytes())
 
 
-def _bottleneck(time: WorkerTime) -> tuple[Bottleneck, float]:
+def bottleneck_of(time: WorkerTime) -> tuple[Bottleneck, float]:
+    """Return the bottleneck and its share of the workers' time; see `Verdict`."""
     waits: dict[Bottleneck, float] = {cause: getattr(time, cause) for cause in WAITS}
     worst = max(waits, key=lambda cause: waits[cause])
     if waits[worst] >= WAIT_SHARE:
