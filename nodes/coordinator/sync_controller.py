@@ -21,13 +21,16 @@ WINDOW_ROUNDS: Final = 4
 SETTLING_ROUNDS: Final = 2
 # Part of the bound below which the gap may grow: what lies between is noise.
 LOOSEN_BELOW: Final = 0.85
+# The ratio grows as about this power of the gap in the lab (docs/quality.md).
+RATIO_POWER: Final = 0.5
 # At most, by one decision.
-LOOSEN_FACTOR: Final = 1.5
+LOOSEN_FACTOR: Final = 2
 TIGHTEN_FACTOR: Final = 4
 # Rounds that come this much later than they are wanted are held up by something else.
 HELD_UP_FACTOR: Final = 1.5
-# Windows at a gap that rounds were held up at, before shorter ones are tried again; then twice as many.
+# Windows for which a gap that proved wrong is not tried again; each time twice as many.
 PATIENCE_WINDOWS: Final = 8
+LONGEST_PATIENCE_WINDOWS: Final = 64
 # A rate this near to that of the closest replicas is it.
 SAME_RATE: Final = 0.02
 MAX_DECISIONS: Final = 128
@@ -62,19 +65,49 @@ class ControlSample:
     ratio: float
 
 
+class Limit:
+    """A limit of the gap that a window has shown, and that is tried again after a while.
+
+    If it is shown again then, it holds for twice as long; what held once may not hold for ever, since data
+    and links change.
+
+    Attributes:
+        value: None while nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self.value: int | None = None
+        self._patience = PATIENCE_WINDOWS
+        self._windows_left = 0
+
+    def show(self, value: int) -> None:
+        """Set the limit anew."""
+        self.value, self._windows_left = value, self._patience
+
+    def pass_window(self) -> None:
+        """Count a window."""
+        if self.value is None:
+            return
+        self._windows_left -= 1
+        if self._windows_left <= 0:
+            self.value = None
+            self._patience = min(2 * self._patience, LONGEST_PATIENCE_WINDOWS)
+
+
 class SyncController:
     """Keep the replicas' ratio of distance to movement within a bound; a state machine.
 
-    The ratio grows with the gap, and no faster than it: in the lab as its root (docs/quality.md). A window is
-    a few samples under one setting; its median decides:
+    A window is a few samples under one setting; its median decides:
 
-    - above the bound the gap falls, in proportion, to a quarter at most. At a gap of 1, or where rounds are
-      held up, the elastic rate moves halfway to that of the closest replicas instead;
-    - clearly below it, what was done is undone in the opposite order, and the gap grows, by a half at most,
-      and only so far that a ratio that grows in proportion stays below. So one decision never calls for the
-      opposite one;
+    - above the bound the gap falls, in proportion, to a quarter at most, and no gap as large as the last one
+      is tried for a while. At a gap of 1, or where rounds are held up, the elastic rate moves halfway to that
+      of the closest replicas instead;
+    - clearly below it, what was done is undone in the opposite order, and the gap grows, twofold at most,
+      and only so far that the ratio is expected to stay below. Where that goes wrong the limit above holds,
+      so that settings swing ever more seldom;
     - if rounds come clearly later than wanted, since the duty cycle or the link allows no more, the gap that
-      they come at becomes the wanted one, whatever the ratio: asking for more would change nothing.
+      they come at becomes the wanted one, whatever the ratio: asking for more would change nothing, and is
+      tried again after a while.
 
     Args:
         elastic: see `Algorithm.elastic`.
@@ -93,9 +126,8 @@ class SyncController:
         self._window: list[ControlSample] = []
         # Before it a trainer's gap still grows to its first one, or replicas have another setting's distance.
         self._from_iterations = float(sync.start_iterations)
-        self._least_gap = 1
-        self._patience = PATIENCE_WINDOWS
-        self._windows_left = 0
+        self._held_up_at = Limit()
+        self._within_bound = Limit()
         self._windows: list[int] = [0, 0]
         self._ratios: tuple[float, float] | None = None
         self._held_up = False
@@ -163,45 +195,40 @@ class SyncController:
     def _settled(self, ratio: float, gap: float) -> tuple[SyncSettings, str]:
         """Return the next settings, and why in words; `gap` is the one that rounds came at."""
         now = self._settings
+        self._held_up_at.pass_window()
+        self._within_bound.pass_window()
         self._held_up = gap > HELD_UP_FACTOR * now.gap + 1
         if self._held_up and now.gap < self._max_gap:
-            self._least_gap = round(min(gap, self._max_gap))
-            self._windows_left = self._patience
-            self._patience *= 2
+            found = round(min(gap, self._max_gap))
+            self._held_up_at.show(found)
             came = f"rounds came every {gap:.0f} iterations" if gap < math.inf else "no round was completed"
-            return replace(now, gap=self._least_gap), f"{came}: the duty cycle or the link allows no more"
-        self._windows_left -= 1
-        if not self._windows_left:
-            self._least_gap = 1
-        if ratio > self._bound:
-            return self._tighter(ratio)
-        return self._looser(ratio)
+            return replace(now, gap=found), f"{came}: the duty cycle or the link allows no more"
+        return self._tighter(ratio) if ratio > self._bound else self._looser(ratio)
 
     def _tighter(self, ratio: float) -> tuple[SyncSettings, str]:
         now, why = self._settings, f"{number(ratio, 2)} is above the bound"
-        if now.gap > self._least_gap:
-            least = max(self._least_gap, now.gap // TIGHTEN_FACTOR)
+        least = self._held_up_at.value or 1
+        if now.gap > least:
+            self._within_bound.show(now.gap - 1)
             gap = min(now.gap - 1, math.floor(now.gap * self._bound / ratio))
-            return replace(now, gap=max(least, gap)), why
-        if now.elastic_rate is None or self._closest is None:
+            return replace(now, gap=max(least, now.gap // TIGHTEN_FACTOR, gap)), why
+        if now.elastic_rate is None or self._closest is None or now.elastic_rate == self._closest:
             return now, why
         missing = self._closest - now.elastic_rate
-        if not missing:
-            return now, why
         rate = self._closest if abs(missing) < SAME_RATE else now.elastic_rate + missing / 2
         self._rates.append(now.elastic_rate)
         return replace(now, elastic_rate=rate), f"{why}, and rounds come as often as they can"
 
     def _looser(self, ratio: float) -> tuple[SyncSettings, str]:
         now, why = self._settings, f"{number(ratio, 2)} is clearly below the bound"
+        wanted = self._bound * LOOSEN_BELOW
         if self._rates:
             # A step to the closest rate halves the ratio at most, so undoing it doubles that at most.
-            if ratio > self._bound * LOOSEN_BELOW / 2:
-                return now, why
-            return replace(now, elastic_rate=self._rates.pop()), why
-        allowed = now.gap * self._bound * LOOSEN_BELOW / ratio if ratio else math.inf
-        most = max(now.gap + 1, math.floor(now.gap * LOOSEN_FACTOR))
-        gap = math.floor(min(allowed, most, self._max_gap))
+            undone = replace(now, elastic_rate=self._rates.pop()) if ratio <= wanted / 2 else now
+            return undone, why
+        expected = now.gap * (wanted / ratio) ** (1 / RATIO_POWER) if ratio else math.inf
+        limits = LOOSEN_FACTOR * now.gap, self._within_bound.value or self._max_gap, self._max_gap
+        gap = math.floor(min(expected, *limits))
         return replace(now, gap=max(gap, now.gap)), why
 
 
