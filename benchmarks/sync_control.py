@@ -5,7 +5,8 @@
 
 Both kinds of data are the same examples in four files, and each of four emulated trainers is fed one of them.
 In the *skewed* ones a file is a country with a click rate of its own, in the *mixed* ones a random quarter.
-Runs that are in the file already are not made again.
+Runs that are in the file already are not made again. `--only` names cells; those of the elastic rates are
+made only if they are named.
 """
 
 from __future__ import annotations
@@ -35,16 +36,32 @@ TIMING = Timing(own_files=True)
 AUTO = ("sync.control=auto",)
 # A round's 0.4 MB take 0.17 s there, and half of the time is theirs: a round every 17 iterations at best.
 SLOW_LINK = ('network.bandwidth="20mbit"', "sync.duty=0.5", "sync.link_bytes_per_second=2.5e6")
-CELLS: dict[str, tuple[str, ...]] = {
-    "gap 1": ("sync.gap=1",),
-    "gap 4": ("sync.gap=4",),
-    "gap 32": ("sync.gap=32",),
+
+
+def fixed(gap: int) -> tuple[str, ...]:
+    """Return the settings of a gap that stays, with a control that only measures."""
+    return (*AUTO, f"sync.gap={gap}", f"sync.control_max_gap={gap}", "sync.control_bound=1000.0")
+
+
+GAPS: dict[str, tuple[str, ...]] = {f"gap {gap}": fixed(gap) for gap in (1, 2, 4, 8, 16, 32)}
+CONTROLS: dict[str, tuple[str, ...]] = {
     "control": AUTO,
     "control, bound 0.5": (*AUTO, "sync.control_bound=0.5"),
     "control, from gap 32": (*AUTO, "sync.gap=32"),
     "control, slow link": (*AUTO, *SLOW_LINK),
-    "gap 1, slow link": ("sync.gap=1", *SLOW_LINK),
+    "gap 1, slow link": (*fixed(1), *SLOW_LINK),
 }
+# For the direction in which a rate moves the replicas.
+RATES: dict[str, tuple[str, ...]] = {
+    f"{algorithm}, gap 4, elastic rate {rate}": (
+        *fixed(4),
+        f"sync.algorithm={algorithm}",
+        f"sync.options={{elastic_rate={rate}}}",
+    )
+    for algorithm in ("easgd", "easgd_symmetric", "ma")
+    for rate in (0.1, 0.25, 0.5, 0.75, 0.9)
+}
+CELLS = GAPS | CONTROLS | RATES
 
 
 def split(log: Path, folder: Path) -> dict[str, list[float]]:
@@ -119,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=list(CELLS))
+    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=list(GAPS | CONTROLS))
     parser.add_argument("--set", nargs="*", default=[], help="settings of every run")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -149,7 +166,7 @@ def print_run(what: str, run: dict[str, Any]) -> None:
     print(f"{what}: NE {run['ne']:.4f}, gap {run['gap']:.1f}, {traffic}")
     if (control := run["control"]) is not None:
         within = f"{control['windows_within']} of {control['windows']} windows within"
-        print(f"  ratio {control['ratio']}, {within}")
+        print(f"  ratio {control['ratio']:.2f}, {within}", flush=True)
         for made in control["decisions"]:
             print(f"  {made['seconds']:.1f} s: gap {made['gap']}, {made['why']}")
 
