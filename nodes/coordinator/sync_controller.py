@@ -99,9 +99,9 @@ class SyncController:
 
     A window is a few samples under one setting; its median decides:
 
-    - above the bound the gap falls, in proportion, to a quarter at most, and no gap as large as the last one
-      is tried for a while. At a gap of 1, or where rounds are held up, the elastic rate moves halfway to that
-      of the closest replicas instead;
+    - above the bound the gap falls to where the ratio is expected within it, a quarter at most, and no gap as
+      large as the last one is tried for a while. At a gap of 1, or where rounds are held up, the elastic
+      rate moves halfway to that of the closest replicas instead;
     - clearly below it, what was done is undone in the opposite order, and the gap grows, twofold at most,
       and only so far that the ratio is expected to stay below. Where that goes wrong the limit above holds,
       so that settings swing ever more seldom;
@@ -210,7 +210,7 @@ class SyncController:
         least = self._held_up_at.value or 1
         if now.gap > least:
             self._within_bound.show(now.gap - 1)
-            gap = min(now.gap - 1, math.floor(now.gap * self._bound / ratio))
+            gap = min(now.gap - 1, math.floor(now.gap * (self._bound / ratio) ** (1 / RATIO_POWER)))
             return replace(now, gap=max(least, now.gap // TIGHTEN_FACTOR, gap)), why
         if now.elastic_rate is None or self._closest is None or now.elastic_rate == self._closest:
             return now, why
