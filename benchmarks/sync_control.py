@@ -51,6 +51,10 @@ CONTROLS: dict[str, tuple[str, ...]] = {
     "control, slow link": (*AUTO, *SLOW_LINK),
     "gap 1, slow link": (*fixed(1), *SLOW_LINK),
 }
+MEANS: dict[str, tuple[str, ...]] = {
+    f"ma, {name}": (*settings, "sync.algorithm=ma")
+    for name, settings in (("gap 4", fixed(4)), ("gap 32", fixed(32)), ("control", AUTO))
+}
 # For the direction in which a rate moves the replicas.
 RATES: dict[str, tuple[str, ...]] = {
     f"{algorithm}, gap 4, elastic rate {rate}": (
@@ -61,7 +65,7 @@ RATES: dict[str, tuple[str, ...]] = {
     for algorithm in ("easgd", "easgd_symmetric", "ma")
     for rate in (0.1, 0.25, 0.5, 0.75, 0.9)
 }
-CELLS = GAPS | CONTROLS | RATES
+CELLS = GAPS | CONTROLS | MEANS | RATES
 
 
 def split(log: Path, folder: Path) -> dict[str, list[float]]:
@@ -136,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=list(GAPS | CONTROLS))
+    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=list(GAPS | CONTROLS | MEANS))
     parser.add_argument("--set", nargs="*", default=[], help="settings of every run")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
