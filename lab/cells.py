@@ -12,6 +12,9 @@ from ..pipeline.errors import JobFileError
 from ..pipeline.jobfile.load import override_value, validate_job
 
 REFERENCE: Final = "one trainer"
+NO_SYNC: Final = "none"
+# A cell at a fixed rate, or without rounds, has no gap to control.
+UNCONTROLLED: Final = {"control": "off", "control_bound": None, "control_max_gap": None}
 _EXAMPLE: Final = "write name, name@5 for a fixed rate, or name:key=value@5 with options"
 
 
@@ -70,6 +73,8 @@ def cell_job(base: Job, cell: Cell, seed: int, name: str, directory: str) -> Job
     }
     if cell.every is not None:
         tree["sync"]["every"] = cell.every
+    if cell.every is not None or cell.algorithm == NO_SYNC:
+        tree["sync"] |= UNCONTROLLED
     tree["run"] |= {"seed": seed, "name": name, "directory": directory}
     return with_sync_nodes(validate_job(tree, where="the job"), may_import=True)
 
@@ -77,7 +82,7 @@ def cell_job(base: Job, cell: Cell, seed: int, name: str, directory: str) -> Job
 def reference_job(base: Job, seed: int, name: str, directory: str) -> Job:
     """Build the job of one trainer without synchronization, with the same workers."""
     tree = base.model_dump()
-    tree["sync"] |= {"algorithm": "none", "options": {}}
+    tree["sync"] |= {"algorithm": NO_SYNC, "options": {}, **UNCONTROLLED}
     tree["trainer"]["count"] = 1
     tree["run"] |= {"seed": seed, "name": name, "directory": directory}
     return with_sync_nodes(validate_job(tree, where="the job"), may_import=True)

@@ -212,6 +212,8 @@ class Algorithm(ABC):
             both ends hold from the last round, and are refused for it.
         model: which model a job with it produces.
         state_names: the names of the tensors of `state`; with any, one round is run at a time.
+        closest_elastic_rate: the `elastic_rate` at which replicas stay closest to each other, of an algorithm
+            whose option of that name may change while the job trains; None: it may not.
         Options: a frozen dataclass; its fields are the keys of `sync.options`. Its `__post_init__` raises
             ValueError("key: ...") for a value that cannot be used.
     """
@@ -224,6 +226,7 @@ class Algorithm(ABC):
     changes_groups: ClassVar[bool] = False
     model: ClassVar[ModelOrigin] = ModelOrigin.REPLICAS
     state_names: ClassVar[tuple[str, ...]] = ()
+    closest_elastic_rate: ClassVar[float | None] = None
     Options: ClassVar[type[Any]] = NoOptions
 
     def __init__(self, options: Any) -> None:
@@ -272,6 +275,22 @@ class Algorithm(ABC):
         Only for `ModelOrigin.GLOBAL`.
         """
         raise TypeError(f"{type(self).__name__} has no global model")
+
+    @property
+    def elastic(self) -> tuple[float, float] | None:
+        """Return the elastic rate, and that of the closest replicas; None if it may not change."""
+        closest = self.closest_elastic_rate
+        return None if closest is None else (self.options.elastic_rate, closest)
+
+    def set_elastic_rate(self, rate: float) -> None:
+        """Set the option `elastic_rate`, all at once; only with `closest_elastic_rate`.
+
+        On the thread that runs rounds, and on a sync node's between two exchanges. A round that is under way
+        may end with another rate than it began with, and the two ends of an exchange may differ for a moment:
+        each rate alone moves the one who uses it between its own value and the other's, so no pair of rates
+        from 0 to 1 moves it beyond.
+        """
+        self.options = dataclasses.replace(self.options, elastic_rate=rate)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the options in effect, for reports."""

@@ -44,6 +44,8 @@ class EASGD(Algorithm):
     summary = "elastic averaging with a center; the replica moves toward the center's new value"
     needs_center = True
     model = ModelOrigin.CENTER
+    # The share of the way to the center that a replica goes is α (1 - α); measured, too (docs/quality.md).
+    closest_elastic_rate = 0.5
     Options = ElasticOptions
     options: ElasticOptions
 

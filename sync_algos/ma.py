@@ -37,6 +37,8 @@ class MA(Algorithm):
     summary = "model averaging; every replica moves toward the mean of all replicas"
     needs_peers = True
     model = ModelOrigin.MEAN
+    # At 1 they would be closer still, and a round would throw away what workers did meanwhile.
+    closest_elastic_rate = 0.9
     Options = MAOptions
     options: MAOptions
 

@@ -117,6 +117,8 @@ COORDINATOR = (
     ),
     _gauge("job_divergence", "divergence", "how far the replicas are apart: ‖w - mean‖ / ‖mean‖, averaged"),
     _gauge("job_sync_gap_mean_iterations", "gap_mean", "iterations between rounds, mean over trainers"),
+    _gauge("job_sync_gap_target_iterations", "gap_target", "the gap that sync.control has set"),
+    _gauge("job_sync_elastic_rate", "elastic_rate", "the elastic rate that sync.control has set"),
     _gauge("job_living_nodes", "living", "nodes that are alive, the coordinator among them"),
     _gauge("job_dead_nodes", "dead", "nodes that died"),
 )

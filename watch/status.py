@@ -64,7 +64,8 @@ class SyncFigures(StatusPart):
     """Figures of synchronization.
 
     `gap_open` is the largest gap since a trainer's last round, `gap_mean` is that of the report; bytes/s
-    are what trainers sent and received for synchronization.
+    are what trainers sent and received for synchronization. `gap_target` and `elastic_rate` are what
+    `sync.control` has set, None without it.
     """
 
     rounds: int = 0
@@ -74,6 +75,8 @@ class SyncFigures(StatusPart):
     sent_bytes_per_second: float | None = None
     received_bytes_per_second: float | None = None
     divergence: float | None = None
+    gap_target: int | None = None
+    elastic_rate: float | None = None
 
 
 class EmbeddingFigures(StatusPart):

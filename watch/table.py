@@ -64,11 +64,12 @@ def _bar(status: Status) -> Table:
 
 def _figures(status: Status) -> Text:
     sync, embedding = status.sync, status.embedding
+    target = f", target {count(sync.gap_target)}" if sync.gap_target is not None else ""
     traffic = f"{data_rate(sync.sent_bytes_per_second)} out"
     cells = [
         ("examples/s", f"{count(status.speed.now)}, mean {count(status.speed.mean)}"),
         ("NE", f"{number(status.quality.ne)}, now {number(status.quality.ne_recent)}"),
-        ("sync gap", f"{number(sync.gap_mean, 1)}, open {count(sync.gap_open)}"),
+        ("sync gap", f"{number(sync.gap_mean, 1)}, open {count(sync.gap_open)}{target}"),
         ("rounds", f"{count(sync.rounds)}, {traffic}"),
         (
             "lookups/s",

@@ -11,6 +11,7 @@ import torch
 from ...nodes.coordinator.bad_batches import BadBatchCounter
 from ...nodes.coordinator.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
 from ...nodes.coordinator.ledger import LeftOut
+from ...nodes.coordinator.sync_control import SampledReplica, control_of
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
@@ -43,7 +44,7 @@ class VirtualJob:
 
     def __init__(self, job: Job, timing: Timing) -> None:
         self._job = job
-        self._source = BatchSource(job)
+        self._source = BatchSource(job, own_files=timing.own_files)
         self._tables = VirtualTables(job, timing)
         self._bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
         self._trainers = [
@@ -67,6 +68,7 @@ class VirtualJob:
         self._window = LossWindow()
         self._curve: list[CurvePoint] = []
         self._stride = -(-first.numel() // SAMPLED_ELEMENTS)
+        self._control = control_of(job.sync, job.trainer.count, self._network.algorithm.elastic)
         # Thinned as it grows, so that nobody has to know how long the input is.
         self._every_examples = job.trainer.batch * job.trainer.count
 
@@ -77,12 +79,32 @@ class VirtualJob:
         """Train, close and score."""
         rounds = [asyncio.create_task(trainer.synchronize()) for trainer in self._trainers]
         training = asyncio.gather(*(trainer.train() for trainer in self._trainers))
-        await self._until_trained(training, rounds)
+        controlling = asyncio.create_task(self._sample())
+        await self._until_trained(training, [*rounds, controlling])
+        controlling.cancel()
         seconds = asyncio.get_running_loop().time()
         await self._end(rounds)
         divergence = self._divergence()
         await self._close()
         return self._result(seconds, divergence)
+
+    async def _sample(self) -> None:
+        """Control the synchronization as the coordinator does, if the job wants it."""
+        clock = asyncio.get_running_loop()
+        while (control := self._control) is not None:
+            await asyncio.sleep(control.pause_seconds)
+            if control.add(
+                clock.time(), {f"trainer-{one.index}": self._sampled(one) for one in self._trainers}
+            ):
+                for trainer in self._trainers:
+                    trainer.set_control(control.settings)
+                if (rate := control.settings.elastic_rate) is not None:
+                    self._network.algorithm.set_elastic_rate(rate)
+
+    def _sampled(self, trainer: VirtualTrainer) -> SampledReplica:
+        values = trainer.context.replica.read(stride=self._stride).numpy()
+        iterations = trainer.context.total_iterations()
+        return SampledReplica(values, iterations, trainer.rounds.metrics()["rounds"])
 
     def _result(self, seconds: float, divergence: float | None) -> VirtualResult:
         counts = [trainer.rounds.metrics() for trainer in self._trainers]
@@ -109,6 +131,7 @@ class VirtualJob:
             left_out=self._bad_batches.count,
             digest=hashlib.sha256(b"".join(model.numpy().tobytes() for model in models)).hexdigest(),
             curve=self._curve,
+            control=self._control.report() if self._control is not None else None,
         )
 
     async def _until_trained(

@@ -41,12 +41,13 @@ class VirtualNetwork:
     """What all trainers share: the center, the meetings, and the time that they take; implements `Hub`.
 
     Attributes:
+        algorithm: whose rule the center has.
         moved_bytes: by trainer, sent and received over its links of synchronization.
     """
 
     def __init__(self, job: Job, timing: Timing, make: Callable[[], Algorithm], first: torch.Tensor) -> None:
         self.link = Link.of(job)
-        algorithm = make()
+        self.algorithm = algorithm = make()
         self.center = MemoryCenter(algorithm, first, max(1, job.sync_nodes))
         self.moved_bytes = [0] * job.trainer.count
         self._between_trainers = algorithm.needs_peers

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from ...pipeline.report.control import Control
 from ...pipeline.types import Float32Array, FrozenModel
 
 CURVE_POINTS: Final = 100
@@ -40,6 +41,7 @@ class VirtualResult(FrozenModel):
         staleness: mean number of pushes between a lookup and its own push.
         divergence: when training ended, before the closing rounds.
         seconds: virtual time until the last batch was trained.
+        control: what `sync.control` did; None without it.
         digest: SHA-256 of the model, or of all replicas where each is one.
     """
 
@@ -59,6 +61,7 @@ class VirtualResult(FrozenModel):
     left_out: int
     digest: str
     curve: list[CurvePoint]
+    control: Control | None = None
 
 
 class LossWindow:

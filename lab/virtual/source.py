@@ -10,6 +10,7 @@ from ...pipeline.data.bad_rows import BadRows
 from ...pipeline.data.batch import Batch
 from ...pipeline.data.span import Span
 from ...pipeline.data.spans import span_order
+from ...pipeline.errors import JobFileError
 from ...pipeline.input.job_input import JobInput
 from ...pipeline.input.plan import InputPlan, plan_input
 from ...pipeline.wire.messages import Delivery
@@ -22,18 +23,23 @@ class BatchSource:
 
     Attributes:
         plan: the spans of training and of the parts that are scored.
+
+    Args:
+        own_files: each trainer has a reader of its own, with every n-th file of n trainers.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, own_files: bool = False) -> None:
         self._job = job
         self.plan: InputPlan = plan_input(job)
         self._bad_rows = BadRows(job.data.max_bad_rows)
         self._sequence = 0
-        self._batches = self._training()
+        self._streams = [self._training(self.plan.train, job.data.readers)]
+        if own_files:
+            self._streams = [self._training(own, 1) for own in self._by_files(job.trainer.count)]
 
-    def next(self) -> Delivery | None:
-        """Return the next batch to train; None after the last one."""
-        batch = next(self._batches, None)
+    def next(self, trainer: int = 0) -> Delivery | None:
+        """Return the next batch that a trainer has to train; None after the last one."""
+        batch = next(self._streams[trainer % len(self._streams)], None)
         return None if batch is None else self._delivery(batch, 0)
 
     def scored(self, spans: Sequence[Span]) -> Iterator[Delivery]:
@@ -43,12 +49,22 @@ class BatchSource:
             for batch in self._cut(source, span, 0, 0, bad_rows):
                 yield self._delivery(batch, 1)
 
-    def _training(self) -> Iterator[Batch]:
-        readers = self._job.data.readers
+    def _by_files(self, trainers: int) -> list[list[Span]]:
+        """Return each trainer's spans; raises JobFileError where one would have none."""
+        paths = list(dict.fromkeys(span.path for span in self.plan.train))
+        if len(paths) < trainers:
+            raise JobFileError(
+                f"own_files: {trainers} trainers have {len(paths)} files of training data to share",
+                remedy="give data.path as many files as there are trainers, or leave own_files out",
+            )
+        owners = {path: at % trainers for at, path in enumerate(paths)}
+        return [[span for span in self.plan.train if owners[span.path] == at] for at in range(trainers)]
+
+    def _training(self, plan: Sequence[Span], readers: int) -> Iterator[Batch]:
         for epoch in range(self._job.data.epochs):
             data = self._job.data
-            order = span_order(len(self.plan.train), epoch, self._job.run.seed, data.shuffle_window > 0)
-            spans = [self.plan.train[at] for at in order]
+            order = span_order(len(plan), epoch, self._job.run.seed, data.shuffle_window > 0)
+            spans = [plan[at] for at in order]
             own = [spans[at::readers] for at in range(readers)]
             streams = [self._reader(part, epoch) for part in own]
             while streams:

@@ -16,7 +16,9 @@ Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Timing(BaseModel):
-    """Times of the emulated machines. The bandwidth and delay of links are those of `[network]`.
+    """Times of the emulated machines, and who feeds them.
+
+    The bandwidth and delay of links are those of `[network]`.
 
     Attributes:
         step_seconds: a worker's step: forward, backward, update.
@@ -30,6 +32,8 @@ class Timing(BaseModel):
         first_round_cpu_seconds: instead of `round_cpu_seconds`, for the first round of each trainer.
         center_seconds: time of a sync node for one exchange; exchanges wait for each other.
         start_seconds: the first trainer starts at 0, the last one this much later, the others in between.
+        own_files: each trainer is fed by a reader of its own, with every n-th file of n trainers, instead of
+            by all readers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,6 +48,7 @@ class Timing(BaseModel):
     first_round_cpu_seconds: Factor | None = None
     center_seconds: Seconds = 0.001
     start_seconds: Seconds = 0.0
+    own_files: bool = False
 
     def cpu_of_round(self, number: int) -> float:
         """Return the CPU seconds of a trainer's round `number`, from 0."""

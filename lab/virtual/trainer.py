@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...nodes.coordinator.ledger import LeftOut
+from ...nodes.coordinator.sync_controller import SyncSettings
 from ...nodes.replica.replica import TrainerContext
 from ...nodes.shadow.rounds import RoundCounter
 from ...nodes.shadow.schedule import RoundSchedule
@@ -70,6 +71,7 @@ class VirtualTrainer:
         self._steppers = [Stepper(self.context) for _ in range(job.trainer.workers)]
         self._ahead = 1 if job.run.deterministic else 1 + job.trainer.lookups_ahead
         self._gate: VirtualGate | None = None
+        self._schedule = RoundSchedule(job.sync)
         self._started_rounds = 0
         self._in_round = False
         self._paused = False
@@ -99,10 +101,16 @@ class VirtualTrainer:
                 self._gate.release()
         elif self._job.sync.mode == "shadow":
             await asyncio.sleep(self._timing.start_of(self.index, self._job.trainer.count))
-            await self._in_background(RoundSchedule(self._job.sync))
+            await self._in_background()
 
-    async def _in_background(self, schedule: RoundSchedule) -> None:
-        clock = asyncio.get_running_loop()
+    def set_control(self, settings: SyncSettings) -> None:
+        """Take other settings than those of the job."""
+        self._schedule.set_gap(settings.gap)
+        if settings.elastic_rate is not None:
+            self.algorithm.set_elastic_rate(settings.elastic_rate)
+
+    async def _in_background(self) -> None:
+        clock, schedule = asyncio.get_running_loop(), self._schedule
         while not self._paused:
             wait_seconds = schedule.wait_seconds(
                 clock.time(), self.context.total_iterations(), wanted=self._network.waits_for(self.index)
@@ -146,7 +154,7 @@ class VirtualTrainer:
         batches: deque[_InFlightBatch] = deque()
         pushes: set[asyncio.Task[None]] = set()
         while True:
-            while len(batches) < self._ahead and (delivery := self._source.next()) is not None:
+            while len(batches) < self._ahead and (delivery := self._source.next(self.index)) is not None:
                 batches.append(self._look_up(delivery))
             if not batches:
                 break

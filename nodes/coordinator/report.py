@@ -23,7 +23,12 @@ from ...pipeline.report.model import (
     Validation,
 )
 from ...pipeline.report.placement import LoadedNode, Placement
-from ...pipeline.report.quality_warnings import FIRST_ITERATIONS, first_gap_warnings, warmup_warnings
+from ...pipeline.report.quality_warnings import (
+    FIRST_ITERATIONS,
+    control_warnings,
+    first_gap_warnings,
+    warmup_warnings,
+)
 from ...pipeline.report.write import describe_hardware, versions
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
@@ -67,6 +72,7 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         cpu_seconds_mean=mean("round_cpu_seconds"),
         links=_links(state, trainers),
         reference_bytes=_reference_bytes(state, outcome, trainers),
+        control=state.control.report() if state.control is not None else None,
     )
 
 
@@ -152,6 +158,7 @@ def build_report(
         ledger=ledger,
         warnings=[
             *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
+            *control_warnings(job, sync.control),
             *warmup_warnings(job, examples.trained + state.ledger.restored_examples),
         ],
         events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]

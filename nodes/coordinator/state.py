@@ -23,6 +23,7 @@ from .membership import Member, Membership
 from .outcome import Stop
 from .placement import TablePlacement
 from .progress import InputSize, NodeRates, TrainingMetrics
+from .sync_control import SyncControl, control_of
 
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512
@@ -154,6 +155,8 @@ class JobState:
         self.bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
         self.rates = NodeRates()
         self.divergence = DivergenceCurve()
+        # With `sync.control`, once the trainers have met.
+        self.control: SyncControl | None = None
         # (examples trained, metric of `[validation]`), in the order in which they were scored.
         self.validation_points: list[tuple[int, float]] = []
         # (seconds, node, what).
@@ -221,6 +224,10 @@ class JobState:
         """Begin STARTING: no node joins from here on, and the job has a report."""
         self.enter(JobPhase.STARTING)
         self.members.start()
+        trainers = self.members.alive("trainer")
+        # They are of one job; a plug-in of another version would differ in its first weights or fail.
+        elastic = trainers[0].facts.elastic if trainers else None
+        self.control = control_of(self.job.sync, len(trainers), elastic)
 
     def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""

@@ -41,12 +41,15 @@ class RoundSchedule:
 
     def __init__(self, sync: SyncSection) -> None:
         self._sync = sync
+        self._gap = sync.gap
         self._costs: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._began = (0.0, 0)
         self._iteration_seconds = 0.0
         self._last_change = (-math.inf, -1)
         self._earliest_seconds = -math.inf
         self._due_iterations = 0
+        # At the beginning of the last complete round; the first one is due at once.
+        self._counted_from: int | None = None
 
     @property
     def earliest_seconds(self) -> float:
@@ -76,12 +79,18 @@ class RoundSchedule:
         cost = cpu_seconds
         if self._sync.link_bytes_per_second is not None:
             cost = max(cost, moved_bytes / self._sync.link_bytes_per_second)
-        if self._sync.gap is not None:
+        if self._gap is not None:
             cost = self._counted(cost, complete=complete)
         pause = max(cost / self._duty(iterations), seconds) - seconds
         self._earliest_seconds = began + seconds + (pause if complete else max(pause, RETRY_SECONDS))
-        if complete and self._sync.gap is not None:
-            self._due_iterations = iterations + self._target_gap(self._sync.gap, iterations)
+        if complete:
+            self._counted_from = iterations
+            self._set_due()
+
+    def set_gap(self, gap: int) -> None:
+        """Set another gap than `sync.gap`, from the last complete round on; only for a job that has one."""
+        self._gap = gap
+        self._set_due()
 
     def is_due(self, now: float, iterations: int, *, wanted: bool = False) -> bool:
         """Return whether a round is due.
@@ -93,7 +102,7 @@ class RoundSchedule:
         if self._is_early(now):
             return False
         stalled = now - self._last_change[0] >= STALLED_SECONDS
-        return self._sync.gap is None or wanted or stalled or iterations >= self._due_iterations
+        return self._gap is None or wanted or stalled or iterations >= self._due_iterations
 
     def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False) -> float:
         """Return how long to wait before looking again; 0 if a round is due.
@@ -110,6 +119,10 @@ class RoundSchedule:
 
     def _is_early(self, now: float) -> bool:
         return self._earliest_seconds - now > CLOCK_SECONDS
+
+    def _set_due(self) -> None:
+        if self._gap is not None and self._counted_from is not None:
+            self._due_iterations = self._counted_from + self._target_gap(self._gap, self._counted_from)
 
     def _counted(self, cost: float, *, complete: bool) -> float:
         """Return the part of a round's cost that its pause is made of."""

@@ -137,6 +137,16 @@ class Synchronizer:
 
         await self._shadow.call(on_loop)
 
+    async def set_control(self, gap: int, elastic_rate: float) -> None:
+        """Set the gap, and the elastic rate unless it is 0; from the next round on, or within one."""
+
+        async def on_loop(links: ZmqPeers) -> None:  # noqa: ARG001
+            self._shadow.set_gap(gap)
+            if elastic_rate:
+                self._algorithm.set_elastic_rate(elastic_rate)
+
+        await self._shadow.call(on_loop)
+
     async def finalize(self, *, closing_round: bool) -> FinalizeResult:
         """Run the closing round, if requested, and make the final model.
 

@@ -76,6 +76,11 @@ class ShadowThread(Service):
         self._running = self._shared.job.sync.mode == "shadow" or self._gate is not None
         self.wake()
 
+    def set_gap(self, gap: int) -> None:
+        """Set the gap of rounds in shadow mode; on this thread's loop."""
+        self._schedule.set_gap(gap)
+        self.wake()
+
     def pause(self) -> None:
         """Start no further round.
 

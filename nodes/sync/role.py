@@ -19,6 +19,7 @@ from ...pipeline.wire.control_orders import (
     Drain,
     DrainReply,
     NodeLost,
+    SetSync,
     WriteCheckpoint,
     WriteCheckpointReply,
 )
@@ -97,7 +98,7 @@ class SyncRole(ServingRole[CenterService]):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, Begin, NodeLost, Drain and WriteCheckpoint."""
+        """Answer ConnectPeers, Begin, NodeLost, SetSync, Drain and WriteCheckpoint."""
         service = self.service
         if isinstance(request, Drain):
             return DrainReply(self.metrics(), {})
@@ -106,6 +107,10 @@ class SyncRole(ServingRole[CenterService]):
         if isinstance(request, NodeLost):
             token = request.token
             service.call(lambda: self._forget(service, token))
+        elif isinstance(request, SetSync):
+            if rate := request.elastic_rate:
+                # Between two exchanges, so that a slice is moved by one rate.
+                await service.run(lambda: self._algorithm.set_elastic_rate(rate))
         elif not isinstance(request, ConnectPeers | Begin):
             raise not_answered(self.name, request)
         return Done()

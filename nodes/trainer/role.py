@@ -31,9 +31,11 @@ from ...pipeline.wire.control_orders import (
     PrepareEvalReply,
     ProcessTrace,
     ReadReplica,
+    ReplicaSample,
     ReplicaValues,
     SampleReplica,
     SetGroup,
+    SetSync,
     WriteCheckpoint,
 )
 from ...pipeline.wire.worker_messages import BatchAck
@@ -110,6 +112,7 @@ class TrainerRole(Role):
             model_origin=self._algorithm.model.value,
             needs_center=self._algorithm.needs_center,
             needs_peers=self._algorithm.needs_peers,
+            elastic=self._algorithm.elastic,
         )
 
     async def handle(self, request: Request[Any]) -> Reply:
@@ -119,6 +122,7 @@ class TrainerRole(Role):
             Begin: self._begin,
             NodeLost: self._node_lost,
             SetGroup: self._set_group,
+            SetSync: self._set_sync,
             Drain: self._drain,
             Finalize: self._finalize,
             ReadReplica: self._read_replica,
@@ -218,6 +222,11 @@ class TrainerRole(Role):
             await self._sync.regroup(request.group)
         return Done()
 
+    async def _set_sync(self, request: SetSync) -> Done:
+        if self._sync is not None:
+            await self._sync.set_control(request.gap, request.elastic_rate)
+        return Done()
+
     async def _drain(self, request: Drain) -> DrainReply:
         """Stop training after the current batches."""
         node = self._node
@@ -250,9 +259,12 @@ class TrainerRole(Role):
     async def _read_replica(self, request: ReadReplica) -> ReplicaValues:
         return ReplicaValues(self._shared.replica.read(request.start, request.stop).numpy().tobytes())
 
-    async def _sample_replica(self, request: SampleReplica) -> ReplicaValues:
+    async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:
         """Return every `stride`-th element of the replica as it is now."""
-        return ReplicaValues(self._shared.replica.read(stride=request.stride).numpy().tobytes())
+        iterations = self._shared.total_iterations()
+        rounds = int(self._sync.rounds.metrics()["rounds"]) if self._sync is not None else 0
+        values = self._shared.replica.read(stride=request.stride).numpy().tobytes()
+        return ReplicaSample(values, iterations, rounds)
 
     async def _model(self, origin: str) -> torch.Tensor | None:
         if origin == ModelOrigin.REPLICAS:

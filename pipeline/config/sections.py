@@ -5,7 +5,7 @@ The sections here: run, start, sync, checkpoint, validation, watch and report.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
@@ -17,6 +17,9 @@ Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+DEFAULT_CONTROL_BOUND: Final = 1.0
+DEFAULT_MAX_GAP: Final = 64
 
 LOOPBACK = "127.0.0.1"
 MAX_PORT = 65_535
@@ -127,6 +130,22 @@ class SyncSection(Section):
         default=None,
         description="shadow, with `gap`: `duty` in the first `start_iterations`, by default the same.",
     )
+    control: Literal["off", "auto"] = Field(
+        default="off",
+        description='shadow: "auto": the coordinator sets the gap while the job trains, and where the'
+        " algorithm allows it the elastic rate, so that the replicas stay within `control_bound`; `gap` is"
+        " then the first one, 1 if not given.",
+    )
+    control_bound: Rate | None = Field(
+        default=None,
+        description="with `control`: the replicas' mean distance from their mean, at most, as a multiple of"
+        " how far that mean moves in 20 iterations of a trainer. By default 1.",
+    )
+    control_max_gap: Positive | None = Field(
+        default=None,
+        description="with `control`: the largest gap that it sets. By default 64, or `gap` if that is"
+        " larger.",
+    )
     nodes: Annotated[int, Field(ge=0)] = Field(
         default=1,
         description="Number of sync nodes, for an algorithm with a center; other algorithms have none,"
@@ -145,6 +164,42 @@ class SyncSection(Section):
         description="How long a round waits for a peer or a sync node before it continues without it.",
     )
     options: dict[str, JsonValue] = Field(default={}, description="Options of the algorithm.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_control(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("control") != "auto":
+            return given
+        gap = 1 if given.get("gap") is None else given["gap"]
+        most = max(DEFAULT_MAX_GAP, gap) if isinstance(gap, int) else DEFAULT_MAX_GAP
+        settings = {"gap": gap, "control_bound": DEFAULT_CONTROL_BOUND, "control_max_gap": most}
+        return given | {key: value for key, value in settings.items() if given.get(key) is None}
+
+    @model_validator(mode="after")
+    def _controllable(self) -> SyncSection:
+        if self.control == "off":
+            for key in ("control_bound", "control_max_gap"):
+                if (value := getattr(self, key)) is not None:
+                    raise ValueError(
+                        f'sync.{key}: {value:g} given; set sync.control = "auto", or leave it out'
+                    )
+            return self
+        if self.mode == "fixed":
+            raise ValueError(
+                'sync.control: "auto" given; rounds at a fixed rate come every sync.every iterations, so set '
+                'sync.mode = "shadow", or leave sync.control out'
+            )
+        if self.algorithm == "none":
+            raise ValueError(
+                'sync.control: "auto" given; sync.algorithm = "none" has no rounds to control, so choose '
+                "another one, or leave sync.control out"
+            )
+        if self.gap is not None and self.control_max_gap is not None and self.control_max_gap < self.gap:
+            raise ValueError(
+                f"sync.control_max_gap: {self.control_max_gap} given; it must be at least sync.gap "
+                f"({self.gap}), from which the control starts"
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> SyncSection:

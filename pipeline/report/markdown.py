@@ -30,6 +30,7 @@ def render_markdown(report: Report) -> str:
         _ledger(report),
         _throughput(report),
         _sync(report),
+        *_control(report),
         _nodes(report),
         *_placement(report),
         _events(report),
@@ -187,6 +188,30 @@ def _sync(report: Report) -> list[str]:
     picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
     slow = [plain(wording.network(report)), ""] if report.network is not None else []
     return [title, "", *slow, *markdown_table(("measure", "value"), rows), "", picture]
+
+
+def _control(report: Report) -> list[list[str]]:
+    """One section with `sync.control`, otherwise none."""
+    control = report.sync.control
+    if control is None:
+        return []
+    rows = [
+        (
+            wording.duration(made.seconds),
+            wording.count(made.gap),
+            "" if made.elastic_rate is None else wording.amount(made.elastic_rate),
+            wording.number(made.ratio, 2),
+            made.why,
+        )
+        for made in control.decisions
+    ]
+    head = ("after", "gap", "elastic rate", "distance over movement", "why")
+    lines = markdown_table(head, rows) if rows else ["It changed nothing."]
+    some = control.decision_count - len(rows)
+    note = "Distance of the replicas from their mean, over how far that moves in 20 iterations of a trainer."
+    left_out = [f"{wording.count(some)} more decisions are left out."] if some else []
+    title = "## Control of the synchronization"
+    return [[title, "", f"{wording.control(control)}.", "", *lines, "", note, *left_out]]
 
 
 def _nodes(report: Report) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, model_validator
 
+from .control import Control
 from .placement import Placement, Point, ReportPart
 
 FORMAT_VERSION: Final = 1
@@ -169,7 +170,7 @@ class Sync(ReportPart):
     completed; `unanswered_slices` moved a center and are not known to have reached their trainer.
     `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by name. `links` is
     by the way's name in the job's `codecs`, of those that carried anything; `reference_bytes` is the memory
-    that lossy codecs needed at the end, by the role that held it.
+    that lossy codecs needed at the end, by the role that held it. `control`: None without `sync.control`.
     """
 
     algorithm: str
@@ -186,6 +187,7 @@ class Sync(ReportPart):
     cpu_seconds_mean: NonNegativeFloat | None = None
     links: dict[str, LinkTraffic] = {}
     reference_bytes: dict[str, NonNegativeInt] = {}
+    control: Control | None = None
 
 
 class Staleness(ReportPart):

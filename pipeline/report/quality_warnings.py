@@ -7,6 +7,7 @@ from typing import Final
 
 from ..config.job import Job
 from ..config.sections import SyncSection
+from .control import Control
 
 FIRST_ITERATIONS: Final = 100
 """Of a trainer, over all its workers: those in which the sync gap is looked at apart."""
@@ -51,6 +52,34 @@ def warmup_warnings(job: Job, trained: int) -> list[str]:
         f"The learning rate of embedding rows was still growing over {over} of {trained:,} examples, so rows"
         f" learned less than they could: lower embedding.warmup_iterations"
         f" ({job.embedding.warmup_iterations}) or trainer.batch ({job.trainer.batch}), or train more epochs."
+    ]
+
+
+def control_warnings(job: Job, control: Control | None) -> list[str]:
+    """Return a warning if `sync.control` controlled nothing, or did not keep its bound."""
+    if job.sync.control == "off":
+        return []
+    if control is None:
+        return [
+            "sync.control changed nothing: a trainer alone has no replica to be apart from. Start with more,"
+            " or leave it out."
+        ]
+    if control.ratio is None:
+        return [
+            "sync.control changed nothing: training ended before the replicas' distance could be measured"
+            " once. Train more examples, or leave it out."
+        ]
+    if control.kept:
+        return []
+    lowest = f"{control.ratio:.2f} at the end, {control.ratio_lowest:.2f} at best"
+    within = f"{control.windows_within} of {control.windows} windows were within it"
+    if control.held_up or control.gap > 1:
+        remedy = f"raise sync.duty ({job.sync.duty:g}) or the link's bandwidth"
+    else:
+        remedy = "a round after every iteration keeps the replicas no closer, so train with fewer trainers"
+    return [
+        f"The bound of sync.control_bound ({control.bound:g}) was not kept: {lowest}, {within}, with a gap of"
+        f" {control.gap} at the end. Raise the bound, or {remedy}."
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ..text import format
+from .control import Control
 from .model import Evaluation, Identity, LinkTraffic, Report
 
 NOT_MEASURED = "not measured"
@@ -107,6 +108,22 @@ def references(report: Report) -> str:
     """Describe the memory of references and residuals; "" if there was none."""
     held = report.sync.reference_bytes
     return ", ".join(f"{data_size(size)} on {role} nodes" for role, size in held.items())
+
+
+def control(found: Control) -> str:
+    """Describe what `sync.control` did, and what it reached."""
+    gap = f"gap {count(found.first_gap)} at first, {count(found.gap)} at the end"
+    rate = "" if found.elastic_rate is None else f"; elastic rate {_from_to(found)}"
+    reached = "nothing could be measured"
+    if found.windows:
+        within = f"{count(found.windows_within)} of {count(found.windows)} windows within"
+        reached = f"{number(found.ratio, 2)} reached at the end, {within}"
+    return f"bound {amount(found.bound)}, {reached}; {gap}{rate}"
+
+
+def _from_to(found: Control) -> str:
+    first, last = amount(found.first_elastic_rate), amount(found.elastic_rate)
+    return last if first == last else f"{first} at first, {last} at the end"
 
 
 def saved(report: Report) -> str:

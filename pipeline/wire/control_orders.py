@@ -10,7 +10,7 @@ from ..data.span import Span
 from ..errors import ExitCode
 from .control_base import Done, Reply, Request, Values
 from .control_messages import BatchIds
-from .field_checks import Count, Counts, Items, Real, Seconds
+from .field_checks import Bounds, Count, Counts, Items, Real, Seconds
 
 MAX_FILES = 1 << 16
 MAX_SPANS = 1 << 16
@@ -131,10 +131,27 @@ class ReadReplica(Request["ReplicaValues"]):
 
 
 @dataclass(frozen=True, slots=True)
-class SampleReplica(Request["ReplicaValues"]):
+class SampleReplica(Request["ReplicaSample"]):
     """Every `stride`-th element of a replica."""
 
     stride: Count
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSample(Reply):
+    """Elements of a replica, float32, and the trainer's iterations and completed rounds by then."""
+
+    values: Values
+    iterations: Count
+    rounds: Count
+
+
+@dataclass(frozen=True, slots=True)
+class SetSync(Request[Done]):
+    """Rounds come every `gap` iterations; `elastic_rate` is the algorithm's, 0: as it was."""
+
+    gap: Annotated[int, Bounds(1)]
+    elastic_rate: Annotated[float, Bounds(0.0, 1.0)]
 
 
 @dataclass(frozen=True, slots=True)

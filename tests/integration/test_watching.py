@@ -81,6 +81,8 @@ def watched(
     port = free_ports(len(ROLES))
     more: Settings = {
         "data": {"epochs": 500},
+        # So that there is a gap that is wanted.
+        "sync": {"control": "auto"},
         "watch": {"web": "0", "tensorboard": True, "metrics_port": port},
     }
     job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), more)

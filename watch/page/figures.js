@@ -40,10 +40,11 @@ export function showFigures(status) {
   const { speed, quality, sync, embedding } = status;
   const last = status.validation.at(-1);
   const validated = last ? `validation ${status.validation_metric} ${number(last.value)}` : "before each step";
+  const target = sync.gap_target == null ? "" : `; target ${count(sync.gap_target)}`;
   const cells = [
     ["Examples/s", count(speed.now), `mean ${count(speed.mean)}`],
     ["NE in training", number(quality.ne), `recently ${number(quality.ne_recent)}; ${validated}`],
-    ["Sync gap", number(sync.gap_mean, 1), `iterations; open ${count(sync.gap_open)}`],
+    ["Sync gap", number(sync.gap_mean, 1), `iterations; open ${count(sync.gap_open)}${target}`],
     ["Divergence", number(sync.divergence), "of the replicas"],
     ["Rounds", count(sync.rounds), `${count(sync.incomplete_rounds)} incomplete`],
     ["Synchronization", rate(sync.sent_bytes_per_second), `back ${rate(sync.received_bytes_per_second)}`],

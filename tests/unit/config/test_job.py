@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.sections import SyncSection
 
 Load = Callable[..., Job]
 
@@ -86,6 +87,9 @@ OTHER: dict[str, Any] = {
     "sync.gap": 5,
     "sync.start_iterations": 100,
     "sync.start_duty": 0.2,
+    "sync.control": "auto",
+    "sync.control_bound": 2.0,
+    "sync.control_max_gap": 9,
     "sync.nodes": 2,
     "sync.chunk_bytes": 1 << 19,
     "sync.link_bytes_per_second": 1e6,
@@ -133,6 +137,8 @@ NEEDED = {
     "start.resume": ("start.checkpoint=/run",),
     "validation.patience": ("validation.every_seconds=60",),
     "sync.start_iterations": ("sync.gap=9",),
+    "sync.control_bound": ("sync.control=auto",),
+    "sync.control_max_gap": ("sync.control=auto",),
     "sync.start_duty": ("sync.gap=9", "sync.start_iterations=9"),
 }
 LOCAL = {
@@ -236,3 +242,18 @@ def test_codecs_of_each_link_with_their_options(load: Load) -> None:
     assert codecs.peers().up.encode(values).nbytes == 8 * 256
     rows = load("", "codecs.vectors=bfloat16", "codecs.gradients=float16").codecs.embedding()
     assert names(rows) == ("float16", "bfloat16")
+
+
+def test_a_control_has_a_bound_and_gaps_from_the_first_to_the_largest() -> None:
+    def gaps(**given: Any) -> tuple[Any, ...]:
+        sync = SyncSection.model_validate({"control": "auto", **given})
+        return sync.gap, sync.control_bound, sync.control_max_gap
+
+    assert gaps() == (1, 1.0, 64)
+    assert gaps(gap=100) == (100, 1.0, 100)
+    assert gaps(gap=4, control_bound=0.5, control_max_gap=8) == (4, 0.5, 8)
+    off = SyncSection(gap=4)
+    assert (off.control, off.control_bound, off.control_max_gap) == ("off", None, None)
+    # What is written is read again.
+    sync = SyncSection.model_validate({"control": "auto"})
+    assert SyncSection.model_validate_json(sync.model_dump_json()) == sync

@@ -118,6 +118,12 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("sync.start_iterations", "100", "100 given; set sync.gap, which the gap grows to"),
         ("sync.start_duty", "0.0", "0.0 given; input should be greater than 0"),
         ("sync.start_duty", "0.1", "0.1 given; set sync.start_iterations, for which it holds"),
+        ("sync.control", '"on"', "'on' given; input should be 'off' or 'auto'"),
+        ("sync.control_bound", "0.5", '0.5 given; set sync.control = "auto", or leave it out'),
+        ("sync.control_max_gap", "8", '8 given; set sync.control = "auto", or leave it out'),
+        ("sync.control_bound", "0.0", "0.0 given; input should be greater than 0"),
+        ("sync.control_bound", "inf", "inf given; input should be a finite number"),
+        ("sync.control_max_gap", "0", f"0 given; {AT_LEAST_1}"),
         ("sync.nodes", "-1", "-1 given; input should be greater than or equal to 0"),
         ("sync.chunk_bytes", "4095", "4095 given; input should be greater than or equal to 4096"),
         ("sync.link_bytes_per_second", "0", "0 given; input should be greater than 0"),
@@ -227,3 +233,25 @@ def test_no_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
     with pytest.raises(JobFileError) as caught:
         load_job(name)
     assert str(caught.value).startswith(f"{name}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("sync", "said"),
+    [
+        (
+            'control = "auto"\nmode = "fixed"',
+            'sync.control: "auto" given; rounds at a fixed rate come every sync.every iterations, so set',
+        ),
+        (
+            'control = "auto"\nalgorithm = "none"',
+            'sync.control: "auto" given; sync.algorithm = "none" has no rounds to control, so choose',
+        ),
+        (
+            'control = "auto"\ngap = 9\ncontrol_max_gap = 8',
+            "sync.control_max_gap: 8 given; it must be at least sync.gap (9), from which the control starts",
+        ),
+        ('control = "auto"\ngap = "9"', "sync.gap: '9' given; input should be a valid integer"),
+    ],
+)
+def test_a_control_that_cannot_be(refusal: Refusal, sync: str, said: str) -> None:
+    assert refusal(f"{DATA}[sync]\n{sync}").startswith(said)

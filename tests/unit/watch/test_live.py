@@ -14,7 +14,7 @@ from shadowsync.pipeline.text.format import MISSING
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.attach import address_of, attach
 from shadowsync.watch.live import Lines, LiveTable, Silence, display
-from shadowsync.watch.status import Incident, NodeStatus, Progress, Speed
+from shadowsync.watch.status import Incident, NodeStatus, Progress, Speed, SyncFigures
 from shadowsync.watch.table import MOST_NODES, table_of
 
 WIDTH = 80
@@ -41,6 +41,15 @@ def test_the_table_fits_and_has_the_figures(width: int) -> None:
     ):
         assert figure in text, figure
     assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_gap_that_a_control_wants_stands_beside_that_which_came(width: int) -> None:
+    assert "target" not in "\n".join(drawn(a_status(), width))
+    sync = SyncFigures(rounds=40, gap_open=3, gap_mean=2.5, gap_target=64, elastic_rate=0.5)
+    lines = drawn(a_status(sync=sync), width)
+    assert any("2.5, open 3, target 64" in line for line in lines)
+    assert max(len(line) for line in lines) <= width
 
 
 def test_what_was_not_measured_is_no_zero() -> None:

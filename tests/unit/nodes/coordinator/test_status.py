@@ -26,7 +26,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.control_messages import GetStatus, StatusReply
+from shadowsync.pipeline.wire.control_messages import GetStatus, NodeFacts, StatusReply
 from shadowsync.watch.curves import ClientCurves
 from shadowsync.watch.status import read_status
 
@@ -47,9 +47,10 @@ def on_coordinator(
     *,
     restored: SavedLedger | None = None,
     input_facts: InputFacts | None = None,
+    **sections: Any,
 ) -> None:
     """Runs `work` with the state of a job that has its four nodes, two of them trainers."""
-    job = a_job()
+    job = a_job(**sections)
     ledger = LedgerState(SPANS, epochs=1, seed=job.run.seed, shuffled=False, restored=restored)
     state = JobState(job, folder, ledger, TablePlacement.by_rows(job), input_facts=input_facts)
     for role, count in job.expected.items():
@@ -107,6 +108,18 @@ def test_figures_come_from_heartbeats_and_the_ledger(tmp_path: Path) -> None:
         assert status.curves == {}
 
     on_coordinator(tmp_path, work)
+
+
+def test_the_gap_of_a_control_is_that_which_it_wants_now(tmp_path: Path) -> None:
+    def work(c: JobState) -> None:
+        assert build_status(c, None, 0).sync.gap_target is None
+        for member in c.members.everyone("trainer"):
+            member.get_ready(NodeFacts(elastic=(0.3, 0.5)))
+        c.start_members()
+        sync = build_status(c, None, 0).sync
+        assert (sync.gap_target, sync.elastic_rate) == (3, 0.3)
+
+    on_coordinator(tmp_path, work, sync={"control": "auto", "gap": 3})
 
 
 @pytest.mark.parametrize("left_out", [0, 100])

@@ -202,3 +202,34 @@ def test_looks_are_bounded_and_end_close_behind_the_iteration(gap: int, step_sec
         now, looks = now + wait, looks + 1
     assert now < gap * step_seconds + max(SHORTEST_LOOK_SECONDS, step_seconds)
     assert looks <= 2 + now / SHORTEST_LOOK_SECONDS
+
+
+def test_another_gap_counts_from_the_last_complete_round() -> None:
+    own = schedule(gap=8, duty=1.0)
+    play(own, 0.0, 10, Ended())
+    assert own.due_iterations == 18
+    own.set_gap(2)
+    assert own.due_iterations == 12
+    assert own.is_due(1.0, 12)
+    own.set_gap(20)
+    assert own.due_iterations == 30
+    assert not own.is_due(1.0, 29)
+    play(own, 1.0, 30, Ended())
+    assert own.due_iterations == 50
+    # What did not complete is no round to count from.
+    play(own, 2.0, 50, Ended(complete=False))
+    own.set_gap(4)
+    assert own.due_iterations == 34
+
+
+def test_a_gap_before_the_first_round_leaves_that_due_at_once() -> None:
+    own = schedule(gap=8)
+    own.set_gap(2)
+    assert own.is_due(0.0, 0)
+
+
+def test_another_gap_grows_from_one_as_well() -> None:
+    own = schedule(gap=2, duty=1.0, start_iterations=100)
+    own.set_gap(11)
+    play(own, 0.0, 50, Ended())
+    assert own.due_iterations == 50 + 6
