@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import random
 import re
 import signal
 import socket
@@ -39,8 +40,9 @@ PHONE, SCREEN = 390, 1280
 
 
 def free_ports(count: int) -> int:
-    """The first of so many that nobody has now."""
-    for first in range(21_000, 31_000, count):
+    """The first of so many that nobody has now; in any order, since others may look for some, too."""
+    starts = range(21_000, 31_000, count)
+    for first in random.sample(starts, len(starts)):
         sockets = []
         try:
             for port in range(first, first + count):
