@@ -41,6 +41,10 @@ def every(iterations: int) -> tuple[str, ...]:
 
 FOUR = ("trainer.count=4", *every(4))
 EIGHT = ("trainer.count=8", *every(4))
+DILOCO = "sync.algorithm=diloco"
+# The rows' rates grow over as many examples as with so many trainers.
+TWO_WORKERS = (*ALONE, "trainer.workers=2", "embedding.warmup_iterations=60")
+FOUR_WORKERS = (*ALONE, "trainer.workers=4", "embedding.warmup_iterations=120")
 COLD_FOUR, COLD_EIGHT = (*FOUR, COLD), (*EIGHT, COLD)
 CELLS: dict[str, tuple[tuple[str, ...], Timing]] = {
     "1 trainer": (COLD_ALONE, Timing()),
@@ -77,6 +81,16 @@ CELLS: dict[str, tuple[tuple[str, ...], Timing]] = {
     "8 trainers, easgd, gap 4, rows warm up, lr 0.015": ((*EIGHT, "trainer.lr=0.015"), Timing()),
     "8 trainers, none, rows warm up": (("trainer.count=8", "sync.algorithm=none"), Timing()),
     "8 trainers, easgd, gap 4, rows warm up 40": ((*EIGHT, "embedding.warmup_iterations=40"), Timing()),
+    "1 trainer, 2 workers, rows warm up": (TWO_WORKERS, Timing()),
+    "1 trainer, 4 workers, rows warm up": (FOUR_WORKERS, Timing()),
+    "1 trainer, 4 workers, rows warm up, lr halved": ((*FOUR_WORKERS, "trainer.lr=0.005"), Timing()),
+    "1 trainer, rows warm up, lr halved": ((*ALONE, "trainer.lr=0.005"), Timing()),
+    "1 trainer, rows warm up, lr doubled": ((*ALONE, "trainer.lr=0.02"), Timing()),
+    "1 trainer, batches of 2048, rows warm up": ((*ALONE, "trainer.batch=2048"), Timing()),
+    "4 trainers, easgd, gap 4, rows warm up, lr halved": ((*FOUR, "trainer.lr=0.005"), Timing()),
+    "2 trainers, diloco, gap 4, rows warm up": (("trainer.count=2", *every(4), DILOCO), Timing()),
+    "4 trainers, diloco, gap 4, rows warm up": ((*FOUR, DILOCO), Timing()),
+    "8 trainers, diloco, gap 4, rows warm up": ((*EIGHT, DILOCO), Timing()),
 }
 
 
