@@ -65,12 +65,14 @@ class Train(ReportPart):
 
     `ne_progressive` is the normalized entropy of all trained examples, each scored before it was trained on,
     `progressive` that of the job's progressive part. If the job has sample weights, all figures of quality
-    are weighted by them, counts are not. `rows_warmup_examples`: see `Job`.
+    are weighted by them, counts are not. `rows_warmup_examples`: see `Job`. `dense_updates` by trainer, where
+    `trainer.balance` balances them.
     """
 
     ne_progressive: NonNegativeFloat | None
     progressive: Progressive | None = None
     rows_warmup_examples: NonNegativeInt = 0
+    dense_updates: dict[str, NonNegativeInt] = {}
 
 
 class Evaluation(ReportPart):
@@ -124,7 +126,8 @@ class BadBatch(ReportPart):
 class BadBatches(ReportPart):
     """Batches that were left out.
 
-    They changed neither a dense parameter nor a row. `first` are some of them.
+    They changed neither a dense parameter nor a row; but where batches are cut into parts, those before the
+    bad one have made their dense updates. `first` are some of them.
     """
 
     count: Annotated[int, Field(ge=1)]
