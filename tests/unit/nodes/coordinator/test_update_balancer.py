@@ -156,6 +156,12 @@ def test_the_parts_are_bounded_where_they_cost_nothing() -> None:
     assert share(slow, fast) < 0.7
 
 
+def test_an_order_that_is_lost_is_given_again() -> None:
+    machines = [Machine(0.06), Machine(0.02)]
+    assert simulate(machines, 30.0, balanced=False) > 5
+    assert machines[0].parts == 1.0
+
+
 def test_when_the_fastest_is_lost_the_next_one_counts() -> None:
     balancer = UpdateBalancer()
 
