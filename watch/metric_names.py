@@ -66,6 +66,7 @@ TRAINER = (
     _gauge("unshared_links", "unshared_links", "workers' links to embedding nodes that cannot share memory"),
     _counter("trained_examples", "trained_examples", "examples trained by this trainer"),
     _counter("iterations", "iterations", "steps of all workers"),
+    _counter("dense_updates", "dense_updates", "dense updates of all workers, more where batches are cut"),
     _counter("clipped_steps", "clipped_steps", "steps whose gradient was longer than trainer.clip_norm"),
     _counter("left_out_batches", "left_out_batches", "batches left out, as not finite"),
     _counter("repeated_deliveries", "repeated_deliveries", "batches that readers sent again for nothing"),

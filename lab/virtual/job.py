@@ -12,6 +12,8 @@ from ...nodes.coordinator.bad_batches import BadBatchCounter
 from ...nodes.coordinator.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
 from ...nodes.coordinator.ledger import LeftOut
 from ...nodes.coordinator.sync_control import SampledReplica, control_of
+from ...nodes.coordinator.update_balancer import UpdateBalancer, UpdateCounts
+from ...nodes.runtime.process_hooks import PULSE_SECONDS
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
@@ -79,9 +81,10 @@ class VirtualJob:
         """Train, close and score."""
         rounds = [asyncio.create_task(trainer.synchronize()) for trainer in self._trainers]
         training = asyncio.gather(*(trainer.train() for trainer in self._trainers))
-        controlling = asyncio.create_task(self._sample())
-        await self._until_trained(training, [*rounds, controlling])
-        controlling.cancel()
+        controllers = [asyncio.create_task(self._sample()), asyncio.create_task(self._balance())]
+        await self._until_trained(training, [*rounds, *controllers])
+        for controller in controllers:
+            controller.cancel()
         seconds = asyncio.get_running_loop().time()
         await self._end(rounds)
         divergence = self._divergence()
@@ -120,6 +123,7 @@ class VirtualJob:
             training_ne=progressive.ne,
             examples=self._examples,
             iterations=[trainer.context.total_iterations() for trainer in self._trainers],
+            dense_updates=[trainer.context.total_updates() for trainer in self._trainers],
             rounds=rounds,
             gap_mean=sum(count["gap_sum"] for count in counts) / rounds if rounds else None,
             gap_max=max(count["gap_max"] for count in counts),
@@ -133,6 +137,21 @@ class VirtualJob:
             curve=self._curve,
             control=self._control.report() if self._control is not None else None,
         )
+
+    async def _balance(self) -> None:
+        """Tell trainers into how many parts to cut their batches, as a coordinator would."""
+        balancer = UpdateBalancer()
+        while self._job.trainer.balance == "updates":
+            await asyncio.sleep(PULSE_SECONDS)
+            now = asyncio.get_running_loop().time()
+            for trainer in self._trainers:
+                context = trainer.context
+                counts = UpdateCounts(
+                    now, context.total_iterations(), context.total_updates(), context.parts.parts
+                )
+                parts = balancer.beat(f"trainer-{trainer.index}", counts)
+                if parts is not None:
+                    context.parts.set(parts)
 
     async def _until_trained(
         self, training: asyncio.Future[list[None]], rounds: list[asyncio.Task[None]]

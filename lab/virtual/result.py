@@ -35,6 +35,7 @@ class VirtualResult(FrozenModel):
     Attributes:
         ne: on the test data; None without any.
         training_ne: of each batch of the first epoch before its update.
+        dense_updates: by trainer; more than its iterations where batches are cut into parts.
         rounds: complete ones of all trainers, the closing rounds included, as a report counts them.
         gap_mean: iterations of a trainer between two complete rounds, over all trainers.
         early_rounds: by trainer, the rounds in its first 100 iterations, as a report counts them.
@@ -50,6 +51,7 @@ class VirtualResult(FrozenModel):
     training_ne: float | None
     examples: int
     iterations: list[int]
+    dense_updates: list[int]
     rounds: int
     gap_mean: float | None
     gap_max: int

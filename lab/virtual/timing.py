@@ -24,6 +24,8 @@ class Timing(BaseModel):
         step_seconds: a worker's step: forward, backward, update.
         step_spread: standard deviation of the logarithm of a step's time; 0: all take the same.
         slower: by trainer, the factor on its steps' time; trainers beyond its end have 1.
+        part_seconds: of a step's time, what each of its dense updates costs, whatever its examples: a batch
+            that is cut into parts takes it for each; trainers that are slower take longer.
         lookup_seconds: one way between a worker and an embedding node, for a lookup or its answer.
         push_seconds: one way, for gradients or the answer to them.
         round_cpu_seconds: CPU time of a round in the trainer, which the duty cycle counts.
@@ -41,6 +43,7 @@ class Timing(BaseModel):
     step_seconds: Work = 0.02
     step_spread: Annotated[float, Field(ge=0, le=2)] = 0.1
     slower: tuple[Factor, ...] = ()
+    part_seconds: Seconds = 0.0
     lookup_seconds: Seconds = 0.001
     push_seconds: Seconds = 0.001
     round_cpu_seconds: Work = 0.002
@@ -56,14 +59,21 @@ class Timing(BaseModel):
             return self.first_round_cpu_seconds
         return self.round_cpu_seconds
 
+    def further_parts(self, trainer: int, parts: int) -> float:
+        """Return how much longer a trainer's batch takes for being cut into parts."""
+        return self.part_seconds * self._slower(trainer) * (parts - 1)
+
     def start_of(self, trainer: int, trainers: int) -> float:
         """Return when a trainer starts."""
         return self.start_seconds * trainer / max(1, trainers - 1)
 
     def steps(self, trainer: int, worker: int, seed: int) -> StepTimes:
         """Return the times of one worker's steps, drawn from the job's seed."""
-        slower = self.slower[trainer] if trainer < len(self.slower) else 1.0
-        return StepTimes(self.step_seconds * slower, self.step_spread, (seed, trainer, worker))
+        mean = self.step_seconds * self._slower(trainer)
+        return StepTimes(mean, self.step_spread, (seed, trainer, worker))
+
+    def _slower(self, trainer: int) -> float:
+        return self.slower[trainer] if trainer < len(self.slower) else 1.0
 
 
 class StepTimes:

@@ -183,13 +183,17 @@ class VirtualTrainer:
         """Compute a batch and send its gradients; None for one that is left out."""
         stepper, delivery = self._steppers[worker], batch.delivery
         step = stepper.stage(delivery, batch.plans, answers)
-        stepper.compute(step)
-        await asyncio.sleep(times.next())
+        seconds = (times.next() + self._timing.further_parts(self.index, step.parts)) / step.parts
+        while step.is_computing:
+            stepper.compute(step)
+            await asyncio.sleep(seconds)
+            if not step.left_out:
+                stepper.update(step)
+        self.context.updates[worker] += step.updates
         if step.left_out:
             name = f"trainer-{self.index}"
             self._left_out(LeftOut(delivery.id, len(delivery.labels), name, step.left_out))
             return None
-        stepper.update(step)
         self.context.examples[worker] += len(delivery.labels)
         self.context.iterations[worker] += 1
         loss, gradients = stepper.finish(step, self.progressive if delivery.id.epoch == 0 else None)

@@ -138,6 +138,7 @@ def build_report(
             if state.input.progressive
             else None,
             rows_warmup_examples=job.rows_warmup_examples,
+            dense_updates=_dense_updates(state, outcome) if job.trainer.balance == "updates" else {},
         ),
         eval=_evaluation(outcome.score, eval_files),
         eval_best=_evaluation(outcome.best_score, eval_files),
@@ -254,6 +255,14 @@ def _trainer_counts(state: JobState, outcome: Outcome) -> CountsByNode:
         if member.alive
         else member.metrics
         for member in state.members.everyone("trainer")
+    }
+
+
+def _dense_updates(state: JobState, outcome: Outcome) -> dict[str, int]:
+    return {
+        name: int(counts["dense_updates"])
+        for name, counts in sorted(_trainer_counts(state, outcome).items())
+        if "dense_updates" in counts
     }
 
 

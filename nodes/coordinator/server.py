@@ -16,7 +16,7 @@ import zmq.asyncio
 
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ...pipeline.wire.control_base import Reply, ReplyType, Request
-from ...pipeline.wire.control_orders import GroupView, JobEnded, NodeLost, SetGroup
+from ...pipeline.wire.control_orders import DivideBatches, GroupView, JobEnded, NodeLost, SetGroup
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
@@ -346,7 +346,9 @@ class CoordinatorServer:
         why = member.lost_because if member and dead else ""
         self._send(identity, PulseReply(self.state.ledger.examples_so_far, why))
         if member is not None and member.alive:
-            self.state.heartbeat(member, message.counts)
+            parts = self.state.heartbeat(member, message.counts)
+            if parts is not None:
+                self.spawn(self.call(member, DivideBatches(parts), NOTICE_SECONDS))
 
     async def _watch(self) -> None:
         limit = self.state.job.run.node_timeout_seconds

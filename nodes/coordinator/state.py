@@ -24,6 +24,7 @@ from .outcome import Stop
 from .placement import TablePlacement
 from .progress import InputSize, NodeRates, TrainingMetrics
 from .sync_control import SyncControl, control_of
+from .update_balancer import UpdateBalancer, UpdateCounts
 
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512
@@ -154,6 +155,7 @@ class JobState:
         self.training_metrics = TrainingMetrics()
         self.bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
         self.rates = NodeRates()
+        self.balancer = UpdateBalancer() if job.trainer.balance == "updates" else None
         self.divergence = DivergenceCurve()
         # With `sync.control`, once the trainers have met.
         self.control: SyncControl | None = None
@@ -235,13 +237,22 @@ class JobState:
         self.places[token] = host, pid
         return member
 
-    def heartbeat(self, member: Member, metrics: Counts) -> None:
-        """Record the counts of a living node; `metrics` is kept, not copied."""
+    def heartbeat(self, member: Member, metrics: Counts) -> float | None:
+        """Record the counts of a living node; `metrics` is kept, not copied.
+
+        Return the parts that it is to cut its batches into from now on; None where nothing is to change.
+        """
         member.beat(metrics)
         now, name = self.seconds(), member.info.name
         self.rates.beat(name, now, metrics)
         if member.info.role == "trainer":
             self.training_metrics.pulse(name, now, metrics)
+        if self.balancer is None or self.phase is not JobPhase.TRAINING or "parts" not in metrics:
+            return None
+        counts = UpdateCounts(
+            now, int(metrics["iterations"]), int(metrics["dense_updates"]), float(metrics["parts"])
+        )
+        return self.balancer.beat(name, counts)
 
     def acknowledge(
         self, member: Member, batches: Iterable[TrainedBatch], synced_iterations: int
@@ -270,6 +281,8 @@ class JobState:
         name = member.info.name
         if member.info.role != "trainer":
             return Death(member, self._verdict(member), None)
+        if self.balancer is not None:
+            self.balancer.lose(name)
         updates = self.ledger.trained_batches_of.get(name, 0)
         self.lost_dense_updates += max(0, updates - self._synced_iterations.get(token, 0))
         return Death(member, self._verdict(member), self.group.lose(member.info.index))

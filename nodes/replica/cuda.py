@@ -311,8 +311,11 @@ class _CudaStream:
         parts = [computed.loss.view(1), computed.norm.view(1), computed.logits]
         shapes = []
         gradient = packed.leaves[0].grad
-        if gradient is not None:
+        if computed.gradients is not None:
+            parts += [table.view(-1) for table in computed.gradients]
+        elif gradient is not None:
             parts.append(gradient)
+        if len(parts) > 3:
             shapes = [embedding.shape for embedding in packed.embeddings]
         results = torch.cat(parts)
         host, done = self._streams.pinned(len(results)), self._streams.event()

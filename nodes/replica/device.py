@@ -40,11 +40,17 @@ class Staged:
 class Computed:
     """Outputs of a step on the device.
 
-    Loss and norm are float32 scalars, logits float32 [B]."""
+    Attributes:
+        loss, norm: float32 scalars.
+        logits: float32 [B].
+        gradients: those of `Staged.embeddings`, float32 [B, K_t] each; None where the backward pass has put
+            them behind the embeddings, or into the leaves.
+    """
 
     loss: torch.Tensor
     norm: torch.Tensor
     logits: torch.Tensor
+    gradients: list[torch.Tensor] | None = None
 
 
 @dataclass(slots=True)
@@ -171,4 +177,4 @@ class _ReadyResult:
 
     def wait(self) -> StepResult:
         done = self._computed
-        return StepResult(float(done.loss), float(done.norm), done.logits.numpy(), None)
+        return StepResult(float(done.loss), float(done.norm), done.logits.numpy(), done.gradients)

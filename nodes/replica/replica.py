@@ -20,6 +20,7 @@ from ...pipeline.models.registry import build_model
 from ...pipeline.types import Int64Array
 from .buffer import FlatReplica, PrivateMemory, ReplicaMemory
 from .device import CpuDevice, Device
+from .parts import PartsSetting
 
 _OTHER_EXAMPLES, _OWN_EXAMPLES, _RATIO = range(3)
 _RATIO_UNIT = 1_000_000
@@ -100,9 +101,12 @@ class TrainerContext:
     Attributes:
         precision: the precision of the products of a training step.
         template: a module that workers copy; it never runs.
-        iterations: steps done by each worker, int64 [workers], written by that worker only.
+        iterations: batches trained by each worker, int64 [workers], written by that worker only.
+        updates: dense updates done by each worker, int64 [workers], written by that worker only: as many as
+            its iterations, unless batches are cut into parts.
         examples: examples trained by each worker, int64 [workers], written by that worker only.
         count: examples trained by all trainers, for learning-rate schedules.
+        parts: into how many parts batches are cut.
     """
 
     job: Job
@@ -114,8 +118,10 @@ class TrainerContext:
     optimizer: SharedOptimizer
     router: ShardRouter
     iterations: Int64Array
+    updates: Int64Array
     examples: Int64Array
     count: ExampleCount
+    parts: PartsSetting
 
     @classmethod
     def build(cls, job: Job, plan: TablePlan, memory: ReplicaMemory | None = None) -> TrainerContext:
@@ -144,13 +150,19 @@ class TrainerContext:
             optimizer=optimizer,
             router=ShardRouter(plan, distinct=job.trainer.distinct_rows),
             iterations=memory.counters(job.trainer.workers),
+            updates=memory.counters(job.trainer.workers),
             examples=examples,
             count=ExampleCount(alone=job.trainer.count == 1, state=memory.counters(ExampleCount.SIZE)),
+            parts=PartsSetting(memory.counters(PartsSetting.SIZE)),
         )
 
     def total_iterations(self) -> int:
         """Return the steps of all workers so far."""
         return int(self.iterations.sum())
+
+    def total_updates(self) -> int:
+        """Return the dense updates of all workers so far."""
+        return int(self.updates.sum())
 
 
 def find_device(name: str) -> Device:

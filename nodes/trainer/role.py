@@ -20,6 +20,7 @@ from ...pipeline.wire.control_orders import (
     Begin,
     ComposeModel,
     ConnectPeers,
+    DivideBatches,
     Drain,
     DrainReply,
     EvalSums,
@@ -123,6 +124,7 @@ class TrainerRole(Role):
             NodeLost: self._node_lost,
             SetGroup: self._set_group,
             SetSync: self._set_sync,
+            DivideBatches: self._divide_batches,
             Drain: self._drain,
             Finalize: self._finalize,
             ReadReplica: self._read_replica,
@@ -142,6 +144,8 @@ class TrainerRole(Role):
             return {}
         total = self._pool.metrics()
         total["iterations"] = self._shared.total_iterations()
+        total["dense_updates"] = self._shared.total_updates()
+        total["parts"] = self._shared.parts.parts
         total["lr_scale"] = self._job.trainer.schedule.factor(self._all_examples())
         total["confirmed_examples"] = self._outbox.confirmed_examples if self._outbox else 0
         total["left_out_examples"] = self._outbox.left_out_examples if self._outbox else 0
@@ -225,6 +229,10 @@ class TrainerRole(Role):
     async def _set_sync(self, request: SetSync) -> Done:
         if self._sync is not None:
             await self._sync.set_control(request.gap, request.elastic_rate)
+        return Done()
+
+    async def _divide_batches(self, request: DivideBatches) -> Done:
+        self._shared.parts.set(request.parts)
         return Done()
 
     async def _drain(self, request: Drain) -> DrainReply:

@@ -20,7 +20,9 @@ from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, PendingResult, Staged, StepResult
+from ..replica.parts import PartsOfBatches
 from ..replica.replica import TrainerContext
+from .divided_batch import DividedBatch
 
 LOSS_NOT_FINITE = "its loss is not finite"
 DENSE_NOT_FINITE = "a gradient of its dense parameters is not finite"
@@ -35,6 +37,8 @@ class Step:
     Attributes:
         dense_scale: factor for the learning rate of the dense parameters.
         rows_scale: factor for the learning rates of the embedding rows for this batch.
+        divided: its parts, where it is cut into some.
+        updates: dense updates that were made of it so far.
         computed: what is fetched from the device; None until it is computed.
         bad: on a device, a scalar that is true if a number is not finite.
         pending: its results, on their way from the device; None for a batch that is left out.
@@ -47,10 +51,22 @@ class Step:
     staged: Staged
     dense_scale: float = 1.0
     rows_scale: float = 1.0
+    divided: DividedBatch | None = None
+    updates: int = 0
     computed: Computed | None = None
     bad: torch.Tensor | None = None
     pending: PendingResult | None = None
     left_out: str = ""
+
+    @property
+    def parts(self) -> int:
+        """Return how many dense updates the whole batch makes."""
+        return 1 if self.divided is None else self.divided.parts
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether there is something left to compute."""
+        return not self.left_out and self.updates < self.parts
 
 
 class Stepper:
@@ -62,6 +78,10 @@ class Stepper:
     A batch whose loss or gradients are NaN or infinite, or so large that their squares are, changes nothing:
     on the host it is left out before the update; on a device the update is enqueued such that it does
     nothing, because the host does not wait to know.
+
+    Where a batch is cut into parts, each part makes an update at the whole rate, one after the other, with
+    the gradient of its own mean loss. A part that is not finite, and those after it, change nothing, and the
+    batch changes no embedding row; what the parts before it did to the dense parameters stays.
     """
 
     def __init__(self, shared: TrainerContext) -> None:
@@ -82,46 +102,53 @@ class Stepper:
         self._scorer: nn.Module = copy.deepcopy(shared.template).to(device)
         self._scorer.eval()
         self._stream = shared.device.open_stream()
+        self._parts = PartsOfBatches(shared.parts)
         self.clipped_steps = 0
 
     def stage(
         self, delivery: Delivery, requests: Sequence[LookupPlan], answers: Sequence[Float32Array]
     ) -> Step:
-        """Start to copy a batch and its vectors to the device.
+        """Start to copy a batch and its vectors to the device, and cut it into the parts that are due.
 
         `answers` must not change until `finish`.
         """
         vectors = self._shared.router.assemble(requests, list(answers))
-        return Step(delivery, vectors, self._stage(delivery, vectors))
+        step = Step(delivery, vectors, self._stage(delivery, vectors))
+        parts = self._parts.next()
+        if parts > 1:
+            step.divided = DividedBatch(step.staged, _weights(delivery), parts)
+        return step
 
     def launch(self, step: Step) -> None:
-        """Run forward, backward and the lock-free dense update on the shared replica.
+        """Run forward, backward and the lock-free dense update on the shared replica, of each part.
 
         A batch with numbers that are not finite is left out of the update.
         """
         with self._stream.computing(step.staged):
-            self.compute(step)
-            if not step.left_out:
-                self.update(step)
+            while step.is_computing:
+                self.compute(step)
+                if not step.left_out:
+                    self.update(step)
 
     def compute(self, step: Step) -> None:
-        """Run forward and backward, the first half of `launch`.
+        """Run forward and backward of the next part, the first half of `launch`.
 
         Whoever emulates a step's time lets it pass between this and `update`.
         """
-        staged, labels = step.staged, step.delivery.labels
-        step.dense_scale, step.rows_scale = self._rate_scales(len(labels))
+        if not step.updates:
+            step.dense_scale, step.rows_scale = self._rate_scales(len(step.delivery.labels))
+        inputs = step.staged if step.divided is None else step.divided.next()
         if self._rounded is not None:
             self._rounded.refresh()
         with self._precision():
-            logits = self._module(staged.dense, staged.embeddings)
+            logits = self._module(inputs.dense, inputs.embeddings)
         logits = logits.float()
-        loss = mean_log_loss(logits, staged.labels, staged.weights)
+        loss = mean_log_loss(logits, inputs.labels, inputs.weights)
         if not self.ahead and not math.isfinite(loss.detach()):
             step.left_out = LOSS_NOT_FINITE
             return
         self._backward(loss)
-        reported_loss, step.bad = self._check_finite(step, loss.detach())
+        reported_loss = self._check_finite(step, inputs.leaves or step.vectors.leaves, loss.detach())
         if step.left_out:
             return
         limit = self._settings.clip_norm
@@ -129,9 +156,18 @@ class Stepper:
         step.computed = Computed(reported_loss, norm, logits.detach())
 
     def update(self, step: Step) -> None:
-        """Update the shared replica with the gradient of the step that was computed last."""
+        """Update the shared replica with the gradient that was computed last.
+
+        After the last part the results are fetched.
+        """
         assert step.computed is not None
         self._optimizer.step(step.dense_scale, step.bad)
+        step.updates += 1
+        if step.divided is not None:
+            step.divided.add(step.computed)
+            if step.is_computing:
+                return
+            step.computed = step.divided.whole()
         step.pending = self._stream.fetch(step.staged, step.computed)
 
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
@@ -142,7 +178,7 @@ class Stepper:
         The loss is the batch's mean log loss before the update, weighted where the job has sample weights.
         The gradients are those of the mean loss, float32 [N, dim]. Of a batch that is left out
         (`step.left_out`) they are 0 and none. The logits, which are those before the update, are added to
-        `progressive` if that is given.
+        `progressive` if that is given. Of a batch in parts all of this is of each part before its own update.
         """
         result = None if step.left_out else self._result(step)
         if result is None:
@@ -216,25 +252,25 @@ class Stepper:
         if self._rounded is not None:
             self._rounded.collect()
 
-    def _check_finite(self, step: Step, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _check_finite(self, step: Step, leaves: Sequence[torch.Tensor], loss: torch.Tensor) -> torch.Tensor:
         """Check that the gradients' squares are finite, and the loss on a device.
 
-        On the host the result is `step.left_out`. On a device it is a scalar that is true where they are not,
-        returned with the loss to report, which is NaN then.
+        On the host the result is `step.left_out`. On a device it is `step.bad`, true from the first part on
+        where they are not. Returns the loss to report, which is NaN then.
         """
         # Squares, because optimizers keep those: 1e20 is finite and its square is not. One pass over each.
         dense = self._gradient.dot(self._gradient)
-        leaves = step.staged.leaves or step.vectors.leaves
         flat = [leaf.grad.flatten() for leaf in leaves if leaf.grad is not None]
         rows = [gradient.dot(gradient) for gradient in flat]
         if self.ahead:
             bad = ~torch.isfinite(torch.stack([loss, dense, *rows])).all()
-            return loss.masked_fill(bad, math.nan), bad
+            step.bad = bad if step.bad is None else step.bad | bad
+            return loss.masked_fill(step.bad, math.nan)
         if not math.isfinite(dense):
             step.left_out = DENSE_NOT_FINITE
         elif not all(math.isfinite(square) for square in rows):
             step.left_out = EMBEDDINGS_NOT_FINITE
-        return loss, None
+        return loss
 
     def _result(self, step: Step) -> StepResult | None:
         assert step.pending is not None

@@ -266,6 +266,7 @@ class Worker(Service):
             self._stepper.launch(step)
         self._launched.append((batch, step))
         batch.reader.mark_processed()
+        self._shared.updates[self.index] += step.updates
         if not step.left_out:
             self._count_trained(len(batch.delivery.labels))
             self._shared.iterations[self.index] += 1

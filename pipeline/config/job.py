@@ -77,7 +77,22 @@ class Job(Section):
                     'sync.mode: "shadow" given; run.deterministic = true needs "fixed", '
                     'or sync.algorithm = "none"'
                 )
+        if self.trainer.balance == "updates":
+            self._require_balanceable()
         return self
+
+    def _require_balanceable(self) -> None:
+        """Raise ValueError where parts of batches have no defined meaning."""
+        if self.run.deterministic:
+            raise ValueError(
+                'trainer.balance: "updates" given; the parts of a batch follow how fast trainers are, so'
+                ' run.deterministic = true needs "off"'
+            )
+        if self.sync.mode == "fixed" and self.sync.algorithm != "none":
+            raise ValueError(
+                'trainer.balance: "updates" given; with sync.mode = "fixed" rounds come after so many whole'
+                ' batches, for which trainers wait: give sync.mode = "shadow", or "off"'
+            )
 
     @property
     def tables(self) -> tuple[TableSettings, ...]:

@@ -167,6 +167,12 @@ class TrainerSection(Section):
         " waits for each lookup, and each lookup sees the batch just before it, which improves quality on"
         " small data in the order of time.",
     )
+    balance: Literal["off", "updates"] = Field(
+        default="off",
+        description='"updates": trainers that are slower than the fastest one cut each batch into parts and'
+        " make a dense update of each, so that all make about as many; the batch stays the unit of readers,"
+        " ledger and embedding nodes. It needs rounds in the shadow.",
+    )
     distinct_rows: bool = Field(
         default=False,
         description="Request each row of a batch once and send one gradient for it, however many examples"

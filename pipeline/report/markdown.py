@@ -70,6 +70,10 @@ def _quality(report: Report) -> list[str]:
         table += [
             ("first examples, over which the learning rate of embedding rows grew", wording.count(warmup))
         ]
+    table += [
+        (f"{name}, dense updates", wording.count(updates))
+        for name, updates in report.train.dense_updates.items()
+    ]
     if (part := report.train.progressive) is not None:
         table += [
             ("NE, progressive part", wording.number(part.ne)),

@@ -65,13 +65,14 @@ class Train(ReportPart):
     """Quality in training.
 
     `ne_progressive` is the normalized entropy of all trained examples, each scored before it was trained on,
-    `progressive` that of the job's progressive part. If the job has sample weights, all figures of quality
-    are weighted by them, counts are not. `rows_warmup_examples`: see `Job`.
+    `progressive` that of the job's progressive part. Sample weights weight all figures of quality, no counts.
+    `rows_warmup_examples`: see `Job`. `dense_updates` by trainer, with `trainer.balance`.
     """
 
     ne_progressive: NonNegativeFloat | None
     progressive: Progressive | None = None
     rows_warmup_examples: NonNegativeInt = 0
+    dense_updates: dict[str, NonNegativeInt] = {}
 
 
 class Evaluation(ReportPart):
@@ -125,7 +126,8 @@ class BadBatch(ReportPart):
 class BadBatches(ReportPart):
     """Batches that were left out.
 
-    They changed neither a dense parameter nor a row. `first` are some of them.
+    They changed no row, and no dense parameter but by the parts before the bad one, where batches are cut.
+    `first` are some of them.
     """
 
     count: Annotated[int, Field(ge=1)]

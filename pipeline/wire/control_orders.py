@@ -15,6 +15,7 @@ from .field_checks import Bounds, Count, Counts, Items, Real, Seconds
 MAX_FILES = 1 << 16
 MAX_SPANS = 1 << 16
 MAX_MARKS = 1 << 18
+MAX_PARTS = 64
 
 FileEntries: TypeAlias = Annotated[tuple[FileEntry, ...], Items(MAX_FILES)]
 
@@ -68,6 +69,13 @@ class SetGroup(Request[Done]):
     """The trainers' group anew."""
 
     group: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class DivideBatches(Request[Done]):
+    """A trainer makes so many dense updates of each batch, on average, from now on."""
+
+    parts: Annotated[float, Bounds(1, MAX_PARTS)]
 
 
 @dataclass(frozen=True, slots=True)

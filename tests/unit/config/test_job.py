@@ -69,6 +69,7 @@ OTHER: dict[str, Any] = {
     "trainer.credit": 5,
     "trainer.lookups_ahead": 3,
     "trainer.max_bad_batches": 3,
+    "trainer.balance": "updates",
     "trainer.distinct_rows": True,
     "tables.C1": {"rows": 7},
     "embedding.nodes": 2,
@@ -226,6 +227,26 @@ def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Loa
     )
     assert load("", "run.deterministic=true", "sync.algorithm=none").sync.mode == "shadow"
     assert load("", *DETERMINISTIC).sync.mode == "fixed"
+
+
+def test_balanced_updates_need_rounds_in_the_shadow(refusal: Callable[..., str], load: Load) -> None:
+    text = '[data]\nformat = "parquet"\npath = "x"\n'
+    balanced = ("trainer.balance=updates", "trainer.count=2")
+    assert refusal(text, *balanced, "sync.mode=fixed") == (
+        'trainer.balance: "updates" given; with sync.mode = "fixed" rounds come after so many whole batches,'
+        ' for which trainers wait: give sync.mode = "shadow", or "off"'
+    )
+    alone = ("trainer.balance=updates", "sync.algorithm=none")
+    assert refusal(text, *alone, "run.deterministic=true") == (
+        'trainer.balance: "updates" given; the parts of a batch follow how fast trainers are, so'
+        ' run.deterministic = true needs "off"'
+    )
+    assert refusal(text, "trainer.balance=on") == (
+        "trainer.balance: 'on' given; input should be 'off' or 'updates'"
+    )
+    for settings in (balanced, alone, (*alone, "sync.mode=fixed")):
+        assert load("", *settings).trainer.balance == "updates"
+    assert load("").trainer.balance == "off"
 
 
 def test_codecs_of_each_link_with_their_options(load: Load) -> None:

@@ -82,7 +82,11 @@ def full_report() -> Report:
             per_trainer={"trainer-2": 5200.25, "trainer-3": 5034.25},
             cpu_seconds_per_million=161.7,
         ),
-        train=Train(ne_progressive=0.8412, rows_warmup_examples=30_720),
+        train=Train(
+            ne_progressive=0.8412,
+            rows_warmup_examples=30_720,
+            dense_updates={"trainer-0": 1_234, "trainer-1": 1_201},
+        ),
         eval=Evaluation(
             model="the center (easgd)",
             ne=0.8123,

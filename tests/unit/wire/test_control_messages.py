@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import types
 import typing
 from typing import Annotated, Any
@@ -60,6 +61,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         inner, bound = arguments
+        if isinstance(bound, Bounds) and inner is float and math.isfinite(bound.most):
+            return st.floats(bound.least, bound.most)
         if isinstance(bound, Bounds):
             return values(inner).filter(lambda value: bound.least <= value <= bound.most)
         return values(inner)
@@ -180,6 +183,9 @@ def changed(request: Request[Any], place: list[Any], value: Any) -> list[Any]:
             "finish: why: a text",
         ),
         ("drain", changed(Drain({"r": {"t": 1}}), [0, "r", "t"], "x"), r"drain: sequences\['r'\]\['t'\]: an"),
+        ("divide_batches", [0.5], "divide_batches: parts: a finite number from 1 to 64"),
+        ("divide_batches", [65], "divide_batches: parts: a finite number from 1 to 64"),
+        ("divide_batches", [float("nan")], "divide_batches: parts: a finite number from 1 to 64"),
         ("ready", changed(Ready(NodeFacts(rows=1)), [0, 0], "x"), r"ready: facts\.rows: an integer"),
         ("hello", changed(Hello("reader", "t", "d", "", 1, "h"), [0], b"reader"), "hello: role: a text"),
         ("hello", {}, r"hello: a list of 6 values \(role, token"),

@@ -107,6 +107,42 @@ def test_a_dead_trainer_leaves_the_group_and_its_unsynchronized_updates_are_lost
     assert state.lost_dense_updates == 1
 
 
+@pytest.mark.parametrize("balance", ["off", "updates"])
+def test_a_slow_trainer_is_told_to_cut_its_batches_while_it_trains(tmp_path: Path, balance: str) -> None:
+    nodes = [member("trainer", 0), member("trainer", 1), member("reader", 0)]
+    now = [0.0]
+    trainer = {"count": 2, "balance": balance}
+    state = state_of(tmp_path, nodes, clock=lambda: now[0], sync={"algorithm": "none"}, trainer=trainer)
+    rates = {"trainer-0": 30, "trainer-1": 90, "reader-0": 60}
+
+    def orders(first: int) -> dict[str, list[float]]:
+        """Those of five seconds."""
+        found: dict[str, list[float]] = {}
+        for seconds in range(first, first + 5):
+            now[0] = float(seconds)
+            for one in state.members.alive():
+                done, name = rates[one.info.name] * seconds, one.info.name
+                counts = {"iterations": done, "dense_updates": done, "parts": 1.0}
+                parts = state.heartbeat(one, counts if "trainer" in name else {"read_examples": done})
+                if parts is not None:
+                    found.setdefault(name, []).append(parts)
+        return found
+
+    state.enter(JobPhase.STARTING)
+    assert orders(0) == {}
+    state.enter(JobPhase.TRAINING)
+    given = orders(5)
+    if balance == "off":
+        assert given == {}, "the control"
+        return
+    assert list(given) == ["trainer-0"]
+    assert 3.0 <= given["trainer-0"][-1] < 4.6
+    state.mark_dead(nodes[1].info.token, "gone")
+    assert orders(10) == {}, "it is the fastest now"
+    state.enter(JobPhase.CLOSING)
+    assert orders(15) == {}
+
+
 def test_at_the_end_nobody_dies(state: JobState) -> None:
     state.finish("finished")
     assert state.mark_dead("token-trainer-0", "died") is None

@@ -286,6 +286,7 @@ def test_rates_of_rows_grow_over_the_first_iterations_of_all_trainers() -> None:
     stepper.launch(step)
     assert (step.dense_scale, step.rows_scale) == (1.0, 1 / 8)
     shared.count.update(7 * BATCH, 0)
+    step = _staged(shared, stepper, 2)
     stepper.launch(step)
     assert (step.dense_scale, step.rows_scale) == (1.0, 1.0)
 
