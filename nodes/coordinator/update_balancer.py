@@ -5,32 +5,36 @@ Heartbeats in, orders out: into how many parts a trainer cuts its batches, each 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
 from ...pipeline.wire.control_orders import MAX_PARTS
 
-# A rate is measured over at least so many batches, and so long.
+# A ratio is measured over at least so many batches of the slower trainer, and so long.
 MEASURED_BATCHES: Final = 16
 MEASURED_SECONDS: Final = 1.0
-# The rate is the mean of the first measurements; from then on a new one weighs one in so many.
+# It is the mean of the first measurements; from then on a new one weighs one in so many.
 AVERAGED: Final = 16
-# A trainer that takes at most so much longer than the fastest one is not cut; while there are fewer
-# measurements it takes more to tell the two apart.
+# The fastest trainer is the one with the most batches in so long.
+FASTEST_SECONDS: Final = 30.0
+# Heartbeats that are kept of each trainer.
+KEPT_BEATS: Final = 512
+# A trainer that took at most so much longer than the fastest one in that time is not cut; at the beginning it
+# takes more to tell the two apart.
 NEARLY_EQUAL: Final = 1.08
-NOT_CLEARLY_SLOWER: Final = 1.25
+MORE_AT_FIRST: Final = 0.25
 # Orders that would change the parts by less are not given.
 SMALLEST_CHANGE: Final = 0.05
-# A trainer whose batches take so many times longer than before is not waited for to be measured.
-STANDING_STILL: Final = 2.0
 # What is missing is made up for within about so long, by at most this much more than the fastest's rate.
 CATCH_UP_SECONDS: Final = 10.0
 LARGEST_CATCH_UP: Final = 0.5
 LARGEST_GROWTH: Final = 4.0
-# Where the parts differ by more than this factor, the time of a batch is measured anew; where that differs by
-# more without them, nothing that was learned of the machine holds.
+# Where the parts differ by more than this factor, the ratio is measured anew; where that differs by more
+# without them, nothing that was learned of the machines holds.
 OTHER_PARTS: Final = 1.25
-ANOTHER_MACHINE: Final = 1.5
+OTHER_MACHINES: Final = 1.5
 # Parts of this spread, as a share of their mean, tell what a part costs; each measurement weighs so much less
 # than the next one.
 SMALLEST_SPREAD: Final = 0.15
@@ -55,80 +59,111 @@ class UpdateCounts:
 
 
 class _PartCost:
-    """What each part adds to the time of a batch: the slope of a line through the latest measurements."""
+    """What each part adds to the ratio: the slope of a line through the latest measurements."""
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5
-        self.seconds = 0.0
+        self.ratio = 0.0
 
-    def add(self, parts: float, batch_seconds: float) -> None:
+    def add(self, parts: float, ratio: float) -> None:
         """Add a measurement."""
-        new = (1.0, parts, batch_seconds, parts * parts, parts * batch_seconds)
+        new = (1.0, parts, ratio, parts * parts, parts * ratio)
         self._sums = [FADING * old + one for old, one in zip(self._sums, new, strict=True)]
-        weight, k, t, kk, kt = self._sums
+        weight, k, r, kk, kr = self._sums
         variance = kk / weight - (k / weight) ** 2
         if variance >= (SMALLEST_SPREAD * k / weight) ** 2:
-            self.seconds = max(0.0, (kt / weight - k * t / weight**2) / variance)
+            self.ratio = max(0.0, (kr / weight - k * r / weight**2) / variance)
         else:
             # So that a cost which was wrong, or has changed, is looked for again.
-            self.seconds *= FADING
+            self.ratio *= FADING
 
 
 class _Pace:
-    """The measured pace of one trainer."""
+    """The pace of one trainer, in ratios to the fastest one's in the same time.
+
+    What slows all of them down at once, as a disk that stands still or a busy machine, does not change it.
+
+    Attributes:
+        last: its last heartbeat.
+        ratio: how much longer its batches take than the fastest one's; 0 before it is measured.
+    """
 
     def __init__(self, first: UpdateCounts) -> None:
         self.last = first
-        self._start = first
-        self._batch_seconds = 0.0
-        self._measurements = 0
+        self.ratio = 0.0
+        self._earlier: deque[UpdateCounts] = deque([first], maxlen=KEPT_BEATS)
+        self._start_seconds = first.seconds
         self._parts = first.parts
+        self._measurements = 0
         self._cost = _PartCost()
 
     @property
-    def is_certain(self) -> bool:
-        """Whether there are as many measurements as are averaged."""
-        return self._measurements == AVERAGED
+    def known_seconds(self) -> float:
+        """For how long its heartbeats are known."""
+        return self.last.seconds - self._earlier[0].seconds
 
     @property
-    def batch_seconds(self) -> float | None:
-        """Return the seconds of a batch, measured last or, where it stands still, so far."""
-        if not self._batch_seconds:
-            return None
-        since = self.last.seconds - self._start.seconds
-        so_far = since / (self.last.batches - self._start.batches + 1)
-        return so_far if so_far > STANDING_STILL * self._batch_seconds else self._batch_seconds
+    def batch_seconds(self) -> float:
+        """Seconds of a batch since its first heartbeat that is kept."""
+        first = self._earlier[0]
+        return self.known_seconds / max(1, self.last.batches - first.batches)
 
-    def beat(self, counts: UpdateCounts) -> bool:
-        """Take a heartbeat; return whether it completed a measurement."""
-        self.last, start = counts, self._start
-        if counts.parts != start.parts:
+    def ratio_since(self, seconds: float, other: _Pace) -> float | None:
+        """Return how many batches another trainer trained for each of this one's, since then.
+
+        In the time for which both are known; None where this one trained nothing in it.
+        """
+        since = max(seconds, self._earlier[0].seconds, other._earlier[0].seconds)
+        until = min(self.last.seconds, other.last.seconds)
+        own = self._batches_at(until) - self._batches_at(since)
+        return (other._batches_at(until) - other._batches_at(since)) / own if own > 0.0 else None
+
+    def _batches_at(self, seconds: float) -> float:
+        """Return the batches that it had trained then, evenly between two heartbeats."""
+        at = bisect_right(self._earlier, seconds, key=lambda beat: beat.seconds)
+        if not at:
+            return float(self._earlier[0].batches)
+        before, after = self._earlier[at - 1], self._earlier[at] if at < len(self._earlier) else self.last
+        passed = after.seconds - before.seconds
+        share = min(1.0, (seconds - before.seconds) / passed) if passed > 0.0 else 1.0
+        return before.batches + share * (after.batches - before.batches)
+
+    def beat(self, counts: UpdateCounts) -> None:
+        """Take a heartbeat."""
+        before, self.last = self.last, counts
+        self._earlier.append(before)
+        if counts.parts != before.parts:
             # What is between the two was trained with both.
-            self._start = counts
+            self._start_seconds = counts.seconds
             if _differ(counts.parts, self._parts, OTHER_PARTS):
                 self._parts, self._measurements = counts.parts, 0
+
+    def is_due(self, until_seconds: float) -> bool:
+        """Whether enough was trained until then since the last measurement."""
+        start = self._start_seconds
+        batches = self._batches_at(until_seconds) - self._batches_at(start)
+        return until_seconds - start >= MEASURED_SECONDS and batches >= MEASURED_BATCHES
+
+    def measure(self, fastest: _Pace) -> bool:
+        """Measure the ratio if that is due; return whether it was."""
+        until = min(self.last.seconds, fastest.last.seconds)
+        ratio = self.ratio_since(self._start_seconds, fastest)
+        if ratio is None or not self.is_due(until):
             return False
-        batches, seconds = counts.batches - start.batches, counts.seconds - start.seconds
-        if batches < MEASURED_BATCHES or seconds < MEASURED_SECONDS:
-            return False
-        self._start = counts
-        self._add(seconds / batches)
+        self._start_seconds = until
+        if self._measurements and _differ(ratio, self.ratio, OTHER_MACHINES):
+            self._measurements, self._cost = 0, _PartCost()
+        self._measurements = min(AVERAGED, self._measurements + 1)
+        self.ratio += (ratio - self.ratio) / self._measurements
+        self._cost.add(self.last.parts, ratio)
         return True
 
     def most_parts(self) -> float:
         """Return the parts whose own cost is as much time as the batch takes without it."""
-        if not self._cost.seconds:
+        if not self._cost.ratio:
             return float(MAX_PARTS)
-        of_examples = self._batch_seconds - self._cost.seconds * self.last.parts
-        return min(float(MAX_PARTS), max(1.0, of_examples / self._cost.seconds))
-
-    def _add(self, batch_seconds: float) -> None:
-        if self._measurements and _differ(batch_seconds, self._batch_seconds, ANOTHER_MACHINE):
-            # The machine itself has become slower or faster, and nothing that was learned holds any more.
-            self._measurements, self._cost = 0, _PartCost()
-        self._measurements = min(AVERAGED, self._measurements + 1)
-        self._batch_seconds += (batch_seconds - self._batch_seconds) / self._measurements
-        self._cost.add(self.last.parts, batch_seconds)
+        of_examples = self.ratio - self._cost.ratio * self.last.parts
+        return min(float(MAX_PARTS), max(1.0, of_examples / self._cost.ratio))
 
 
 def _differ(one: float, other: float, factor: float) -> bool:
@@ -139,7 +174,7 @@ class UpdateBalancer:
     """Make all trainers do as many dense updates as the fastest one does batches.
 
     A trainer that is k times slower cuts each batch into about k parts and makes a dense update of each. The
-    loop is closed: cutting makes a trainer slower still, and the parts follow the time that batches took with
+    loop is closed: cutting makes a trainer slower still, and the parts follow the time that batches take with
     the present number of them; what is missing by then is made up for. Trainers that are nearly equal are not
     cut. Parts never take more of a batch's time than its examples do: where that does not suffice, the counts
     stay unequal.
@@ -160,7 +195,8 @@ class UpdateBalancer:
         if pace is None:
             self._paces[trainer] = _Pace(counts)
             return None
-        if not pace.beat(counts):
+        pace.beat(counts)
+        if not pace.is_due(counts.seconds):
             return None
         wanted = self._wanted(pace)
         if abs(wanted - counts.parts) <= SMALLEST_CHANGE * counts.parts:
@@ -172,19 +208,20 @@ class UpdateBalancer:
         self._paces.pop(trainer, None)
 
     def _wanted(self, pace: _Pace) -> float:
-        """Return the parts that a trainer should cut into, which has just been measured."""
-        paces = [(seconds, other) for other in self._paces.values() if (seconds := other.batch_seconds)]
-        fastest_seconds, fastest = min(paces, key=lambda found: found[0])
-        own_seconds, own = pace.batch_seconds, pace.last
-        assert own_seconds is not None
-        if fastest is pace:
+        """Measure a trainer, if it is time; return the parts that it should cut into."""
+        own, recently = pace.last, pace.last.seconds - FASTEST_SECONDS
+        recent = {name: pace.ratio_since(recently, other) or 0.0 for name, other in self._paces.items()}
+        name = max(recent, key=lambda found: recent[found])
+        fastest = self._paces[name]
+        if not pace.measure(fastest):
+            return own.parts
+        if fastest is pace or (own.parts == 1.0 and recent[name] < self._limit(pace)):
             return 1.0
-        ratio = own_seconds / fastest_seconds
-        certain = pace.is_certain and fastest.is_certain
-        if own.parts == 1.0 and ratio < (NEARLY_EQUAL if certain else NOT_CLEARLY_SLOWER):
-            return 1.0
-        due = fastest.last.updates + (own.seconds - fastest.last.seconds) / fastest_seconds
-        missing = due - own.updates
-        more = min(LARGEST_CATCH_UP, max(-LARGEST_CATCH_UP, missing * fastest_seconds / CATCH_UP_SECONDS))
-        parts = min(ratio * (1.0 + more), LARGEST_GROWTH * own.parts, pace.most_parts())
+        missing_seconds = (fastest.last.updates - own.updates) * fastest.batch_seconds
+        more = min(LARGEST_CATCH_UP, max(-LARGEST_CATCH_UP, missing_seconds / CATCH_UP_SECONDS))
+        parts = min(pace.ratio * (1.0 + more), LARGEST_GROWTH * own.parts, pace.most_parts())
         return round(parts, 3) if parts > 1.0 + SMALLEST_CHANGE else 1.0
+
+    def _limit(self, pace: _Pace) -> float:
+        """Return from which ratio on a trainer that is not cut begins to be."""
+        return NEARLY_EQUAL + MORE_AT_FIRST * max(0.0, 1.0 - pace.known_seconds / FASTEST_SECONDS)

@@ -28,13 +28,13 @@ class Machine:
     def __post_init__(self) -> None:
         self._orders: list[tuple[int, float]] = []
 
-    def run(self, random_numbers: random.Random) -> None:
+    def run(self, random_numbers: random.Random, speed: float) -> None:
         """Train until the next heartbeat; the noise is in the time of the whole interval."""
         self._orders = [(beats - 1, parts) for beats, parts in self._orders]
         while self._orders and self._orders[0][0] < 0:
             self.parts = self._orders.pop(0)[1]
         batch_seconds = self.example_seconds + self.part_seconds * self.parts
-        done = BEAT_SECONDS / batch_seconds * random_numbers.lognormvariate(0.0, self.noise)
+        done = BEAT_SECONDS * speed / batch_seconds * random_numbers.lognormvariate(0.0, self.noise)
         self.batches += done
         self.updates += done * self.parts
 
@@ -44,12 +44,16 @@ class Machine:
 
 
 class Cluster:
-    """Trainers under a balancer; `orders` counts what it told them, which they heed if `balanced`."""
+    """Trainers under a balancer; `orders` counts what it told them, which they heed if `balanced`. What all
+    of them have in common makes their speed differ from interval to interval by `common_noise`."""
 
-    def __init__(self, machines: Sequence[Machine], *, balanced: bool = True) -> None:
+    def __init__(
+        self, machines: Sequence[Machine], *, balanced: bool = True, common_noise: float = 0.0
+    ) -> None:
         self.machines = machines
         self.orders = 0
         self._balanced = balanced
+        self._common_noise = common_noise
         self._balancer = UpdateBalancer()
         self._random = random.Random(1)
         self._beats = 0
@@ -57,8 +61,9 @@ class Cluster:
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / BEAT_SECONDS)):
             self._beats += 1
+            speed = self._random.lognormvariate(0.0, self._common_noise)
             for index, machine in enumerate(self.machines):
-                machine.run(self._random)
+                machine.run(self._random, speed)
                 now = (self._beats + 0.05 * index) * BEAT_SECONDS
                 counts = UpdateCounts(now, int(machine.batches), int(machine.updates), machine.parts)
                 parts = self._balancer.beat(f"trainer-{index}", counts)
@@ -118,6 +123,20 @@ def test_equal_trainers_are_never_cut(count: int, noise: float) -> None:
     assert simulate(machines, 120.0) == 0
     assert {machine.parts for machine in machines} == {1.0}
     assert simulate([*machines, Machine(0.03)], 120.0) > 0, "the control"
+
+
+def test_what_slows_all_trainers_down_at_once_changes_nothing() -> None:
+    """Here by three times or more in one of four intervals, as other programs on their machine would."""
+    equal = [Machine(0.005) for _ in range(4)]
+    cluster = Cluster(equal, common_noise=1.0)
+    cluster.run(300.0)
+    assert cluster.orders == 0
+    slow, fast = machines = [Machine(0.015), Machine(0.005)]
+    cluster = Cluster(machines, common_noise=1.0)
+    cluster.run(60.0)
+    assert slow.parts == pytest.approx(3.0, rel=0.25)
+    assert fast.parts == 1.0
+    assert share(slow, fast) == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_trainer_that_is_a_little_slower_is_not_cut() -> None:
