@@ -124,10 +124,9 @@ class BadBatch(ReportPart):
 
 
 class BadBatches(ReportPart):
-    """Batches that were left out.
+    """Batches that were left out; `first` are some of them.
 
     They changed no row, and no dense parameter but by the parts before the bad one, where batches are cut.
-    `first` are some of them.
     """
 
     count: Annotated[int, Field(ge=1)]
