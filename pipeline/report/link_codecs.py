@@ -37,7 +37,7 @@ def choice_counts(
         **{f"{PREFIX}{node}/{name}": count for name, count in exchanges.items()},
         f"{PREFIX}{node}/now": RUNGS.index(codec),
         f"{PREFIX}{node}/bytes_per_second": round(bytes_per_second or 0),
-        f"{PREFIX}{node}/late": not fits,
+        f"{PREFIX}{node}/late": int(not fits),
     }
 
 
