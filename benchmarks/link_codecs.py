@@ -78,7 +78,7 @@ def table(made: dict[str, Any]) -> str:
             seed,
             chosen(run),
             f"{run['sync_bytes'] / run['rounds'] / 1e6:.2f}",
-            run["rounds"],
+            str(run["rounds"]),
             f"{run['gap_mean']:.1f}",
             f"{run['round_seconds'] * 1e3:.0f}",
             "" if run["ratio"] is None else f"{run['ratio']:.2f}",
