@@ -7,13 +7,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from ..pipeline.codecs.formats import make_codec
+from ..pipeline.codecs.ladder import AUTO, CodecLadder
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from ..sync_algos.built_in import NEEDS_CENTER
 from .runtime.process import PROBE, log_to_stderr, python
 from .runtime.role import Role
 from .runtime.settings import NodeSettings
+
+if TYPE_CHECKING:
+    from ..sync_algos.base import Algorithm
 
 ROLES = ("reader", "trainer", "embedding", "sync")
 
@@ -33,18 +39,29 @@ def check_sync(job: Job) -> None:
         raise JobFileError(
             f"sync.nodes: 0 given; {job.sync.algorithm} keeps a center and needs at least 1 sync node"
         )
-    center, peers = job.codecs.center(), job.codecs.peers()
-    for direction, codec in (("up", center.up), ("down", center.down)):
-        if codec.lossy and algorithm.counts_once:
-            raise JobFileError(
-                f'codecs.center_{direction}: "{codec.name}" given; {job.sync.algorithm} sums deltas, and '
-                f'what a codec rounds away would never count, so use "float32" or "sparse"'
-            )
+    _check_center_codecs(job, algorithm)
+    peers = job.codecs.peers()
     for direction, codec in (("up", peers.up), ("down", peers.down)):
         if codec.lossy and algorithm.changes_groups:
             raise JobFileError(
                 f'codecs.peers_{direction}: "{codec.name}" given; the groups of {job.sync.algorithm} change '
                 f'from round to round and have no common reference, so use "float32" or "sparse"'
+            )
+
+
+def _check_center_codecs(job: Job, algorithm: Algorithm) -> None:
+    codecs = job.codecs.center()
+    if isinstance(codecs, CodecLadder) and not algorithm.needs_center:
+        raise JobFileError(
+            f'codecs.center_up: "{AUTO}" given; {job.sync.algorithm} keeps no center, and links among '
+            f"trainers have the codecs of codecs.peers_up and codecs.peers_down, so leave it out"
+        )
+    for direction, name in (("up", job.codecs.center_up), ("down", job.codecs.center_down)):
+        lossy = isinstance(codecs, CodecLadder) or make_codec(name).lossy
+        if lossy and algorithm.counts_once:
+            raise JobFileError(
+                f'codecs.center_{direction}: "{name}" given; {job.sync.algorithm} sums deltas, and '
+                f'what a codec rounds away would never count, so use "float32" or "sparse"'
             )
 
 

@@ -7,6 +7,7 @@ from ...pipeline.data.generator.manifest import teacher_ne
 from ...pipeline.data.prepared.manifest import source_files
 from ...pipeline.errors import ExitCode
 from ...pipeline.metrics import gain_ratio
+from ...pipeline.report.link_codecs import choices_of
 from ...pipeline.report.model import (
     Checkpoints,
     Curves,
@@ -27,6 +28,7 @@ from ...pipeline.report.quality_warnings import (
     FIRST_ITERATIONS,
     control_warnings,
     first_gap_warnings,
+    link_warnings,
     warmup_warnings,
 )
 from ...pipeline.report.write import describe_hardware, versions
@@ -72,6 +74,9 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         cpu_seconds_mean=mean("round_cpu_seconds"),
         links=_links(state, trainers),
         reference_bytes=_reference_bytes(state, outcome, trainers),
+        link_codecs=[
+            choice for name, counts in sorted(trainers.items()) for choice in choices_of(name, counts)
+        ],
         control=state.control.report() if state.control is not None else None,
     )
 
@@ -160,6 +165,7 @@ def build_report(
         warnings=[
             *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
             *control_warnings(job, sync.control),
+            *link_warnings(sync.link_codecs),
             *warmup_warnings(job, examples.trained + state.ledger.restored_examples),
         ],
         events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]

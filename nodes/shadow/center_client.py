@@ -7,6 +7,7 @@ again until answered; all slices are under way at once.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,26 +16,51 @@ import zmq
 import zmq.asyncio
 
 from ...pipeline.codecs.feedback import Reference
-from ...pipeline.codecs.formats import LinkCodecs
+from ...pipeline.codecs.formats import Codec, LinkCodecs
+from ...pipeline.codecs.ladder import CodecLadder
+from ...pipeline.report.link_codecs import choice_counts
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.control_orders import MemberInfo
-from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
+from ...pipeline.wire.messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
 from ...sync_algos.base import Slice
 from ...sync_algos.memory import split_evenly
 from ..runtime.members import Traffic
 from .center_connection import CenterConnection
+from .codec_chooser import LinkCodecChooser
+
+log = logging.getLogger(__name__)
 
 
 class _OpenExchange:
-    """An exchange without a complete answer: its number, and its chunks as they were first sent."""
+    """An exchange without a complete answer: its number, its codec, and its chunks as they were first sent.
 
-    def __init__(self, number: int, part: Slice, values: Float32Array, reference: Reference) -> None:
+    `named` are the codec and the last answered exchange that its messages name, None where they name none;
+    `codec` is that of its answer. `began` is when it was first sent, None once that is known to have failed.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        part: Slice,
+        values: Float32Array,
+        reference: Reference,
+        codec: Codec,
+        named: tuple[str, int] | None,
+    ) -> None:
         self.number = number
+        self.codec = codec
+        self.named = named
+        self.began: float | None = asyncio.get_running_loop().time()
         self._start = part.start
         self._values = values
         self._reference = reference
         self._chunks: dict[int, CenterExchange] = {}
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of the chunks that were made so far."""
+        return sum(chunk.payload.nbytes for chunk in self._chunks.values())
 
     def chunk(self, start: int, stop: int) -> CenterExchange:
         """Return the message with these elements of the values.
@@ -44,7 +70,11 @@ class _OpenExchange:
         if start not in self._chunks:
             at = start - self._start
             version, encoded = self._reference.encode(at, self._values[at : at + stop - start])
-            self._chunks[start] = CenterExchange(self.number, start, stop - start, version, encoded.payload)
+            fields = (self.number, start, stop - start, version, encoded.payload)
+            named = self.named
+            self._chunks[start] = (
+                CenterExchange(*fields) if named is None else CenterNamedExchange(*fields, *named)
+            )
         return self._chunks[start]
 
 
@@ -56,7 +86,10 @@ class CenterClient:
 
     Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as
     the reference. A failed exchange leaves no reference, and the next one is sent as float32. Reads and seeds
-    are float32.
+    are float32. With a ladder, each link has its codec chosen anew for each exchange, by how long they take.
+
+    Args:
+        allowed_bytes_per_second: what a link may carry on average, for that choice; None if all that it can.
     """
 
     def __init__(
@@ -68,9 +101,11 @@ class CenterClient:
         *,
         chunk_bytes: int,
         timeout_seconds: float,
-        codecs: LinkCodecs | None = None,
+        codecs: LinkCodecs | CodecLadder | None = None,
+        allowed_bytes_per_second: float | None = None,
     ) -> None:
-        codecs = codecs or LinkCodecs()
+        self._ladder = codecs if isinstance(codecs, CodecLadder) else None
+        self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
         self._next_request = 1
         self._answered_slices = 0
         self.traffic = Traffic()
@@ -82,15 +117,22 @@ class CenterClient:
                 member,
                 part=part,
                 chunk=max(1, chunk_bytes // 4),
-                down=codecs.down,
                 timeout_seconds=timeout_seconds,
                 traffic=self.traffic,
             )
             for member, part in zip(members, split_evenly(numel, len(members)), strict=False)
         ]
         self._references = {
-            connection.part: Reference(codecs.up, len(connection.part)) for connection in self._connections
+            connection.part: Reference(self._codecs.up, len(connection.part))
+            for connection in self._connections
         }
+        self._choosers: dict[Slice, LinkCodecChooser] = {}
+        if (ladder := self._ladder) is not None:
+            for link in self._connections:
+                payload_bytes = ladder.payload_bytes(len(link.part), link.chunk)
+                self._choosers[link.part] = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
+        # The last exchange of each slice whose answer is there.
+        self._answered: dict[Slice, int] = {}
         self._open: dict[Slice, _OpenExchange] = {}
         # One answer of each slice.
         self._answers = BufferPool(sum(bytes_of(len(connection.part)) for connection in self._connections))
@@ -137,7 +179,12 @@ class CenterClient:
         ends |= {
             f"from/{connection.member.name}": connection.received_bytes for connection in self._connections
         }
-        return self.traffic.metrics("center") | counts | ends
+        return self.traffic.metrics("center") | counts | ends | self._choices()
+
+    def want_rounds_every(self, seconds: float | None) -> None:
+        """Take for how long a round may last, which codecs are chosen by; None while that is not known."""
+        for chooser in self._choosers.values():
+            chooser.want(seconds)
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """See `Center.exchange`.
@@ -149,9 +196,17 @@ class CenterClient:
                 f"{values.dtype} of shape {tuple(values.shape)} given; "
                 f"contiguous float32 [{len(part)}] is expected"
             )
-        reference = self._references[part]
-        reference.begin()
-        self._open[part] = _OpenExchange(self._number(), part, values.numpy(), reference)
+        reference, chooser = self._references[part], self._choosers.get(part)
+        number = self._number()
+        if chooser is None or self._ladder is None:
+            reference.begin()
+            opened = _OpenExchange(number, part, values.numpy(), reference, self._codecs.down, None)
+        else:
+            codec = self._ladder.codec(chooser.codec)
+            reference.begin(codec)
+            named = (chooser.codec, self._answered.get(part, 0))
+            opened = _OpenExchange(number, part, values.numpy(), reference, codec, named)
+        self._open[part] = opened
         return await self.settle(part)
 
     async def settle(self, part: Slice) -> torch.Tensor:
@@ -159,11 +214,18 @@ class CenterClient:
         exchange = self._open.get(part)
         if exchange is None:
             raise RuntimeError(f"the last exchange of elements {part.start} to {part.stop} was answered")
-        answer = self._answers.take(len(part))
-        await self._connection(part).request(exchange.number, exchange.chunk, answer)
+        answer, link = self._answers.take(len(part)), self._connection(part)
+        began, exchange.began = exchange.began, None
+        down_bytes = await link.request(exchange.number, exchange.chunk, answer, exchange.codec)
         self._references[part].complete(exchange.number)
         del self._open[part]
         self._answered_slices += 1
+        self._answered[part] = exchange.number
+        if exchange.named is not None:
+            seconds = None if began is None else asyncio.get_running_loop().time() - began
+            chooser, moved = self._choosers[part], exchange.payload_bytes + down_bytes
+            if why := chooser.exchanged(exchange.named[0], moved, seconds):
+                log.info("%s: exchanges by %s from now on: %s", link.member.name, chooser.codec, why)
         return torch.from_numpy(answer)
 
     async def read(self, part: Slice) -> torch.Tensor:
@@ -210,6 +272,20 @@ class CenterClient:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in self._connections:
             connection.socket.close()
+
+    def _choices(self) -> dict[str, int]:
+        """Return what was chosen, by link: see `pipeline.report.link_codecs`."""
+        counts: dict[str, int] = {}
+        for connection in self._connections:
+            if (chooser := self._choosers.get(connection.part)) is not None:
+                counts |= choice_counts(
+                    connection.member.name,
+                    chooser.exchanges,
+                    chooser.codec,
+                    chooser.bytes_per_second,
+                    fits=chooser.fits,
+                )
+        return counts
 
     def _connection(self, part: Slice) -> CenterConnection:
         return next(connection for connection in self._connections if connection.part == part)

@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 
 from ...pipeline.codecs.feedback import decode_chunk
-from ...pipeline.codecs.formats import Codec, CodecError
+from ...pipeline.codecs.formats import Codec, CodecError, Float32
 from ...pipeline.errors import ProtocolError
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control_orders import MemberInfo
@@ -26,19 +26,22 @@ from ..runtime.members import Traffic
 
 # Few, so that a chunk enters the socket not long before it is sent.
 QUEUED_CHUNKS = 8
+_PLAIN = Float32()
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class _Pending:
-    """An unanswered request: its missing chunks, and where answers are written."""
+    """An unanswered request: its missing chunks, where answers are written, and by what they are decoded."""
 
     missing: set[int]
     target: Float32Array | None
+    codec: Codec
     done: asyncio.Future[None]
     progressed_at: float
     is_exchange: bool = False
+    payload_bytes: int = 0
 
 
 @dataclass
@@ -48,14 +51,12 @@ class CenterConnection:
     Attributes:
         part: the slice that the node holds.
         chunk: the most elements of a chunk.
-        down: the codec of answers to exchanges.
     """
 
     member: MemberInfo
     part: Slice
     socket: zmq.asyncio.Socket
     chunk: int
-    down: Codec
     timeout_seconds: float
     traffic: Traffic
     lost: bool = False
@@ -81,13 +82,18 @@ class CenterConnection:
         return cls(member=member, socket=socket, **more)
 
     async def request(
-        self, number: int, chunk: Callable[[int, int], Message], target: Float32Array | None
-    ) -> None:
+        self,
+        number: int,
+        chunk: Callable[[int, int], Message],
+        target: Float32Array | None,
+        codec: Codec = _PLAIN,
+    ) -> int:
         """Send the messages that `chunk(start, stop)` makes, and await an answer to each.
 
-        The answers' values are written to `target`, float32 of the slice's length. The timeout restarts with
-        every chunk that the socket accepts and with every answer, so that a large slice on a slow link does
-        not count as a lost node. After half the timeout, unanswered chunks are sent again.
+        The answers' values, by `codec` if coded, are written to `target`, float32 of the slice's length.
+        Returns the bytes of their payloads. The timeout restarts with every chunk that the socket accepts and
+        with every answer, so that a large slice on a slow link does not count as a lost node. After half the
+        timeout, unanswered chunks are sent again.
 
         Raises:
             PeerLost: the node is gone, refused the request, or nothing moved for the timeout.
@@ -96,7 +102,7 @@ class CenterConnection:
             raise PeerLost(f"{self.member.name} is lost")
         starts = range(self.part.start, self.part.stop, self.chunk)
         loop = asyncio.get_running_loop()
-        pending = _Pending(set(starts), target, loop.create_future(), loop.time())
+        pending = _Pending(set(starts), target, codec, loop.create_future(), loop.time())
         self._pending[number] = pending
         sender = asyncio.ensure_future(self._send_chunks(chunk, pending, first=True))
         resent_at: float | None = None
@@ -116,6 +122,7 @@ class CenterConnection:
             del self._pending[number]
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
+        return pending.payload_bytes
 
     async def _ended(self, pending: _Pending, sender: asyncio.Future[None], *, resent: bool) -> bool:
         """Wait until a request ends or its repeat is due; return whether it ended.
@@ -193,11 +200,12 @@ class CenterConnection:
                 self._refuse(f"answered with {message.elements} elements; {stop - at} are expected")
                 return
             try:
-                values = decode_chunk(self.down, message.payload, message.elements, coded=message.coded)
+                values = decode_chunk(pending.codec, message.payload, message.elements, coded=message.coded)
             except CodecError as error:
                 self._refuse(f"answered with values that cannot be decoded: {error}")
                 return
             pending.target[at:stop] = values
+            pending.payload_bytes += message.payload.nbytes
         pending.missing.discard(message.start)
         if not pending.missing and not pending.done.done():
             pending.done.set_result(None)

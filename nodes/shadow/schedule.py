@@ -45,6 +45,9 @@ class RoundSchedule:
         self._costs: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._began = (0.0, 0)
         self._iteration_seconds = 0.0
+        # Of the last rounds: seconds of an iteration before each, and its own CPU seconds.
+        self._paces: deque[float] = deque(maxlen=USUAL_ROUNDS)
+        self._cpu_seconds: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._last_change = (-math.inf, -1)
         self._earliest_seconds = -math.inf
         self._due_iterations = 0
@@ -61,6 +64,18 @@ class RoundSchedule:
         """Iterations of the trainer at which the next round is due; 0 without `sync.gap`."""
         return self._due_iterations
 
+    @property
+    def wanted_seconds(self) -> float | None:
+        """Time from one round to the next that the gap and the duty cycle's CPU time ask for.
+
+        None without a gap, and while the time of an iteration is not known.
+        """
+        if self._gap is None or not self._paces or not self._cpu_seconds:
+            return None
+        iterations = self._began[1]
+        by_gap = self._target_gap(self._gap, iterations) * median_low(self._paces)
+        return max(by_gap, median_low(self._cpu_seconds) / self._duty(iterations))
+
     def began(self, now: float, iterations: int) -> None:
         """Record that a round began."""
         began, before = self._began
@@ -68,6 +83,7 @@ class RoundSchedule:
             # The fastest so far: a look too many costs less than one that comes too late.
             passed = (now - began) / (iterations - before)
             self._iteration_seconds = min(passed, self._iteration_seconds or passed)
+            self._paces.append(passed)
         self._began = (now, iterations)
 
     def ended(self, *, complete: bool, seconds: float, cpu_seconds: float, moved_bytes: int) -> None:
@@ -76,6 +92,7 @@ class RoundSchedule:
         `moved_bytes` are those sent and received in it.
         """
         began, iterations = self._began
+        self._cpu_seconds.append(cpu_seconds)
         cost = cpu_seconds
         if self._sync.link_bytes_per_second is not None:
             cost = max(cost, moved_bytes / self._sync.link_bytes_per_second)

@@ -182,6 +182,7 @@ class ShadowThread(Service):
         """Run one round, and record in the schedule what it cost."""
         started, cpu, moved = time.monotonic(), time.thread_time(), links.sent_bytes + links.received_bytes
         self._schedule.began(started, self._shared.total_iterations())
+        links.want_rounds_every(self._schedule.wanted_seconds)
         complete = await self.round()
         self._schedule.ended(
             complete=complete,

@@ -13,10 +13,17 @@ import numpy as np
 import torch
 
 from ...pipeline.codecs.feedback import ErrorFeedback, Reference
-from ...pipeline.codecs.formats import Float32, LinkCodecs
+from ...pipeline.codecs.formats import Codec, Float32, LinkCodecs
+from ...pipeline.codecs.ladder import CodecLadder
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
-from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues
+from ...pipeline.wire.messages import (
+    CenterExchange,
+    CenterNamedExchange,
+    CenterRead,
+    CenterSeed,
+    CenterValues,
+)
 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -33,16 +40,19 @@ class ExchangeSession:
     codec up, they are copied into the reference instead. With a lossy codec down, the session has a residual
     of its own.
 
+    Where exchanges name their codecs, each also says which answer arrived last: what an answer owes is not
+    owed if it never did.
+
     Args:
         start: the position of the slice's first element in the model.
         elements: the slice's length.
-        codecs: the codecs of the job's exchanges.
+        codecs: the codecs of the job's exchanges; of the first one, where exchanges name theirs.
         buffers: the pool that the buffer comes from.
     """
 
     def __init__(self, start: int, elements: int, codecs: LinkCodecs, buffers: BufferPool) -> None:
         self.request = 0
-        self._down_lossy = codecs.down.lossy
+        self._named: str | None = None
         self._start = start
         self._elements = elements
         self._reference = Reference(codecs.up, elements)
@@ -72,16 +82,26 @@ class ExchangeSession:
     def memory_bytes(self) -> int:
         """Memory of this session, in bytes."""
         slice_bytes = self._buffer.nbytes if self._buffer is not None else 0
-        coded = sum(one.payload.nbytes for one in self._answers.values() if one.coded and self._down_lossy)
+        enabled = self._feedback.is_enabled
+        coded = sum(one.payload.nbytes for one in self._answers.values() if one.coded and enabled)
         return self.reference_bytes + slice_bytes + coded
 
-    def begin(self, request: int) -> None:
-        """Begin a new exchange, which replaces the last one."""
-        self.request = request
+    def begin(self, message: CenterExchange, codec: Codec | None) -> None:
+        """Begin a new exchange with its first chunk, which replaces the last one.
+
+        `codec` is the one that it names, None where it names none.
+        """
+        if isinstance(message, CenterNamedExchange) and codec is not None:
+            self._named = message.codec
+            if message.answered == self.request:
+                self._feedback.commit()
+            self._feedback.discard()
+            self._feedback.change(codec)
+        self.request = message.request
         self._arrived = {}
         self._missing = self._elements
         self._answers = {}
-        self._reference.begin()
+        self._reference.begin(codec)
         # ZeroMQ may still read the old buffer; the pool gives it out again when it is free.
         self._buffer = None
 
@@ -107,6 +127,10 @@ class ExchangeSession:
         at = self._offset_of(message)
         if _has_arrived(self._arrived, message.start, message.elements):
             return
+        if isinstance(message, CenterNamedExchange) and message.codec != self._named:
+            raise ValueError(
+                f"codec {message.codec!r:.40} named; the exchange was begun by {self._named!r:.40}"
+            )
         values = self._reference.decode(at, message.reference, message.payload, message.elements)
         target = self._reference.values if self._reference.is_enabled else self.buffer()
         target[at : at + message.elements] = values
@@ -126,13 +150,14 @@ class ExchangeSession:
             at = start - self._start
             encoded = self._feedback.encode(at, delta[at : at + size])
             self._answers[start] = CenterValues(self.request, start, size, encoded.coded, encoded.payload)
-        self._feedback.commit()
+        if self._named is None:
+            self._feedback.commit()
         self._reference.complete(self.request)
         return list(self._answers.values())
 
     def release(self) -> None:
         """Release the buffer if the answer does not need it any more."""
-        if self._down_lossy:
+        if self._feedback.is_enabled:
             self._buffer = None
 
     def _offset_of(self, message: CenterExchange) -> int:
@@ -150,15 +175,16 @@ class CenterState:
 
     Args:
         rule: the algorithm's `center_rule`.
-        codecs: the codecs of the job's exchanges.
+        codecs: the codecs of the job's exchanges; a ladder where each exchange names its own.
 
     Attributes:
         reference_bytes: memory of lossy codecs over all sessions; any thread may read it.
     """
 
-    def __init__(self, rule: Rule, codecs: LinkCodecs | None = None) -> None:
+    def __init__(self, rule: Rule, codecs: LinkCodecs | CodecLadder | None = None) -> None:
         self._rule = rule
-        self._codecs = codecs or LinkCodecs()
+        self._ladder = codecs if isinstance(codecs, CodecLadder) else None
+        self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
         self.start = 0
         self.stop = 0
         self.values: torch.Tensor | None = None
@@ -208,6 +234,7 @@ class CenterState:
     def exchange(self, identity: bytes, message: CenterExchange) -> list[CenterValues]:
         """Accept a chunk of a replica; return the chunks to answer now, if any."""
         center = self._require_center()
+        codec = self._codec_of(message)
         session = self._sessions.get(identity)
         if identity.rpartition(b"/")[0] in self._dead_trainers:
             raise ValueError("this trainer was declared dead")
@@ -218,10 +245,19 @@ class CenterState:
             self.reference_bytes += session.reference_bytes
         if message.request < session.request:
             return []
+        held = session.reference_bytes
+        try:
+            return self._exchange(session, center, message, codec)
+        finally:
+            self.reference_bytes += session.reference_bytes - held
+
+    def _exchange(
+        self, session: ExchangeSession, center: torch.Tensor, message: CenterExchange, codec: Codec | None
+    ) -> list[CenterValues]:
         if message.request > session.request:
             if session.request and not session.answered:
                 self.abandoned_exchanges += 1
-            session.begin(message.request)
+            session.begin(message, codec)
         if session.answered:
             self.repeated_chunks += 1
             return [session.repeat(message)]
@@ -264,6 +300,19 @@ class CenterState:
         ]
         self.reference_bytes -= sum(session.reference_bytes for session in ended)
         return sum(session.answered for session in ended)
+
+    def _codec_of(self, message: CenterExchange) -> Codec | None:
+        """Return the codec that an exchange names; None where codecs are the job's.
+
+        Raises ValueError for a codec that may not be named, and for an exchange without one that must have.
+        """
+        if not isinstance(message, CenterNamedExchange):
+            if self._ladder is not None:
+                raise ValueError("no codec named; the job has that of this link chosen for each exchange")
+            return None
+        if self._ladder is None:
+            raise ValueError(f"codec {message.codec!r:.40} named; the job's codecs of this link are fixed")
+        return self._ladder.codec(message.codec)
 
     def _require_center(self) -> torch.Tensor:
         if self.values is None:

@@ -67,11 +67,12 @@ class ErrorFeedback:
 
     `encode` adds what earlier encodings lost and stages what this one loses. Until `commit` stores that, a
     repeated `encode` gives the same bytes; `discard` drops it. Used by one thread. A lossless codec has no
-    residual.
+    residual; it sends what a lossy one before it left.
     """
 
     def __init__(self, codec: Codec, elements: int) -> None:
         self._codec = codec
+        self._elements = elements
         self._residual = np.zeros(elements if codec.lossy else 0, dtype=np.float32)
         self._staged: dict[int, Float32Array] = {}
 
@@ -80,14 +81,25 @@ class ErrorFeedback:
         """Return the bytes of the residual, and of what is staged."""
         return self._residual.nbytes + sum(part.nbytes for part in self._staged.values())
 
+    @property
+    def is_enabled(self) -> bool:
+        """Return whether values change on their way: by a codec, or by what an earlier one left."""
+        return self._codec.lossy or len(self._residual) > 0
+
+    def change(self, codec: Codec) -> None:
+        """Encode by another codec from now on; what is owed stays owed. Nothing may be staged."""
+        self._codec = codec
+        if codec.lossy and not len(self._residual):
+            self._residual = np.zeros(self._elements, dtype=np.float32)
+
     def encode(self, start: int, values: Float32Array) -> Encoded:
         """Encode the chunk that starts at element `start`, float32 [n]."""
-        if not self._codec.lossy:
+        if not self.is_enabled:
             return encode_chunk(self._codec, values)
         with np.errstate(over="ignore", invalid="ignore"):
             corrected = values + self._residual[start : start + len(values)]
         encoded = encode_chunk(self._codec, corrected)
-        if encoded.coded:
+        if encoded.coded and self._codec.lossy:
             np.subtract(corrected, encoded.decoded, out=corrected)
             self._staged[start] = corrected
         else:
@@ -99,6 +111,8 @@ class ErrorFeedback:
         """Store what is staged: the other end has decoded it, or will."""
         for start, part in self._staged.items():
             self._residual[start : start + len(part)] = part
+        if self._staged and not self._codec.lossy:
+            self._residual = np.zeros(0, dtype=np.float32)
         self._staged.clear()
 
     def discard(self) -> None:
@@ -112,11 +126,13 @@ class Reference:
     Both ends update their copies alike. The next difference from it contains what the last encoding lost, so
     errors are fed back by themselves. `version` is the number (from 1) of the exchange that it holds. It is
     NO_REFERENCE during an exchange and after one that failed: the next exchange is then sent as float32 and
-    starts a new reference. A lossless codec has no reference.
+    starts a new reference. A lossless codec has no reference; the first lossy exchange after it starts one.
+    Another lossy codec goes on from the same one, since it is of decoded values.
     """
 
     def __init__(self, codec: Codec, elements: int) -> None:
         self._codec = codec
+        self._elements = elements
         self._base = NO_REFERENCE
         self.version = NO_REFERENCE
         self.values = np.empty(elements if codec.lossy else 0, dtype=np.float32)
@@ -132,9 +148,16 @@ class Reference:
         """Return the bytes of the reference and of the scratch chunk."""
         return self.values.nbytes + self._difference.nbytes
 
-    def begin(self) -> None:
-        """Start an exchange; an earlier unfinished one has failed."""
+    def begin(self, codec: Codec | None = None) -> None:
+        """Start an exchange, by another codec if one is given; an earlier unfinished one has failed."""
         self._base, self.version = self.version, NO_REFERENCE
+        if codec is None:
+            return
+        self._codec = codec
+        if codec.lossy != (len(self.values) > 0):
+            self.values = np.empty(self._elements if codec.lossy else 0, dtype=np.float32)
+            self._difference = np.empty(0, dtype=np.float32)
+            self._base = NO_REFERENCE
 
     def complete(self, number: int) -> None:
         """Finish the exchange `number`: the next one refers to it."""

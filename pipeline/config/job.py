@@ -9,6 +9,7 @@ import hashlib
 
 from pydantic import ConfigDict, Field, model_validator
 
+from ..codecs.ladder import AUTO
 from .data import DataSection
 from .network import CodecsSection, NetworkSection
 from .sections import (
@@ -63,6 +64,11 @@ class Job(Section):
             raise ValueError(
                 f'trainer.worker_kind: "process" given; worker processes share memory of the host, so '
                 f'trainer.device = "{self.trainer.device}" needs "thread"'
+            )
+        if self.codecs.center_up == AUTO and self.sync.control != "auto":
+            raise ValueError(
+                f'codecs.center_up: "{AUTO}" given; a codec is chosen by the gap that is wanted, so set '
+                f'sync.control = "auto", or give a codec'
             )
         if self.run.deterministic:
             for key, given in (

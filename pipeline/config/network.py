@@ -21,6 +21,7 @@ from ..codecs.formats import (
     LinkCodecs,
     make_codec,
 )
+from ..codecs.ladder import AUTO, CodecLadder
 from .sections import STRICT, Section
 
 
@@ -31,6 +32,9 @@ class CodecsSection(BaseModel):
 
     On the links of synchronization the error of a codec is added to what is sent next (error feedback). On
     the links between workers and embedding nodes it is not, so "topk" cannot be used there.
+
+    With `sync.control = "auto"` both ways between trainers and sync nodes may be "auto": each such link has
+    the least lossy of "float32", "bfloat16" and "int8" by which a round ends before the next one is wanted.
     """
 
     model_config = STRICT
@@ -59,6 +63,8 @@ class CodecsSection(BaseModel):
     @field_validator("center_up", "center_down", "peers_up", "peers_down")
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
+        if name == AUTO and info.field_name in ("center_up", "center_down"):
+            return name
         try:
             make_codec(name)
         except ValueError as error:
@@ -75,8 +81,20 @@ class CodecsSection(BaseModel):
             )
         return name
 
-    def center(self) -> LinkCodecs:
-        """Codecs between trainers and sync nodes."""
+    @model_validator(mode="after")
+    def _both_ways(self) -> CodecsSection:
+        if (self.center_up == AUTO) != (self.center_down == AUTO):
+            given, other = ("up", "down") if self.center_up == AUTO else ("down", "up")
+            raise ValueError(
+                f'codecs.center_{given}: "{AUTO}" given; a link\'s codec is chosen for both ways, so set '
+                f'codecs.center_{other} = "{AUTO}", too'
+            )
+        return self
+
+    def center(self) -> LinkCodecs | CodecLadder:
+        """Codecs between trainers and sync nodes; a ladder if they are chosen while the job trains."""
+        if self.center_up == AUTO:
+            return CodecLadder(self._options)
         return self._pair(self.center_up, self.center_down)
 
     def peers(self) -> LinkCodecs:
@@ -87,9 +105,12 @@ class CodecsSection(BaseModel):
         """Codecs between workers and embedding nodes: gradients up, vectors down."""
         return self._pair(self.gradients, self.vectors)
 
+    @property
+    def _options(self) -> CodecOptions:
+        return CodecOptions(self.int8_block, self.topk_fraction)
+
     def _pair(self, up: str, down: str) -> LinkCodecs:
-        options = CodecOptions(self.int8_block, self.topk_fraction)
-        return LinkCodecs(make_codec(up, options), make_codec(down, options))
+        return LinkCodecs(make_codec(up, self._options), make_codec(down, self._options))
 
 
 DELAY_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}

@@ -5,6 +5,7 @@ It is written for a stranger.
 
 from __future__ import annotations
 
+from ..codecs.ladder import RUNGS
 from ..text.markdown import markdown_table, plain
 from . import wording
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
@@ -31,6 +32,7 @@ def render_markdown(report: Report) -> str:
         _throughput(report),
         _sync(report),
         *_control(report),
+        *_link_codecs(report),
         _nodes(report),
         *_placement(report),
         _events(report),
@@ -216,6 +218,28 @@ def _control(report: Report) -> list[list[str]]:
     left_out = [f"{wording.count(some)} more decisions are left out."] if some else []
     title = "## Control of the synchronization"
     return [[title, "", f"{wording.control(control)}.", "", *lines, "", note, *left_out]]
+
+
+def _link_codecs(report: Report) -> list[list[str]]:
+    """One section if the codecs of links were chosen while the job trained, otherwise none."""
+    links = report.sync.link_codecs
+    if not links:
+        return []
+    rows = [
+        (
+            link.trainer,
+            link.node,
+            link.codec,
+            *(wording.count(link.exchanges.get(codec, 0)) for codec in RUNGS),
+            wording.data_rate(link.bytes_per_second),
+            "yes" if link.fits else "no",
+        )
+        for link in links
+    ]
+    head = ("trainer", "sync node", "codec at the end", *(f"exchanges by {codec}" for codec in RUNGS))
+    lines = markdown_table((*head, "measured rate", "ends before the next round is wanted"), rows)
+    note = "The rate is that of the fastest of a link's last exchanges, from its first byte to its last."
+    return [["## Codecs of the links to sync nodes", "", *lines, "", note]]
 
 
 def _nodes(report: Report) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, model_validator
 
 from .control import Control
+from .link_codecs import LinkChoice
 from .placement import Placement, Point, ReportPart
 
 FORMAT_VERSION: Final = 1
@@ -155,10 +156,7 @@ class LinkTraffic(ReportPart):
 
     @property
     def compression(self) -> float | None:
-        """How many times fewer bytes than float32.
-
-        It is a little below 1 for float32 itself.
-        """
+        """How many times fewer bytes than float32; a little below 1 for float32 itself."""
         return self.float32_bytes / self.bytes if self.bytes else None
 
 
@@ -171,7 +169,8 @@ class Sync(ReportPart):
     completed; `unanswered_slices` moved a center and are not known to have reached their trainer.
     `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by name. `links` is
     by the way's name in the job's `codecs`, of those that carried anything; `reference_bytes` is the memory
-    that lossy codecs needed at the end, by the role that held it. `control`: None without `sync.control`.
+    that lossy codecs needed at the end, by the role that held it. `control`: None without `sync.control`;
+    `link_codecs` are the links to sync nodes whose codecs were chosen.
     """
 
     algorithm: str
@@ -189,6 +188,7 @@ class Sync(ReportPart):
     links: dict[str, LinkTraffic] = {}
     reference_bytes: dict[str, NonNegativeInt] = {}
     control: Control | None = None
+    link_codecs: list[LinkChoice] = []
 
 
 class Staleness(ReportPart):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..config.job import Job
 from ..config.sections import SyncSection
 from .control import Control
+from .link_codecs import LinkChoice
 
 FIRST_ITERATIONS: Final = 100
 """Of a trainer, over all its workers: those in which the sync gap is looked at apart."""
@@ -80,6 +81,20 @@ def control_warnings(job: Job, control: Control | None) -> list[str]:
     return [
         f"The bound of sync.control_bound ({control.bound:g}) was not kept: {lowest}, {within}, with a gap of"
         f" {control.gap} at the end. Raise the bound, or {remedy}."
+    ]
+
+
+def link_warnings(links: Sequence[LinkChoice]) -> list[str]:
+    """Return a warning if links were too slow for the wanted gap, whatever their codec."""
+    late = [link for link in links if not link.fits]
+    if not late:
+        return []
+    first, others = late[0], len(late) - 1
+    more = f", and on {others} more links" if others else ""
+    return [
+        f"From {first.trainer} to {first.node}{more} an exchange by {first.codec} took longer at the end than"
+        f" from one round to the next, as they were wanted: rounds come later. Raise the link's bandwidth, or"
+        f" sync.nodes if the links of sync nodes are what is slow."
     ]
 
 

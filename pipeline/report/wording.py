@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
+from ..codecs.ladder import RUNGS
 from ..text import format
 from .control import Control
 from .model import Evaluation, Identity, LinkTraffic, Report
@@ -18,6 +20,7 @@ count = partial(format.count, missing=NOT_MEASURED)
 number = partial(format.number, missing=NOT_MEASURED)
 amount = partial(format.amount, missing=NOT_MEASURED)
 data_size = partial(format.data_size, missing=NOT_MEASURED)
+data_rate = partial(format.data_rate, missing=NOT_MEASURED)
 duration = partial(format.duration, missing=NOT_MEASURED)
 percent = partial(format.percent, missing=NOT_MEASURED)
 
@@ -124,6 +127,17 @@ def control(found: Control) -> str:
 def _from_to(found: Control) -> str:
     first, last = amount(found.first_elastic_rate), amount(found.elastic_rate)
     return last if first == last else f"{first} at first, {last} at the end"
+
+
+def link_codecs(report: Report) -> str:
+    """Describe which codecs the links to sync nodes had at the end; "" if none were chosen."""
+    links = report.sync.link_codecs
+    codecs = Counter(link.codec for link in links)
+    found = ", ".join(f"{count(codecs[name])} {name}" for name in RUNGS if codecs[name])
+    exchanges = sum(sum(link.exchanges.values()) for link in links)
+    lossless = sum(link.exchanges.get(RUNGS[0], 0) for link in links)
+    share = f"; {percent(lossless / exchanges, 0)} of all exchanges were {RUNGS[0]}" if exchanges else ""
+    return f"{found} at the end{share}" if links else ""
 
 
 def saved(report: Report) -> str:

@@ -202,9 +202,7 @@ class Push(Message):
 
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
-    """An offer of shared memory for vectors and gradients.
-
-    It replaces the one before.
+    """An offer of shared memory for vectors and gradients, which replaces the one before.
 
     The memory is file `descriptor` of process `pid` and has `size_bytes`. `segment` is its number, from 1.
     `boot` identifies the kernel; `token` is the memory's first bytes as hexadecimal digits.
@@ -310,11 +308,21 @@ class CenterExchange(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class CenterRead(Message):
-    """A request for current values of the center.
+class CenterNamedExchange(CenterExchange):
+    """`CenterExchange` over a link whose codec is chosen for each exchange.
 
-    They are those of the elements `start` to `stop`.
+    `codec` is the name of the one by which this exchange is encoded, and its answer is to be. `answered` is
+    the number of this thread's last exchange with the node whose answer it has, 0 if none.
     """
+
+    KIND: ClassVar[str] = "center_named_exchange"
+    codec: str = ""
+    answered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CenterRead(Message):
+    """A request for the center's current values of the elements `start` to `stop`."""
 
     KIND: ClassVar[str] = "center_read"
     request: int
@@ -324,12 +332,11 @@ class CenterRead(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterValues(Message):
-    """The reply to the three above, chunk by chunk.
+    """The reply to those above, chunk by chunk.
 
-    It has a delta, or values read; for a seed it is empty.
-
-    If `coded` the payload is encoded with the codec of this direction, otherwise it is `elements` float32
-    values.
+    It has a delta, or values read; for a seed it is empty. If `coded` the payload is
+    encoded with the codec of this direction, or the one that its exchange named, otherwise it is `elements`
+    float32 values.
     """
 
     KIND: ClassVar[str] = "center_values"
@@ -375,6 +382,7 @@ MESSAGES: dict[str, MessageSchema] = {
         Pushed,
         CenterSeed,
         CenterExchange,
+        CenterNamedExchange,
         CenterRead,
         CenterValues,
         PeerReady,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import uuid4
 
 import zmq
 import zmq.asyncio
 from shadowsync.nodes.sync.center import CenterState, Rule
 from shadowsync.pipeline.codecs.formats import LinkCodecs
+from shadowsync.pipeline.codecs.ladder import CodecLadder
 from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed, CenterValues, Failure
@@ -26,7 +29,8 @@ def as_it_is(answer: CenterValues) -> Leaving:
 class FakeCenter:
     """Serves one link from a `CenterState`; `leaving` says what leaves in the place of an answer.
 
-    Bytes leave as they are, as a header. While it is `deaf`, requests are lost.
+    Bytes leave as they are, as a header. While it is `deaf`, requests are lost. With `bytes_per_second` it
+    takes so long for each message, as over a slow link.
     """
 
     def __init__(
@@ -35,12 +39,13 @@ class FakeCenter:
         rule: Rule,
         leaving: Callable[[CenterValues], Leaving] = as_it_is,
         index: int = 0,
-        codecs: LinkCodecs | None = None,
+        codecs: LinkCodecs | CodecLadder | None = None,
     ) -> None:
         self.state = CenterState(rule, codecs)
         self.heard: list[Message] = []
         self.leaving = leaving
         self.deaf = False
+        self.bytes_per_second = math.inf
         self._socket = zmq.asyncio.Context(context).socket(zmq.ROUTER)
         # No thread of ZeroMQ is between the two ends, so a test may run in virtual time.
         endpoint = f"inproc://center-{index}-{uuid4().hex}"
@@ -64,6 +69,7 @@ class FakeCenter:
     async def _serve(self) -> None:
         while True:
             identity, *frames = await self._socket.recv_multipart()
+            await self._carry(frames)
             message = decode(frames)
             if self.deaf:
                 continue
@@ -72,9 +78,15 @@ class FakeCenter:
             for answer in self._answers_or_failure(identity, message):
                 for out in self.leaving(answer) if isinstance(answer, CenterValues) else [answer]:
                     wire = [out] if isinstance(out, bytes) else encode(out)
+                    await self._carry(wire)
                     await self._socket.send_multipart([identity, *wire])
             async with self._changed:
                 self._changed.notify_all()
+
+    async def _carry(self, frames: Sequence[Any]) -> None:
+        if self.bytes_per_second < math.inf:
+            size = sum(memoryview(frame).nbytes for frame in frames)
+            await asyncio.sleep(size / self.bytes_per_second)
 
     def _answers_or_failure(self, identity: bytes, message: Message) -> Sequence[CenterValues | Failure]:
         try:

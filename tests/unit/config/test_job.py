@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, ValidationError
 from shadowsync.pipeline.codecs.formats import LinkCodecs
+from shadowsync.pipeline.codecs.ladder import CodecLadder
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import SyncSection
 
@@ -250,7 +251,8 @@ def test_balanced_updates_need_rounds_in_the_shadow(refusal: Callable[..., str],
 
 
 def test_codecs_of_each_link_with_their_options(load: Load) -> None:
-    def names(pair: LinkCodecs) -> tuple[str, str]:
+    def names(pair: LinkCodecs | CodecLadder) -> tuple[str, str]:
+        assert isinstance(pair, LinkCodecs)
         return pair.up.name, pair.down.name
 
     assert names(load().codecs.center()) == names(load().codecs.peers()) == ("float32", "float32")
@@ -259,7 +261,9 @@ def test_codecs_of_each_link_with_their_options(load: Load) -> None:
     assert names(codecs.center()) == ("int8", "float32")
     assert names(codecs.peers()) == ("topk", "bfloat16")
     values = np.ones(1024, np.float32)
-    assert codecs.center().up.encode(values).nbytes == 1024 + 4 * 4
+    center = codecs.center()
+    assert isinstance(center, LinkCodecs)
+    assert center.up.encode(values).nbytes == 1024 + 4 * 4
     assert codecs.peers().up.encode(values).nbytes == 8 * 256
     rows = load("", "codecs.vectors=bfloat16", "codecs.gradients=float16").codecs.embedding()
     assert names(rows) == ("float16", "bfloat16")

@@ -41,7 +41,6 @@ def line_over(socket: SlowSocket) -> CenterConnection:
         part=Slice(0, CHUNK * CHUNKS),
         socket=cast("zmq.asyncio.Socket", socket),
         chunk=CHUNK,
-        down=Float32(),
         timeout_seconds=TIMEOUT_SECONDS,
         traffic=Traffic(),
     )

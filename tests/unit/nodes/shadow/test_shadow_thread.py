@@ -30,10 +30,12 @@ class Trainer:
     Attributes:
         began: the iterations at the beginning of each round.
         cpu_seconds: of the round by its number.
+        wanted: for how long each round might last.
     """
 
     def __init__(self, sync: SyncSection, failures: list[BaseException]) -> None:
         self.began: list[int] = []
+        self.wanted: list[float | None] = []
         self.cpu_seconds: Callable[[int], float] = lambda _: 0.0
         self.complete: Callable[[int], bool] = lambda _: True
         self.peers = SimpleNamespace(wanted=False)
@@ -41,7 +43,13 @@ class Trainer:
         self._cpu = 0.0
         total = lambda: int(self._iterations.sum())  # noqa: E731
         shared = SimpleNamespace(job=SimpleNamespace(sync=sync), replica=None, total_iterations=total)
-        links = SimpleNamespace(peers=self.peers, sent_bytes=0, received_bytes=0, close=self._close)
+        links = SimpleNamespace(
+            peers=self.peers,
+            sent_bytes=0,
+            received_bytes=0,
+            close=self._close,
+            want_rounds_every=self.wanted.append,
+        )
         self.shadow = ShadowThread(
             cast("TrainerContext", shared),
             cast("Algorithm", SimpleNamespace(round=self._round)),

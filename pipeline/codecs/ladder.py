@@ -1,0 +1,38 @@
+"""The codecs from which that of a link is chosen while a job trains."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from .formats import BFloat16, Codec, CodecError, CodecOptions, Float32, Int8, make_codec
+
+AUTO: Final = "auto"
+"""What a job file calls the choice."""
+
+# topk is no rung: what it leaves out comes later by many exchanges. sparse saves only what is 0.
+RUNGS: Final = (Float32.name, BFloat16.name, Int8.name)
+
+
+class CodecLadder:
+    """The codecs of a link whose exchanges name theirs, the least lossy first; both ways have the same."""
+
+    def __init__(self, options: CodecOptions | None = None) -> None:
+        self._codecs = {name: make_codec(name, options) for name in RUNGS}
+
+    def codec(self, name: str) -> Codec:
+        """Return the codec of this name; raises CodecError for one that is no rung."""
+        if name not in self._codecs:
+            raise CodecError(f"codec {name!r:.40} named; this link's are {', '.join(RUNGS)}")
+        return self._codecs[name]
+
+    def payload_bytes(self, elements: int, chunk: int) -> dict[str, int]:
+        """Return the bytes of one exchange's payloads by codec, both ways, in chunks of so many elements."""
+        whole, rest = divmod(elements, chunk)
+
+        def one_way(codec: Codec) -> int:
+            sizes = [codec.encode(np.zeros(size, np.float32)).nbytes for size in (min(chunk, elements), rest)]
+            return whole * sizes[0] + sizes[1]
+
+        return {name: 2 * one_way(codec) for name, codec in self._codecs.items()}

@@ -1,0 +1,61 @@
+"""Which codecs were chosen for the links to sync nodes: from a trainer's counts to report.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import NonNegativeInt
+
+from ..codecs.ladder import RUNGS
+from .placement import ReportPart
+
+PREFIX: Final = "codec/"
+
+
+class LinkChoice(ReportPart):
+    """The link of a trainer to a sync node: completed exchanges by codec, and the `codec` at the end.
+
+    `bytes_per_second` is that of the fastest of the last exchanges, payloads over the time from its first
+    byte to its last; None if none was completed. `fits`: at the end an exchange took no longer than from one
+    round to the next, as they were wanted.
+    """
+
+    trainer: str
+    node: str
+    exchanges: dict[str, NonNegativeInt]
+    codec: str
+    bytes_per_second: NonNegativeInt | None
+    fits: bool
+
+
+def choice_counts(
+    node: str, exchanges: Mapping[str, int], codec: str, bytes_per_second: float | None, *, fits: bool
+) -> dict[str, int]:
+    """Return what a trainer tells of its link to this node, by name, as its heartbeats have it."""
+    return {
+        **{f"{PREFIX}{node}/{name}": count for name, count in exchanges.items()},
+        f"{PREFIX}{node}/now": RUNGS.index(codec),
+        f"{PREFIX}{node}/bytes_per_second": round(bytes_per_second or 0),
+        f"{PREFIX}{node}/late": int(not fits),
+    }
+
+
+def choices_of(trainer: str, counts: Mapping[str, int | float]) -> list[LinkChoice]:
+    """Return the links of this trainer, by what it told last."""
+    nodes = sorted({name.split("/")[1] for name in counts if name.startswith(PREFIX)})
+
+    def told(node: str, what: str) -> int:
+        return int(counts.get(f"{PREFIX}{node}/{what}", 0))
+
+    return [
+        LinkChoice(
+            trainer=trainer,
+            node=node,
+            exchanges={name: count for name in RUNGS if (count := told(node, name))},
+            codec=RUNGS[told(node, "now")],
+            bytes_per_second=told(node, "bytes_per_second") or None,
+            fits=not told(node, "late"),
+        )
+        for node in nodes
+    ]
