@@ -217,7 +217,7 @@ def _control(report: Report) -> list[list[str]]:
     note = "Distance of the replicas from their mean, over how far that moves in 20 iterations of a trainer."
     left_out = [f"{wording.count(some)} more decisions are left out."] if some else []
     title = "## Control of the synchronization"
-    return [[title, "", f"{wording.control(control)}.", "", *lines, "", note, *left_out]]
+    return [[title, "", f"`sync.control`: {wording.control(control)}.", "", *lines, "", note, *left_out]]
 
 
 def _link_codecs(report: Report) -> list[list[str]]:
