@@ -9,16 +9,11 @@ arithmetic on one core, half a minute for the demo's log.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-from pathlib import Path
 from typing import Any
 
-from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.benchmarks.virtual_cells import Cell, run_cells
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
-from shadowsync.pipeline.jobfile.load import load_job
 
 PLATEAU_NE = 0.95
 # The job file of the demo lets the rates of rows grow.
@@ -46,7 +41,7 @@ DILOCO = "sync.algorithm=diloco"
 TWO_WORKERS = (*ALONE, "trainer.workers=2", "embedding.warmup_iterations=60")
 FOUR_WORKERS = (*ALONE, "trainer.workers=4", "embedding.warmup_iterations=120")
 COLD_FOUR, COLD_EIGHT = (*FOUR, COLD), (*EIGHT, COLD)
-CELLS: dict[str, tuple[tuple[str, ...], Timing]] = {
+CELLS: dict[str, Cell] = {
     "1 trainer": (COLD_ALONE, Timing()),
     "1 trainer, float32": ((*COLD_ALONE, "trainer.precision=float32"), Timing()),
     "2 trainers, easgd, gap 4": (("trainer.count=2", COLD, *every(4)), Timing()),
@@ -110,30 +105,5 @@ def figures(result: VirtualResult) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Make what is missing, and print means."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--job", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=list(CELLS))
-    parser.add_argument("--set", nargs="*", default=[], help="settings of every cell")
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    made: dict[str, dict[str, Any]] = json.loads(given.out.read_text()) if given.out.exists() else {}
-    for seed in range(1, given.seeds + 1):
-        for name in given.only:
-            overrides, timing = CELLS[name]
-            if str(seed) in made.setdefault(name, {}):
-                continue
-            job = load_job(str(given.job), (*overrides, *given.set, f"run.seed={seed}"))
-            made[name][str(seed)] = figures(run_virtual(job, timing))
-            given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-            print(f"{name}, seed {seed}: {made[name][str(seed)]}")
-    for name in given.only:
-        found = [run["ne"] for run in made[name].values() if run["ne"] is not None]
-        if found:
-            print(f"{name}: NE {statistics.fmean(found):.4f} ({min(found):.4f} to {max(found):.4f})")
-
-
 if __name__ == "__main__":
-    main()
+    run_cells(__doc__, CELLS, figures)

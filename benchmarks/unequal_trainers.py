@@ -12,16 +12,11 @@ Runs that are in the file already are not made again; `--only` names cells.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-from pathlib import Path
 from typing import Any, Final
 
-from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.benchmarks.virtual_cells import Cell, run_cells
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
-from shadowsync.pipeline.jobfile.load import load_job
 
 SLOWER: Final = 3.0
 TEN_TIMES: Final = Timing(
@@ -40,14 +35,14 @@ ALGORITHMS: Final = {
 }
 
 
-def machines(count: int) -> dict[str, tuple[tuple[str, ...], Timing]]:
+def machines(count: int) -> dict[str, Cell]:
     """Return settings and machines of so many trainers, whose speed together is the same."""
     equal = TEN_TIMES.model_copy(update={"slower": (count / (count - 1 + 1 / SLOWER),) * count})
     one_slow = TEN_TIMES.model_copy(update={"slower": (SLOWER,)})
     return {"equal": ((), equal), "one slow": ((), one_slow), "one slow, balanced": ((BALANCED,), one_slow)}
 
 
-CELLS: Final[dict[str, tuple[tuple[str, ...], Timing]]] = {
+CELLS: Final[dict[str, Cell]] = {
     f"{count} trainers, {algorithm}, {name}": ((f"trainer.count={count}", *settings, *more), timing)
     for count in (2, 4)
     for algorithm, settings in ALGORITHMS.items()
@@ -68,30 +63,5 @@ def figures(result: VirtualResult) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Make what is missing, and print means."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--job", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=list(CELLS))
-    parser.add_argument("--set", nargs="*", default=[], help="settings of every cell")
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    made: dict[str, dict[str, Any]] = json.loads(given.out.read_text()) if given.out.exists() else {}
-    for seed in range(1, given.seeds + 1):
-        for name in given.only:
-            overrides, timing = CELLS[name]
-            if str(seed) in made.setdefault(name, {}):
-                continue
-            job = load_job(str(given.job), (*overrides, *given.set, f"run.seed={seed}"))
-            made[name][str(seed)] = figures(run_virtual(job, timing))
-            given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-            print(f"{name}, seed {seed}: {made[name][str(seed)]}", flush=True)
-    for name in given.only:
-        found = [run["ne"] for run in made[name].values() if run["ne"] is not None]
-        if found:
-            print(f"{name}: NE {statistics.fmean(found):.4f} ({min(found):.4f} to {max(found):.4f})")
-
-
 if __name__ == "__main__":
-    main()
+    run_cells(__doc__, CELLS, figures)
