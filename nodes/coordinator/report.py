@@ -109,7 +109,8 @@ def build_report(
     job = state.job
     examples = examples_of(state, stored, outcome)
     ledger = ledger_of(state, stored, outcome, examples)
-    sync = sync_report(state, outcome, _trainer_counts(state, outcome))
+    trainers = _trainer_counts(state, outcome)
+    sync = sync_report(state, outcome, trainers)
     died = any(not member.alive for member in state.members.everyone())
     if outcome.stop is not None:
         code = outcome.stop.exit_code
@@ -143,7 +144,7 @@ def build_report(
             if state.input.progressive
             else None,
             rows_warmup_examples=job.rows_warmup_examples,
-            dense_updates=_dense_updates(state, outcome) if job.trainer.balance == "updates" else {},
+            dense_updates=_dense_updates(trainers) if job.trainer.balance == "updates" else {},
         ),
         eval=_evaluation(outcome.score, eval_files),
         eval_best=_evaluation(outcome.best_score, eval_files),
@@ -264,10 +265,10 @@ def _trainer_counts(state: JobState, outcome: Outcome) -> CountsByNode:
     }
 
 
-def _dense_updates(state: JobState, outcome: Outcome) -> dict[str, int]:
+def _dense_updates(trainers: CountsByNode) -> dict[str, int]:
     return {
         name: int(counts["dense_updates"])
-        for name, counts in sorted(_trainer_counts(state, outcome).items())
+        for name, counts in sorted(trainers.items())
         if "dense_updates" in counts
     }
 

@@ -38,11 +38,6 @@ class DividedBatch:
         """Return the number of parts."""
         return len(self._bounds)
 
-    @property
-    def examples_left(self) -> bool:
-        """Whether there is a part that is not computed yet."""
-        return len(self._done) < len(self._bounds)
-
     def next(self) -> Staged:
         """Return the next part; its leaves are its embeddings, [examples of the part, K_t] each."""
         if not self._done:

@@ -169,8 +169,7 @@ class Sync(ReportPart):
     completed; `unanswered_slices` moved a center and are not known to have reached their trainer.
     `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by name. `links` is
     by the way's name in the job's `codecs`, of those that carried anything; `reference_bytes` is the memory
-    that lossy codecs needed at the end, by the role that held it. `control`: None without `sync.control`;
-    `link_codecs` are the links to sync nodes whose codecs were chosen.
+    that lossy codecs needed at the end, by the role that held it. `control`: None without `sync.control`.
     """
 
     algorithm: str
