@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +59,7 @@ def coordinator(
     It prints the address that the other nodes join.
     """
     from ..nodes.coordinator.main import run_coordinator
+    from ..nodes.runtime.main_loop import run_interruptible
     from ..nodes.runtime.process import log_to_stderr
     from ..pipeline.jobfile.extras import left_out
 
@@ -73,7 +73,7 @@ def coordinator(
     if not supervised and (missing := left_out(settings.job, metrics_port=metrics_port)):
         click.echo(missing, err=True)
     log_to_stderr()
-    code, text, report = asyncio.run(run_coordinator(settings))
+    code, text, report = run_interruptible(lambda: run_coordinator(settings))
     if report is not None and not supervised:
         from rich.console import Console
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import click
@@ -19,6 +18,8 @@ def top(run_folder: Path | None, join: str | None, once: bool, as_json: bool) ->
     Give its run folder, for example runs/latest, or the coordinator's address with --join. The command only
     reads, and does not disturb the job. It ends with the job, or on Ctrl-C.
     """
+    from ..nodes.runtime.main_loop import run_interruptible
     from ..watch.attach import address_of, attach
 
-    asyncio.run(attach(address_of(run_folder, join), once=once, as_json=as_json))
+    address = address_of(run_folder, join)
+    run_interruptible(lambda: attach(address, once=once, as_json=as_json))

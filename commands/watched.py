@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, NoReturn
@@ -53,11 +52,13 @@ def supervise(
     Shows its progress on the terminal unless `quiet`. Returns the exit code, one line for the user, the
     report if there is one, and the run's folder.
     """
+    from ..nodes.runtime.main_loop import run_interruptible
     from ..nodes.supervisor.starter import make_starter
 
     # Its processes begin to import while the job is read.
     with closing(make_starter()) as starter:
-        return asyncio.run(_supervised(read_job(), starter, quiet, supervised, profile_seconds))
+        job = read_job()
+        return run_interruptible(lambda: _supervised(job, starter, quiet, supervised, profile_seconds))
 
 
 async def _supervised(

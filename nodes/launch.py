@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -100,6 +99,7 @@ def run_node(
 
     Return its exit code, and why if it isn't 0.
     """
+    from .runtime.main_loop import run_interruptible
     from .runtime.node import Node
 
     async def main() -> tuple[ExitCode, str]:
@@ -109,7 +109,7 @@ def run_node(
 
     log_to_stderr()
     try:
-        return asyncio.run(main())
+        return run_interruptible(main)
     except ShadowSyncError as error:
         return error.exit_code, str(error)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,6 +19,7 @@ from ...pipeline.jobfile.load import job_of_tree, load_job
 from ...pipeline.report.model import Report
 from ...watch.live import Display, display
 from ..launch import with_sync_nodes
+from ..runtime.main_loop import run_interruptible
 from .starter import Starter, make_starter
 from .supervisor import ProgressCallback, Supervisor
 
@@ -151,33 +151,14 @@ def _supervise(job: Job, caller: _Caller) -> RunResult:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        with _restored_handlers():
-            return asyncio.run(caller.run_job(job))
+        return run_interruptible(lambda: caller.run_job(job))
     with ThreadPoolExecutor(1, "shadowsync-run") as pool:
-        ended = pool.submit(asyncio.run, caller.run_job(job))
+        ended = pool.submit(run_interruptible, lambda: caller.run_job(job))
         while True:
             try:
                 return ended.result()
             except KeyboardInterrupt:
                 caller.interrupt()
-
-
-@contextmanager
-def _restored_handlers() -> Iterator[None]:
-    """Restore signal handlers: a loop that closes leaves the default ones."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers: dict[int, Callable[..., Any] | int | None] = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            # None is one that was not set from Python, and cannot be put back.
-            if handler is not None:
-                signal.signal(number, handler)
 
 
 def resumed_job(run_folder: Path, overrides: Iterable[str], which: Literal["last", "best"]) -> Job:
