@@ -199,5 +199,6 @@ def test_a_job_over_a_device_that_runs_ahead(cluster: MakeCluster, mode: str) ->
     assert report.ledger.adds_up
     assert report.sync.rounds
     assert report.eval is not None
-    assert report.eval.ne is not None
-    assert report.eval.ne < 0.99
+    # Not NE: how far the center is when so short a job ends depends on how busy the machine was.
+    assert report.eval.auc is not None
+    assert report.eval.auc > 0.55, "0.5 is what chance gives, to within 0.01"
