@@ -38,6 +38,7 @@ def check_sync(job: Job) -> None:
         raise JobFileError(
             f"sync.nodes: 0 given; {job.sync.algorithm} keeps a center and needs at least 1 sync node"
         )
+    _check_optimizer_state(job, algorithm)
     _check_center_codecs(job, algorithm)
     peers = job.codecs.peers()
     for direction, codec in (("up", peers.up), ("down", peers.down)):
@@ -45,6 +46,32 @@ def check_sync(job: Job) -> None:
             raise JobFileError(
                 f'codecs.peers_{direction}: "{codec.name}" given; the groups of {job.sync.algorithm} change '
                 f'from round to round and have no common reference, so use "float32" or "sparse"'
+            )
+
+
+def _check_optimizer_state(job: Job, algorithm: Algorithm) -> None:
+    if job.sync.optimizer_state == "own":
+        return
+    where, given = "sync.optimizer_state", '"synchronized" given'
+    if job.trainer.optimizer not in algorithm.optimizer_states:
+        able = " or ".join(algorithm.optimizer_states)
+        raise JobFileError(
+            f"{given}; {job.sync.algorithm} can synchronize the state of {able or 'no optimizer'}, and "
+            f'trainer.optimizer is "{job.trainer.optimizer}"',
+            where=where,
+            remedy="leave it out"
+            + (f', or set trainer.optimizer = "{able.partition(" ")[0]}"' if able else ""),
+        )
+    codecs = job.codecs
+    links = ("center_up", "center_down") if algorithm.needs_center else ("peers_up", "peers_down")
+    for link in links:
+        name = getattr(codecs, link)
+        if name == AUTO or make_codec(name).lossy:
+            raise JobFileError(
+                f'{given} with codecs.{link} = "{name}"; a small sum of squares that a lossy codec rounds '
+                f"down makes steps too large",
+                where=where,
+                remedy=f'set codecs.{link} = "float32", or leave sync.optimizer_state out',
             )
 
 

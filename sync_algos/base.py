@@ -196,6 +196,10 @@ class AlgorithmState:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+AVERAGED = ("adagrad", "adam", "adamw")
+"""The optimizers whose state may be averaged as weights are."""
+
+
 class Algorithm(ABC):
     """Base of all algorithms.
 
@@ -212,6 +216,9 @@ class Algorithm(ABC):
             both ends hold from the last round, and are refused for it.
         model: which model a job with it produces.
         state_names: the names of the tensors of `state`; with any, one round is run at a time.
+        optimizer_states: the optimizers whose state `sync.optimizer_state` may have synchronized with the
+            weights, in the same flat buffer: AVERAGED where a round averages, fewer where it sums or has a
+            momentum of its own.
         closest_elastic_rate: the `elastic_rate` at which replicas stay closest to each other, of an algorithm
             whose option of that name may change while the job trains; None: it may not.
         Options: a frozen dataclass; its fields are the keys of `sync.options`. Its `__post_init__` raises
@@ -226,6 +233,7 @@ class Algorithm(ABC):
     changes_groups: ClassVar[bool] = False
     model: ClassVar[ModelOrigin] = ModelOrigin.REPLICAS
     state_names: ClassVar[tuple[str, ...]] = ()
+    optimizer_states: ClassVar[tuple[str, ...]] = ()
     closest_elastic_rate: ClassVar[float | None] = None
     Options: ClassVar[type[Any]] = NoOptions
 

@@ -52,6 +52,8 @@ class Downpour(Algorithm):
     needs_center = True
     counts_once = True
     model = ModelOrigin.CENTER
+    # A sum of squares is the sum of what every trainer adds; a moment falls on each, and would fall n times.
+    optimizer_states = ("adagrad",)
     Options = DownpourOptions
     options: DownpourOptions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .base import Algorithm, ModelOrigin, Peers, Replica
+from .base import AVERAGED, Algorithm, ModelOrigin, Peers, Replica
 from .group_mean import pull_to_group_mean
 from .grouping import fixed, shuffled
 from .pull import PullOptions
@@ -47,6 +47,7 @@ class DSSync(Algorithm):
     needs_peers = True
     changes_groups = True
     model = ModelOrigin.REPLICAS
+    optimizer_states = AVERAGED
     Options = DSSyncOptions
     options: DSSyncOptions
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
+from .base import AVERAGED, Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
 from .options import require_rate
 
 
@@ -44,6 +44,7 @@ class EASGD(Algorithm):
     summary = "elastic averaging with a center; the replica moves toward the center's new value"
     needs_center = True
     model = ModelOrigin.CENTER
+    optimizer_states = AVERAGED
     # The share of the way to the center that a replica goes is α (1 - α); measured, too (docs/quality.md).
     closest_elastic_rate = 0.5
     Options = ElasticOptions

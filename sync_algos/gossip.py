@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica
+from .base import AVERAGED, Algorithm, ModelOrigin, PeerLost, Peers, Replica
 from .grouping import shuffled
 from .pull import PullOptions
 
@@ -29,6 +29,7 @@ class Gossip(Algorithm):
     needs_peers = True
     changes_groups = True
     model = ModelOrigin.REPLICAS
+    optimizer_states = AVERAGED
     Options = PullOptions
     options: PullOptions
 

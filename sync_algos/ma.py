@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .base import Algorithm, ModelOrigin, PeerLost, Peers, Replica
+from .base import AVERAGED, Algorithm, ModelOrigin, PeerLost, Peers, Replica
 from .pull import PullOptions
 
 
@@ -37,6 +37,7 @@ class MA(Algorithm):
     summary = "model averaging; every replica moves toward the mean of all replicas"
     needs_peers = True
     model = ModelOrigin.MEAN
+    optimizer_states = AVERAGED
     # At 1 they would be closer still, and a round would throw away what workers did meanwhile.
     closest_elastic_rate = 0.9
     Options = MAOptions

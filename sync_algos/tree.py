@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .base import Algorithm, ModelOrigin, Peers, Replica
+from .base import AVERAGED, Algorithm, ModelOrigin, Peers, Replica
 from .group_mean import pull_to_group_mean
 from .grouping import sites
 from .pull import PullOptions
@@ -51,6 +51,7 @@ class Tree(Algorithm):
     needs_peers = True
     changes_groups = True
     model = ModelOrigin.MEAN
+    optimizer_states = AVERAGED
     Options = TreeOptions
     options: TreeOptions
 

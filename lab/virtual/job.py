@@ -62,14 +62,14 @@ class VirtualJob:
             )
             for index in range(job.trainer.count)
         ]
-        first = self._trainers[0].context.replica.flat
-        self._network = VirtualNetwork(job, timing, self._algorithm, first)
+        replica = self._trainers[0].context.replica
+        self._network = VirtualNetwork(job, timing, self._algorithm, replica.snapshot(replica.whole))
         for trainer in self._trainers:
             trainer.connect(self._network)
         self._examples = 0
         self._window = LossWindow()
         self._curve: list[CurvePoint] = []
-        self._stride = -(-first.numel() // SAMPLED_ELEMENTS)
+        self._stride = -(-len(replica.weights) // SAMPLED_ELEMENTS)
         self._control = control_of(job.sync, job.trainer.count, self._network.algorithm.elastic)
         # Thinned as it grows, so that nobody has to know how long the input is.
         self._every_examples = job.trainer.batch * job.trainer.count
@@ -188,11 +188,11 @@ class VirtualJob:
         replicas = [trainer.context.replica.flat for trainer in self._trainers]
         algorithm = self._trainers[0].algorithm
         if algorithm.model is ModelOrigin.CENTER:
-            return [self._network.center.values]
+            return [self._network.center.values[: len(replicas[0])]]
         if algorithm.model is ModelOrigin.MEAN:
             return [weighted_mean(replicas, [1.0] * len(replicas))]
         if algorithm.model is ModelOrigin.GLOBAL:
-            return [algorithm.global_model()]
+            return [algorithm.global_model()[: len(replicas[0])]]
         return replicas
 
     def _score(self, models: list[torch.Tensor]) -> QualitySums | None:

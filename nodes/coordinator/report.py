@@ -55,6 +55,7 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
     return Sync(
         algorithm=state.job.sync.algorithm,
         mode=state.job.sync.mode if synced else "none",
+        optimizer_state=state.job.sync.optimizer_state,
         rounds=rounds,
         incomplete_rounds=total(trainers, "incomplete_rounds"),
         undecided_rounds=total(trainers, "undecided_rounds"),

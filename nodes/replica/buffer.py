@@ -16,27 +16,38 @@ from ...sync_algos.base import Slice
 
 
 class FlatReplica:
-    """The flat float32 buffer [numel] that workers update lock-free; implements `Replica` of `sync_algos`.
+    """The float32 buffer [numel] that workers update lock-free; implements `Replica` of `sync_algos`.
 
-    Snapshots and additions race with the workers element by element, as the algorithm intends.
+    It is what is synchronized: the weights, and behind them the optimizer's state where that is synchronized
+    too. Snapshots and additions race with the workers element by element, as the algorithm intends.
 
     Attributes:
-        flat: the buffer, on the trainer's device.
+        flat: the weights, on the trainer's device.
+        weights: their slice.
+
+    Args:
+        buffer: float32 [numel].
+        weights: how many of its first elements are weights; all by default. Of what follows, the last
+            so many are sums or means of squares, which no change takes below 0.
     """
 
-    def __init__(self, flat: torch.Tensor, examples: Int64Array) -> None:
-        self.flat = flat
+    def __init__(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> None:
+        self._buffer = buffer
+        self.weights = Slice(0, buffer.numel() if weights is None else weights)
+        self.flat = buffer[: self.weights.stop]
+        state = buffer.numel() - len(self.weights)
+        self._squares_start = buffer.numel() - min(state, len(self.weights))
         self._examples = examples
 
     @property
     def numel(self) -> int:
-        """Elements of the flat buffer."""
-        return self.flat.numel()
+        """Elements that are synchronized."""
+        return self._buffer.numel()
 
     @property
     def whole(self) -> Slice:
-        """The slice of the whole buffer."""
-        return Slice(0, self.flat.numel())
+        """The slice of all that is synchronized."""
+        return Slice(0, self._buffer.numel())
 
     @property
     def trained_examples(self) -> int:
@@ -44,7 +55,7 @@ class FlatReplica:
         return int(self._examples.sum())
 
     def read(self, start: int = 0, stop: int | None = None, stride: int = 1) -> torch.Tensor:
-        """Return elements as float32 on the CPU; any thread may call.
+        """Return weights as float32 on the CPU; any thread may call.
 
         Here it is a view, to be read at once.
         """
@@ -52,15 +63,25 @@ class FlatReplica:
 
     def snapshot(self, part: Slice) -> torch.Tensor:
         """Return a copy of a slice as it is now."""
-        return self.flat[part.start : part.stop].clone()
+        return self._buffer[part.start : part.stop].clone()
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
         """Compute `w[part] += scale * delta` in place."""
-        self.flat[part.start : part.stop].add_(delta, alpha=scale)
+        self._buffer[part.start : part.stop].add_(delta, alpha=scale)
+        self._keep_squares(part)
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
         """Compute `w[part] <- (1 - rate) w[part] + rate * target` in place."""
-        self.flat[part.start : part.stop].lerp_(target, rate)
+        self._buffer[part.start : part.stop].lerp_(target, rate)
+        self._keep_squares(part)
+
+    def _keep_squares(self, part: Slice) -> None:
+        """Take no square in the slice below 0: a root of it would be NaN.
+
+        A mean of squares falls while workers train, so that adding what it lacked before may overshoot.
+        """
+        if part.stop > self._squares_start:
+            self._buffer[max(part.start, self._squares_start) : part.stop].clamp_(min=0.0)
 
 
 class ReplicaMemory(ABC):

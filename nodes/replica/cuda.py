@@ -123,7 +123,7 @@ class CudaStreams:
 
 
 class DeviceReplica(FlatReplica):
-    """A flat float32 buffer [numel] on a device.
+    """A float32 buffer [numel] on a device; see `FlatReplica`.
 
     Implements `Replica` of `sync_algos`, with CPU tensors.
 
@@ -133,8 +133,10 @@ class DeviceReplica(FlatReplica):
     by element, as on the CPU.
     """
 
-    def __init__(self, flat: torch.Tensor, examples: Int64Array, streams: Streams) -> None:
-        super().__init__(flat, examples)
+    def __init__(
+        self, buffer: torch.Tensor, examples: Int64Array, streams: Streams, weights: int | None = None
+    ) -> None:
+        super().__init__(buffer, examples, weights)
         self._streams = streams
         self._stream = streams.stream()
         self._changed = streams.event()
@@ -164,14 +166,15 @@ class DeviceReplica(FlatReplica):
 
     def snapshot(self, part: Slice) -> torch.Tensor:
         """Return a copy of a slice on the CPU, taken after the workers' steps so far."""
-        return self._fetch(self.flat[part.start : part.stop])
+        return self._fetch(self._buffer[part.start : part.stop])
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
         """Enqueue `w[part] += scale * delta` in place."""
         with self._lock, self._streams.on(self._stream):
             given = self._upload(delta)
             self._behind_workers()
-            self.flat[part.start : part.stop].add_(given, alpha=scale)
+            self._buffer[part.start : part.stop].add_(given, alpha=scale)
+            self._keep_squares(part)
             self._changed.record(self._stream)
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
@@ -179,7 +182,8 @@ class DeviceReplica(FlatReplica):
         with self._lock, self._streams.on(self._stream):
             given = self._upload(target)
             self._behind_workers()
-            self.flat[part.start : part.stop].lerp_(given, rate)
+            self._buffer[part.start : part.stop].lerp_(given, rate)
+            self._keep_squares(part)
             self._changed.record(self._stream)
 
     def _fetch(self, view: torch.Tensor) -> torch.Tensor:
@@ -226,9 +230,9 @@ class CudaDevice:
         """Return a copy on the device; blocks."""
         return tensor.to(self._streams.torch_device)
 
-    def replica(self, flat: torch.Tensor, examples: Int64Array) -> FlatReplica:
+    def replica(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> FlatReplica:
         """See `Device.replica`."""
-        self._replica = DeviceReplica(flat, examples, self._streams)
+        self._replica = DeviceReplica(buffer, examples, self._streams, weights)
         return self._replica
 
     def open_stream(self) -> DeviceStream:

@@ -122,8 +122,11 @@ class Device(Protocol):
         """Return the tensor on the device; blocks."""
         ...
 
-    def replica(self, flat: torch.Tensor, examples: Int64Array) -> FlatReplica:
-        """Return the replica over `flat`, float32 [numel] on the device; one per trainer."""
+    def replica(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> FlatReplica:
+        """Return the replica over `buffer`, float32 [numel] on the device; one per trainer.
+
+        The first `weights` elements are weights, all by default.
+        """
         ...
 
     def open_stream(self) -> DeviceStream:
@@ -144,9 +147,9 @@ class CpuDevice:
         """Return the tensor itself."""
         return tensor
 
-    def replica(self, flat: torch.Tensor, examples: Int64Array) -> FlatReplica:
+    def replica(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> FlatReplica:
         """See `Device.replica`."""
-        return FlatReplica(flat, examples)
+        return FlatReplica(buffer, examples, weights)
 
     def open_stream(self) -> DeviceStream:
         """See `Device.open_stream`."""

@@ -15,7 +15,7 @@ from ...pipeline.embedding.lookup.router import ShardRouter
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import JobFileError
 from ...pipeline.models.flat import FlatLayout
-from ...pipeline.models.optimizers import SharedOptimizer
+from ...pipeline.models.optimizers import STATE_NAMES, SharedOptimizer
 from ...pipeline.models.registry import build_model
 from ...pipeline.types import Int64Array
 from .buffer import FlatReplica, PrivateMemory, ReplicaMemory
@@ -136,9 +136,16 @@ class TrainerContext:
         device = find_device(job.trainer.device)
         template = build_model(job)
         layout = FlatLayout(template)
-        flat = memory.place(device.place(layout.gather(template)))
-        optimizer = SharedOptimizer(job.trainer, flat)
-        optimizer.state.update({name: memory.place(value) for name, value in optimizer.state.items()})
+        names = STATE_NAMES[job.trainer.optimizer]
+        # Weights and state are in one buffer, so that both can be synchronized as one.
+        first = torch.zeros((1 + len(names)) * layout.numel)
+        first[: layout.numel] = layout.gather(template)
+        buffer = memory.place(device.place(first))
+        flat, state = buffer[: layout.numel], buffer[layout.numel :]
+        optimizer = SharedOptimizer(job.trainer, flat, state)
+        if "step" in optimizer.state:
+            optimizer.state["step"] = memory.place(optimizer.state["step"])
+        synchronized = buffer if job.sync.optimizer_state == "synchronized" else flat
         examples = memory.counters(job.trainer.workers)
         return cls(
             job=job,
@@ -146,7 +153,7 @@ class TrainerContext:
             precision=find_precision(job.trainer.precision, device.torch_device),
             template=template,
             layout=layout,
-            replica=device.replica(flat, examples),
+            replica=device.replica(synchronized, examples, layout.numel),
             optimizer=optimizer,
             router=ShardRouter(plan, distinct=job.trainer.distinct_rows),
             iterations=memory.counters(job.trainer.workers),

@@ -102,12 +102,14 @@ class Synchronizer:
         self._shadow.start()
 
     async def seed(self, model: torch.Tensor | None) -> None:
-        """Send the center its first value: `model`, float32 [numel], or else this replica.
+        """Send the center its first value: this replica's, with the weights of `model` if given.
 
         Raises PeerLost.
         """
         if self._algorithm.needs_center:
-            first = self._shared.replica.snapshot(self._shared.replica.whole) if model is None else model
+            first = self._shared.replica.snapshot(self._shared.replica.whole)
+            if model is not None:
+                first[: len(model)] = model
             await self._shadow.call(lambda links: links.center.seed(first))
 
     def begin(self) -> None:
@@ -172,11 +174,12 @@ class Synchronizer:
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
-                self._model = await self._shadow.call(lambda links: links.center.read_all())
+                center = await self._shadow.call(lambda links: links.center.read_all())
+                self._model = center[: self._shared.layout.numel]
             except PeerLost as error:
                 log.warning("the center cannot be read: %s", error)
         elif self._model is None and origin is ModelOrigin.GLOBAL:
-            self._model = self._algorithm.global_model().clone()
+            self._model = self._algorithm.global_model()[: self._shared.layout.numel].clone()
         return self._model
 
     async def between_rounds(self, work: Callable[[], T]) -> T:
@@ -228,7 +231,7 @@ class Synchronizer:
         async def mean(links: ZmqPeers) -> torch.Tensor:
             async with self._shadow.round_lock:
                 group = await links.meet()
-                return await group.mean(replica.snapshot(replica.whole))
+                return await group.mean(replica.snapshot(replica.weights))
 
         try:
             return await self._shadow.call(mean)

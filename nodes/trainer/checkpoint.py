@@ -46,11 +46,10 @@ class TrainerSnapshot:
         """
         state = algorithm.state()
         tensors = {name: value.clone() for name, value in state.tensors.items()}
-        global_model = (
-            algorithm.global_model().clone() if algorithm.model.value == ModelOrigin.GLOBAL else None
-        )
+        has_global = algorithm.model.value == ModelOrigin.GLOBAL
+        global_model = algorithm.global_model()[: shared.layout.numel].clone() if has_global else None
         return cls(
-            replica=shared.replica.snapshot(shared.replica.whole),
+            replica=shared.replica.snapshot(shared.replica.weights),
             optimizer={name: v.detach().to("cpu", copy=True) for name, v in shared.optimizer.state.items()},
             iterations=tuple(int(count) for count in shared.iterations),
             state=AlgorithmState(state.completed_rounds, tensors),
@@ -163,7 +162,7 @@ class TrainerCheckpoint:
     def bytes(self) -> int:
         """Bytes of this trainer's own part of a checkpoint: its replica and optimizer state."""
         state = sum(value.nbytes for value in self._shared.optimizer.state.values())
-        return int(self._shared.replica.numel * torch.float32.itemsize + state)
+        return int(self._shared.layout.numel * torch.float32.itemsize + state)
 
     async def checkpoint(self, request: WriteCheckpoint) -> WriteCheckpointReply:
         """Write this trainer's files into `directory`.
@@ -211,8 +210,11 @@ class TrainerCheckpoint:
         directory, origin, given = Path(request.directory), request.model, list(request.files)
 
         def write() -> list[FileEntry]:
-            flat = compose_model(directory, given, origin, self._shared.layout.numel)
-            return write_dense(directory, self._shared.layout, flat, origin)
+            layout, synchronized = self._shared.layout, self._shared.replica.numel
+            # Behind a center's weights may be the optimizer's state.
+            numel = synchronized if origin == ModelOrigin.CENTER else layout.numel
+            flat = compose_model(directory, given, origin, numel)
+            return write_dense(directory, layout, flat[: layout.numel], origin)
 
         return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))
 

@@ -63,6 +63,12 @@ def restore_trainer(shared: TrainerContext, index: int) -> Restored | None:
             raise saved.error(f"its optimizer has the state {name!r}, which trainer.optimizer does not have")
         _copy(shared.optimizer.state[name], values, name, saved)
     state = saved.state() if same_algorithm else None
+    for name, values in state.tensors.items() if state is not None else ():
+        if values.shape != (shared.replica.numel,):
+            raise saved.error(
+                f"the state {name!r} of {saved.algorithm} has the shape {list(values.shape)}, the job's has "
+                f"[{shared.replica.numel}]; sync.optimizer_state may differ"
+            )
     return Restored(model, saved.digest, state, taken=tuple(saved.parameters))
 
 

@@ -103,7 +103,7 @@ class TrainerRole(Role):
         digest = digest_of(self._shared.replica.read())
         self._restored = await asyncio.to_thread(restore_trainer, self._shared, node.index)
         return NodeFacts(
-            dense_elements=self._shared.replica.numel,
+            dense_elements=self._shared.layout.numel,
             precision=self._shared.precision,
             weights_digest=digest,
             fresh_parameters=tuple(self._restored.fresh) if self._restored is not None else (),

@@ -178,7 +178,7 @@ class ProcessWorkerPool(WorkerPool):
     async def prepare(self) -> TrainerContext:
         """Start the processes; returns when each has built its model."""
         shared = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan, self._memory)
-        scored = self._memory.scratch(shared.replica.numel)
+        scored = self._memory.scratch(shared.layout.numel)
         node = self._node
         waits: list[asyncio.Future[None]] = []
         for index in range(self._job.trainer.workers):

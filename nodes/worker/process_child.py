@@ -84,7 +84,7 @@ class WorkerProcessMain:
         job = config.job
         plan = TablePlan.from_body(job.tables, job.embedding.nodes, config.plan)
         self._shared = TrainerContext.build(job, plan, memory)
-        self._scratch = memory.scratch(self._shared.replica.numel)
+        self._scratch = memory.scratch(self._shared.layout.numel)
         memory.close()
         self._waker = Waker()
         self._outgoing: queue.SimpleQueue[WorkerReport | BatchAck] = queue.SimpleQueue()
@@ -99,7 +99,7 @@ class WorkerProcessMain:
         poller = zmq.Poller()
         for descriptor in (self._channel.socket, self._waker.fileno(), sys.stdin.fileno()):
             poller.register(descriptor, zmq.POLLIN)
-        name, elements = self._config.trainer, self._shared.replica.numel
+        name, elements = self._config.trainer, self._shared.layout.numel
         log.info("worker %d of %s is ready, on a replica of %d elements", self._config.index, name, elements)
         # The start's cost is reported before the trainer is ready, so that training is measured without it.
         self._queue_pulse()

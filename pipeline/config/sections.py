@@ -146,6 +146,12 @@ class SyncSection(Section):
         description="with `control`: the largest gap that it sets. By default 64, or `gap` if that is"
         " larger.",
     )
+    optimizer_state: Literal["own", "synchronized"] = Field(
+        default="own",
+        description='"synchronized": rounds carry the state of `trainer.optimizer` too, Adagrad\'s sums or'
+        " Adam's moments, and treat it as they treat the weights: with the bytes of one or two more models in"
+        ' each round. "own": each trainer keeps that of its own gradients.',
+    )
     nodes: Annotated[int, Field(ge=0)] = Field(
         default=1,
         description="Number of sync nodes, for an algorithm with a center; other algorithms have none,"

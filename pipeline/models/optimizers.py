@@ -19,7 +19,7 @@ ADAGRAD_EPS = 1e-10
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8
 
-_STATE_NAMES = {
+STATE_NAMES = {
     "sgd": (),
     "adagrad": ("sum",),
     "adam": ("exp_avg", "exp_avg_sq"),
@@ -60,17 +60,24 @@ class SharedOptimizer:
 
     Args:
         flat: float32 [numel], on any device; the state is put there too.
+        memory: float32 [K * numel] for the K tensors of the state, zeros; by default its own.
     """
 
-    def __init__(self, settings: TrainerSection, flat: torch.Tensor) -> None:
+    def __init__(
+        self, settings: TrainerSection, flat: torch.Tensor, memory: torch.Tensor | None = None
+    ) -> None:
         self._settings = settings
         self._flat = flat
         # Torch's fused Adagrad is for the CPU in older versions; there its plain form reads the step count
         # on the host, where it then has to be. Fused Adam wants it beside the weights.
         self._fused_adagrad = flat.device.type == "cpu"
         step_device = torch.device("cpu") if settings.optimizer == "adagrad" else flat.device
-        names = _STATE_NAMES[settings.optimizer]
-        self.state: dict[str, torch.Tensor] = {name: torch.zeros_like(flat) for name in names}
+        names = STATE_NAMES[settings.optimizer]
+        if memory is None:
+            memory = flat.new_zeros(len(names) * flat.numel())
+        self.state: dict[str, torch.Tensor] = dict(
+            zip(names, memory.view(len(names), flat.numel()), strict=True)
+        )
         if self.state:
             self.state["step"] = torch.zeros((), dtype=torch.float32, device=step_device)
 

@@ -190,7 +190,8 @@ def _sync(report: Report) -> list[str]:
         ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
         ("staleness of embeddings, pushes, maximum", wording.amount(staleness.embedding_max)),
     ]
-    title = f"## Synchronization: {plain(sync.algorithm)}, {plain(sync.mode)}"
+    with_state = ", with the optimizer's state" * (sync.optimizer_state == "synchronized")
+    title = f"## Synchronization: {plain(sync.algorithm)}, {plain(sync.mode)}{with_state}"
     picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
     slow = [plain(wording.network(report)), ""] if report.network is not None else []
     return [title, "", *slow, *markdown_table(("measure", "value"), rows), "", picture]

@@ -169,7 +169,8 @@ class Sync(ReportPart):
     completed; `unanswered_slices` moved a center and are not known to have reached their trainer.
     `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by name. `links` is
     by the way's name in the job's `codecs`, of those that carried anything; `reference_bytes` is the memory
-    that lossy codecs needed at the end, by the role that held it. `control`: None without `sync.control`.
+    that lossy codecs needed at the end, by the role that held it. `optimizer_state` is the job's setting.
+    `control`: None without `sync.control`.
     """
 
     algorithm: str
@@ -186,6 +187,7 @@ class Sync(ReportPart):
     cpu_seconds_mean: NonNegativeFloat | None = None
     links: dict[str, LinkTraffic] = {}
     reference_bytes: dict[str, NonNegativeInt] = {}
+    optimizer_state: Literal["own", "synchronized"] = "own"
     control: Control | None = None
     link_codecs: list[LinkChoice] = []
 

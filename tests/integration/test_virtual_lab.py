@@ -27,8 +27,17 @@ def emulated(job_file: JobMaker, settings: Settings, step_seconds: float) -> Vir
             "sync": {"algorithm": "bmuf", "mode": "fixed", "every": 5},
             "trainer": {"optimizer": "adam", "schedule": {"kind": "linear", "decay_examples": 30_000}},
         },
+        {
+            "sync": {
+                "algorithm": "easgd",
+                "mode": "fixed",
+                "every": 7,
+                "optimizer_state": "synchronized",
+            },
+            "trainer": {"optimizer": "adam"},
+        },
     ],
-    ids=["none", "easgd", "bmuf, adam"],
+    ids=["none", "easgd", "bmuf, adam", "easgd, adam's state"],
 )
 def test_a_deterministic_job_gives_the_same_scores(
     cluster: Callable[..., InProcessCluster], job_file: JobMaker, changes: Settings

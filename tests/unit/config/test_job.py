@@ -92,6 +92,7 @@ OTHER: dict[str, Any] = {
     "sync.control": "auto",
     "sync.control_bound": 2.0,
     "sync.control_max_gap": 9,
+    "sync.optimizer_state": "synchronized",
     "sync.nodes": 2,
     "sync.chunk_bytes": 1 << 19,
     "sync.link_bytes_per_second": 1e6,

@@ -219,6 +219,39 @@ def test_lossy_codecs_need_steady_groups(way: str) -> None:
             check_sync(job(algorithm, "int8"))
 
 
+@pytest.mark.parametrize(
+    ("sync", "optimizer", "codecs", "said"),
+    [
+        ("none", "adagrad", {}, "none can synchronize the state of no optimizer, and trainer.optimizer is"),
+        ("diloco", "adagrad", {}, "diloco can synchronize the state of no optimizer"),
+        ("downpour", "adam", {}, 'downpour can synchronize the state of adagrad, and .* is "adam"'),
+        ("easgd", "sgd", {}, 'easgd can synchronize the state of adagrad or adam or adamw, and .* is "sgd"'),
+        ("easgd", "adam", {"center_up": "int8"}, '"synchronized" given with codecs.center_up = "int8"'),
+        ("ma", "adam", {"peers_down": "bfloat16"}, 'given with codecs.peers_down = "bfloat16"'),
+    ],
+)
+def test_a_state_that_cannot_be_synchronized(
+    sync: str, optimizer: str, codecs: dict[str, str], said: str
+) -> None:
+    def job(state: str) -> Job:
+        whole = _job(algorithm=sync, optimizer_state=state).model_dump()
+        whole["trainer"]["optimizer"] = optimizer
+        return Job.model_validate(whole | {"codecs": codecs})
+
+    check_sync(job("own"))
+    with pytest.raises(JobFileError, match=f"sync.optimizer_state: .*{said}"):
+        check_sync(job("synchronized"))
+
+
+def test_states_that_can_be_synchronized() -> None:
+    for sync, optimizer in (("easgd", "adam"), ("ma", "adamw"), ("downpour", "adagrad"), ("tree", "adagrad")):
+        whole = _job(algorithm=sync, optimizer_state="synchronized").model_dump()
+        whole["trainer"]["optimizer"] = optimizer
+        # Links that carry nothing may have any codec.
+        other = "peers_up" if sync in ("easgd", "downpour") else "center_up"
+        check_sync(Job.model_validate(whole | {"codecs": {other: "int8"}}))
+
+
 @pytest.mark.parametrize("way", ["center_up", "center_down"])
 def test_a_center_that_sums_deltas_needs_all_of_them(way: str) -> None:
     def job(algorithm: str, codec: str) -> Job:
