@@ -37,6 +37,9 @@ def every(iterations: int) -> tuple[str, ...]:
 FOUR = ("trainer.count=4", *every(4))
 EIGHT = ("trainer.count=8", *every(4))
 DILOCO = "sync.algorithm=diloco"
+BMUF = ("sync.algorithm=bmuf", 'sync.options={form="keep", block_momentum="auto"}')
+STATE = "sync.optimizer_state=synchronized"
+ADAM = ("trainer.optimizer=adam", "trainer.lr=0.001")
 # The rows' rates grow over as many examples as with so many trainers.
 TWO_WORKERS = (*ALONE, "trainer.workers=2", "embedding.warmup_iterations=60")
 FOUR_WORKERS = (*ALONE, "trainer.workers=4", "embedding.warmup_iterations=120")
@@ -86,6 +89,13 @@ CELLS: dict[str, Cell] = {
     "2 trainers, diloco, gap 4, rows warm up": (("trainer.count=2", *every(4), DILOCO), Timing()),
     "4 trainers, diloco, gap 4, rows warm up": ((*FOUR, DILOCO), Timing()),
     "8 trainers, diloco, gap 4, rows warm up": ((*EIGHT, DILOCO), Timing()),
+    "2 trainers, bmuf auto, gap 4, rows warm up": (("trainer.count=2", *every(4), *BMUF), Timing()),
+    "4 trainers, bmuf auto, gap 4, rows warm up": ((*FOUR, *BMUF), Timing()),
+    "8 trainers, bmuf auto, gap 4, rows warm up": ((*EIGHT, *BMUF), Timing()),
+    "4 trainers, easgd, gap 4, rows warm up, state synchronized": ((*FOUR, STATE), Timing()),
+    "1 trainer, adam, rows warm up": ((*ALONE, *ADAM), Timing()),
+    "4 trainers, easgd, gap 4, adam, rows warm up": ((*FOUR, *ADAM), Timing()),
+    "4 trainers, easgd, gap 4, adam, rows warm up, state synchronized": ((*FOUR, *ADAM, STATE), Timing()),
 }
 
 
