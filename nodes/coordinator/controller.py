@@ -12,7 +12,6 @@ from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.report.write import load_pictures
 from ...pipeline.wire.control_orders import Begin, ConnectPeers, Drain, Finish
 from .checkpoint_manager import CheckpointManager
-from .divergence import DivergenceSampler
 from .evaluation import Evaluator, sum_progressive
 from .ledger_store import LedgerStore
 from .membership import require_same_plan, require_same_start
@@ -27,6 +26,7 @@ from .outcome import (
     Stop,
 )
 from .profiler import Profiler
+from .replica_sampler import ReplicaSampler
 from .server import CoordinatorServer
 from .shutdown import JobFinalizer
 from .state import JobPhase
@@ -147,7 +147,7 @@ class JobController:
         await self._server.call_all(others, Begin(), REQUEST_SECONDS)
         self._state.enter(JobPhase.TRAINING)
         log.info("training starts")
-        sampling = asyncio.ensure_future(DivergenceSampler(self._server).run(self._model.dense_elements))
+        sampling = asyncio.ensure_future(ReplicaSampler(self._server).run(self._model.dense_elements))
         manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
         checkpointing = self._server.spawn(manager.run())
         profiling = self._server.spawn(self._profile())

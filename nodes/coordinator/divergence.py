@@ -1,24 +1,28 @@
-"""The divergence of the replicas.
-
-`Divergence` computes it chunk by chunk, so that no node holds all replicas; `DivergenceSampler` estimates it
-while they train, from a sample of their elements.
-"""
+"""The divergence of the replicas, chunk by chunk, so that no node holds all of them."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...pipeline.wire.control_orders import SampleReplica, SetSync
-from .server import CoordinatorServer
-from .sync_control import SampledReplica
-from .sync_controller import SyncSettings
+from ...pipeline.types import Float32Array
 
 CHUNK_ELEMENTS = 1 << 18
+"""Elements of a chunk that a trainer is asked for."""
+SAMPLED_ELEMENTS = 1 << 14
+"""Elements, at most, of a sample of each replica, evenly spread."""
+
+
+def squared_distances(
+    replicas: Sequence[Float32Array],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the replicas' mean, float64 [n], and the square of each one's distance from it."""
+    stacked = np.stack(replicas).astype(np.float64)
+    mean = stacked.mean(axis=0)
+    return mean, np.square(stacked - mean).sum(axis=1)
 
 
 class Divergence:
@@ -31,11 +35,10 @@ class Divergence:
         self._distances = np.zeros(replicas, dtype=np.float64)
         self._mean_square = 0.0
 
-    def add(self, chunks: Sequence[NDArray[np.float32]]) -> None:
+    def add(self, chunks: Sequence[Float32Array]) -> None:
         """Add the same elements of every replica, float32 [n] each."""
-        stacked = np.stack(chunks).astype(np.float64)
-        mean = stacked.mean(axis=0)
-        self._distances += np.square(stacked - mean).sum(axis=1)
+        mean, distances = squared_distances(chunks)
+        self._distances += distances
         self._mean_square += float(np.square(mean).sum())
 
     def value(self) -> float | None:
@@ -43,68 +46,3 @@ class Divergence:
         if self._mean_square == 0.0:
             return None
         return float(np.mean(np.sqrt(self._distances))) / math.sqrt(self._mean_square)
-
-
-SAMPLED_ELEMENTS = 1 << 14
-REQUEST_SECONDS = 10.0
-
-
-class DivergenceSampler:
-    """Add points to the divergence curve, and control the synchronization by them where the job wants it.
-
-    Each is of at most SAMPLED_ELEMENTS evenly spread elements.
-
-    All trainers are requested at once; what they trained while the request was in flight is part of the
-    figure.
-    """
-
-    def __init__(self, server: CoordinatorServer) -> None:
-        self._server = server
-        self._state = server.state
-        # By name, what a node confirmed; None from an order on, which is sent again until it does.
-        self._confirmed: dict[str, SyncSettings | None] = {}
-        self._first = self._state.control.settings if self._state.control is not None else None
-
-    async def run(self, dense_elements: int) -> None:
-        """Sample until cancelled, while there is more than one trainer."""
-        stride = -(-dense_elements // SAMPLED_ELEMENTS)
-        control, curve = self._state.control, self._state.divergence
-        point_due = self._state.seconds() + curve.period_seconds
-        while len(self._state.members.alive("trainer")) > 1:
-            pause = point_due - self._state.seconds()
-            await asyncio.sleep(max(0.0, pause if control is None else min(pause, control.pause_seconds)))
-            replicas = await self._sample(stride)
-            now = self._state.seconds()
-            if now >= point_due:
-                point_due = now + curve.period_seconds
-                self._add_point(replicas)
-            if control is not None and replicas:
-                control.add(now, replicas)
-                await self._order(control.settings)
-
-    async def _sample(self, stride: int) -> dict[str, SampledReplica]:
-        """Return the replicas by trainer; none unless all replied."""
-        trainers = self._state.members.alive("trainer")
-        answers = await self._server.call_all(trainers, SampleReplica(stride), REQUEST_SECONDS)
-        if len(answers) < max(2, len(trainers)):
-            return {}
-        return {
-            name: SampledReplica(np.frombuffer(one.values, dtype=np.float32), one.iterations, one.rounds)
-            for name, one in answers.items()
-        }
-
-    def _add_point(self, replicas: dict[str, SampledReplica]) -> None:
-        sums = Divergence(len(replicas))
-        if replicas:
-            sums.add([replica.values for replica in replicas.values()])
-        if (value := sums.value()) is not None:
-            self._state.divergence.add(self._state.seconds(), value)
-
-    async def _order(self, settings: SyncSettings) -> None:
-        """Send the settings to whom has not confirmed them; until then a node uses those that it has."""
-        members = [*self._state.members.alive("trainer"), *self._state.members.alive("sync")]
-        late = [one for one in members if self._confirmed.get(one.info.name, self._first) != settings]
-        self._confirmed.update((one.info.name, None) for one in late)
-        order = SetSync(settings.gap, settings.elastic_rate or 0.0)
-        for name in await self._server.call_all(late, order, REQUEST_SECONDS):
-            self._confirmed[name] = settings

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...pipeline.config.sections import SyncSection
 from ...pipeline.report.control import Control
 from ...pipeline.types import Float32Array
+from .divergence import squared_distances
 from .sync_controller import ControlSample, SyncController, SyncSettings
 
 HORIZON_ITERATIONS: Final = 20
@@ -52,8 +53,7 @@ class ReplicaMotion:
 
     def add(self, iterations: float, replicas: list[Float32Array]) -> float | None:
         """Add a sample of all replicas; None without one from before the horizon, or without movement."""
-        stacked = np.stack(replicas).astype(np.float64)
-        mean = stacked.mean(axis=0)
+        mean, squares = squared_distances(replicas)
         self._means.append((iterations, mean))
         while len(self._means) > 1 and iterations - self._means[1][0] >= HORIZON_ITERATIONS:
             self._means.popleft()
@@ -61,7 +61,7 @@ class ReplicaMotion:
         if iterations - then < HORIZON_ITERATIONS:
             return None
         moved = float(np.linalg.norm(mean - before)) * HORIZON_ITERATIONS / (iterations - then)
-        distance = float(np.linalg.norm(stacked - mean, axis=1).mean())
+        distance = float(np.sqrt(squares).mean())
         return distance / moved if moved else None
 
     def forget(self) -> None:
