@@ -6,7 +6,7 @@
 
 Data parallelism of n trainers steps by the mean gradient of n batches, which is one trainer with a batch n
 times as large. Both learning rates, of the dense model and of the rows, are multiplied by one factor, the
-same five for all. What is equal is the number of examples; how long they take over a slow link is not compared.
+same five for all. Equal is the number of examples; how long they take over a slow link is not compared.
 """
 
 from __future__ import annotations
