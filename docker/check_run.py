@@ -37,7 +37,7 @@ def faults_of_report(report: dict[str, Any], examples: int, deaths: int) -> list
     }
     wrong = [text for text, holds in checks.items() if not holds]
     wrong += [
-        f"ledger: {identity['name']}: {identity['left']} and {identity['right']}"
+        f"ledger: {identity['name']}: {identity.get('unknown') or (identity['left'], identity['right'])}"
         for identity in ledger["identities"]
         if identity["left"] != identity["right"] or not identity["holds"]
     ]

@@ -17,6 +17,8 @@ from .membership import Member
 from .outcome import CountsByNode, Outcome
 from .state import JobState
 
+HALF_PUSHED = "some shards may have applied batches of the dead that were not trained again"
+
 
 def total(answers: CountsByNode, key: str) -> int:
     """Return the sum of one count over nodes."""
@@ -65,17 +67,8 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     sums = stored.sums
     # Named only where there are some.
     left_out = " + left out" if totals.left_out_batches else ""
-    identities = []
-    if not _dead(state, "reader"):
-        # A dead reader's last deliveries are known to nobody: its count is that of its last heartbeat.
-        identities.append(
-            Identity.of(
-                f"read by the readers = trained{left_out} + returned + in flight",
-                examples.read,
-                examples.trained + totals.left_out_examples + examples.returned + examples.in_flight,
-            )
-        )
-    identities += [
+    identities = [
+        _read_identity(state, left_out, examples),
         Identity.of(
             "confirmed at the trainers = distinct + replayed", counted, examples.distinct + examples.replayed
         ),
@@ -101,12 +94,25 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     # With a shard dead, the others may have applied a push that it never will.
     interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
     shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
-    if not interrupted_replay:
-        identities += [
-            _shard_identity(state, name, answer, outcome.applied_of.get(name, ()))
-            for name, answer in sorted(outcome.shards.items())
-        ]
+    identities += [
+        Identity.unchecked(f"batches applied by {name} = distinct batches", HALF_PUSHED)
+        if interrupted_replay
+        else _shard_identity(state, name, answer, outcome.applied_of.get(name, ()))
+        for name, answer in sorted(outcome.shards.items())
+    ]
+    identities += [
+        Identity.unchecked(f"batches applied by {member.info.name} = distinct batches", "it died")
+        for member in _dead(state, "embedding")
+    ]
     return Ledger.of(identities, state.lost_dense_updates, shard_applied)
+
+
+def _read_identity(state: JobState, left_out: str, examples: ExampleCounts) -> Identity:
+    name = f"read by the readers = trained{left_out} + returned + in flight"
+    if dead := [member.info.name for member in _dead(state, "reader")]:
+        return Identity.unchecked(name, f"what {dead[0]} had sent since its last heartbeat died with it")
+    settled = examples.trained + state.ledger.totals.left_out_examples
+    return Identity.of(name, examples.read, settled + examples.returned + examples.in_flight)
 
 
 def _left_out_identities(

@@ -124,7 +124,12 @@ def _ledger(report: Report) -> list[str]:
         *((f"of these: {why}", number) for why, number in examples.reasons.items()),
     ]
     identities = [
-        (i.name, wording.count(i.left), wording.count(i.right), _loud(wording.difference(i), not i.holds))
+        (
+            i.name,
+            wording.count(i.left),
+            wording.count(i.right),
+            _loud(wording.difference(i), i.holds is not True),
+        )
         for i in ledger.identities
     ]
     shards = [(name, wording.count(batches)) for name, batches in ledger.shard_applied.items()]

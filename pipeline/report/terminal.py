@@ -64,20 +64,21 @@ def print_report(report: Report, console: Console) -> None:
 
 def _identities(report: Report) -> Table:
     table = plain_table()
-    # False sorts first: what does not add up must not be what is left out.
-    identities = sorted(report.ledger.identities, key=lambda identity: identity.holds)
+    # What does not add up, or is unknown, must not be what is left out.
+    order = (False, None, True)
+    identities = sorted(report.ledger.identities, key=lambda identity: order.index(identity.holds))
     for identity in identities[:_IDENTITY_ROWS]:
-        numbers = f"{identity.left:,} {'=' if identity.holds else '!='} {identity.right:,}"
-        style = "" if identity.holds else "red"
+        sign, style = {True: ("=", ""), False: ("!=", "red"), None: ("", "yellow")}[identity.holds]
+        numbers = f"{wording.count(identity.left)} {sign} {wording.count(identity.right)}" if sign else ""
         add_row(table, (identity.name, numbers, wording.difference(identity)), style)
     hidden = identities[_IDENTITY_ROWS:]
     if hidden:
-        wrong = sum(not identity.holds for identity in hidden)
+        wrong = sum(identity.holds is False for identity in hidden)
+        unknown = sum(identity.holds is None for identity in hidden)
         more = "1 more is" if len(hidden) == 1 else f"{len(hidden)} more are"
-        add_row(
-            table,
-            (f"{more} in report.md", "", f"{wrong} of them do not add up" if wrong else "all of them add up"),
-        )
+        which = "all of them add up" if not unknown else f"{unknown} of them cannot be checked"
+        which = f"{wrong} of them do not add up" if wrong else which
+        add_row(table, (f"{more} in report.md", "", which))
     return table
 
 

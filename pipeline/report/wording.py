@@ -36,7 +36,9 @@ def verdict(holds: bool) -> str:
 
 
 def difference(identity: Identity) -> str:
-    """Say by how much an identity is off, if it is."""
+    """Say by how much an identity is off, if it is, or why that is unknown."""
+    if identity.left is None or identity.right is None:
+        return f"unknown: {identity.unknown}"
     off = identity.left - identity.right
     return verdict(True) if off == 0 else f"{verdict(False)} (off by {off:+,})"
 
@@ -192,11 +194,13 @@ def bad_batches(report: Report) -> str:
 def ledger(report: Report) -> str:
     """Describe the ledger."""
     found = report.ledger
-    wrong = sum(not identity.holds for identity in found.identities)
+    wrong = sum(identity.holds is False for identity in found.identities)
     if wrong:
         which = f"{wrong} of its {len(found.identities)} identities {'fails' if wrong == 1 else 'fail'}"
         return f"The ledger {DOES_NOT}: {which}. Do not trust this run."
-    text = f"The ledger {ADDS_UP}."
+    unknown = sum(identity.holds is None for identity in found.identities)
+    text = f"The ledger {ADDS_UP}"
+    text += f", as far as it is known: {unknown} of its identities cannot be checked." if unknown else "."
     if found.lost_dense_updates:
         text += f" {count(found.lost_dense_updates)} dense updates were lost with a dead trainer."
     return text

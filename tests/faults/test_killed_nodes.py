@@ -36,6 +36,7 @@ def test_an_embedding_node(cluster: Callable[..., AnyCluster], embedding: dict[s
     assert not (own.run.folder / "checkpoint").exists()
     assert report.examples.read == report.examples.trained + report.examples.in_flight
     assert report.ledger.adds_up, report.ledger.identities
+    assert [one.unknown for one in report.ledger.identities if one.holds is None] == ["it died"]
 
 
 def test_a_reader(cluster: Callable[..., AnyCluster]) -> None:
@@ -44,6 +45,10 @@ def test_a_reader(cluster: Callable[..., AnyCluster]) -> None:
     assert own.wait(SECONDS) == 6, own.coordinator.text()
     assert "reader-0 died; the batches that it had not delivered are untrained" in own.coordinator.text()
     assert own.run.report.exit_code == 6
+    (unknown,) = (one for one in own.run.report.ledger.identities if one.holds is None)
+    assert unknown.name == "read by the readers = trained + returned + in flight"
+    said = "unknown: what reader-0 had sent since its last heartbeat died with it"
+    assert said in (own.run.folder / "report.md").read_text("utf-8")
 
 
 @pytest.mark.faults_matrix

@@ -16,7 +16,7 @@ READ = "read by the readers = trained + returned + in flight"
 
 def broken(report: Report) -> dict[str, Identity]:
     """The identities that do not hold, by name."""
-    return {identity.name: identity for identity in report.ledger.identities if not identity.holds}
+    return {identity.name: identity for identity in report.ledger.identities if identity.holds is False}
 
 
 @pytest.fixture

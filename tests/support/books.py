@@ -150,4 +150,4 @@ class Books:
 
 def red(ledger: Ledger) -> list[str]:
     """The names of the identities that do not hold."""
-    return [identity.name for identity in ledger.identities if not identity.holds]
+    return [identity.name for identity in ledger.identities if identity.holds is False]

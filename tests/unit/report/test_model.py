@@ -89,6 +89,13 @@ def test_a_ledger_adds_up_only_if_all_identities_hold() -> None:
     good, bad = Identity.of("a = b", 3, 3), Identity.of("c = d", 1, 2)
     assert Ledger.of([good], 0, {}).adds_up
     assert not Ledger.of([good, bad], 0, {}).adds_up
+    unknown = Identity.unchecked("e = f", "nobody knows")
+    assert Ledger.of([good, unknown], 0, {}).adds_up
+    assert not Ledger.of([bad, unknown], 0, {}).adds_up
+    with pytest.raises(ValidationError, match="what is unknown has no numbers"):
+        Identity(name="e = f", left=1, right=1, holds=True, unknown="nobody knows")
+    with pytest.raises(ValidationError, match="do not make holds=None"):
+        Identity(name="e = f", left=None, right=None, holds=None)
     with pytest.raises(ValidationError, match="adds_up=True is not"):
         Ledger(identities=[good, bad], adds_up=True, lost_dense_updates=0, shard_applied={})
 

@@ -9,6 +9,7 @@ import pytest
 from shadowsync.nodes.coordinator.outcome import Outcome, Stop
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.report.model import Ledger
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.books import BATCH, Books, red
 
@@ -24,6 +25,11 @@ INTERRUPTED = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
 @pytest.fixture
 def books(tmp_path: Path) -> Books:
     return Books(tmp_path)
+
+
+def unknown(ledger: Ledger) -> list[str]:
+    """The identities that cannot be checked."""
+    return [identity.name for identity in ledger.identities if identity.holds is None]
 
 
 def train_all(books: Books, but: int = 0) -> None:
@@ -208,7 +214,8 @@ def test_what_was_returned_and_not_trained_again_is_dropped_and_said(books: Book
     assert "before they were trained again" in why
     assert count == BATCH
     # The shards may have applied pushes of batches that nobody acknowledged.
-    assert [identity.name for identity in ledger.identities] == [READ, CONFIRMED, FILE]
+    assert [identity.name for identity in ledger.identities] == [READ, CONFIRMED, FILE, *SHARDS]
+    assert unknown(ledger) == SHARDS
     assert ledger.adds_up
 
 
@@ -219,8 +226,20 @@ def test_a_dead_readers_own_count_is_no_part_of_the_books(books: Books) -> None:
     books.members.lose("r", "died")
     examples, ledger = books.close()
     assert examples.read == 3 * BATCH
-    assert READ not in [identity.name for identity in ledger.identities]
+    assert unknown(ledger) == [READ]
+    (why,) = (identity.unknown for identity in ledger.identities if identity.unknown)
+    assert why == "what reader-0 had sent since its last heartbeat died with it"
     assert ledger.adds_up
+
+
+def test_a_dead_shards_count_is_unknown(books: Books) -> None:
+    books.outcome = Outcome(stop=Stop("death", "embedding-0 died", ExitCode.STOPPED_BY_DEATH))
+    train_all(books, but=4)
+    books.state.join("embedding", "e0", books.state.job.digest, "", "", 0)
+    books.members.lose("e0", "died")
+    del books.applied["embedding-0"]
+    _, ledger = books.close()
+    assert unknown(ledger)[-1] == SHARDS[0]
 
 
 def test_a_trainer_that_does_not_answer_is_not_made_up_for(books: Books) -> None:
