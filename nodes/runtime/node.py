@@ -94,6 +94,11 @@ class Node:
         except ShadowSyncError as error:
             self._end(error.exit_code, str(error))
             await self._tell_failure(error)
+        except Exception as error:
+            # The others would wait for this node until it has been silent for too long.
+            log.exception("the node failed")
+            await self._tell_failure(error)
+            raise
         finally:
             await self._close()
         return self.exit_code

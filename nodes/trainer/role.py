@@ -53,6 +53,7 @@ from .restore import Restored, restore_trainer
 from .worker_pool import WorkerPool, make_worker_pool
 
 DRAIN_SECONDS = 5.0
+END_SECONDS = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -177,9 +178,14 @@ class TrainerRole(Role):
         ]
         for thread in threads:
             thread.stop()
-        for thread in threads:
-            if not await asyncio.to_thread(thread.join, 3.0):
-                log.error("a thread or process did not end within 3 s")
+        joined = await asyncio.gather(
+            *(asyncio.to_thread(thread.join, END_SECONDS) for thread in threads), return_exceptions=True
+        )
+        for ended in joined:
+            if isinstance(ended, BaseException):
+                log.error("a thread or process did not end well", exc_info=ended)
+            elif not ended:
+                log.error("a thread or process did not end within %g s", END_SECONDS)
         if self._socket is not None and self._sync is None:
             self._socket.close()
 

@@ -116,12 +116,13 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
 
     def cut(self) -> None:
         """Terminate on a thread of its own; from its return on no socket sends or receives."""
-        probe = self.socket(zmq.PAIR)
-        threading.Thread(target=self.term, name="terminates", daemon=True).start()
         with suppress(zmq.ContextTerminated):
-            while True:
-                probe.poll(1)
-        probe.close()
+            # Not even this where the node is terminating it by itself.
+            probe = self.socket(zmq.PAIR)
+            threading.Thread(target=self.term, name="terminates", daemon=True).start()
+            with probe:
+                while True:
+                    probe.poll(1)
 
 
 class InProcess(ABC, ProcessHooks):

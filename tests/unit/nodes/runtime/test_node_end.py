@@ -17,7 +17,7 @@ from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.wire.control_base import Done, Reply, Request, encode_body
-from shadowsync.pipeline.wire.control_messages import HelloReply, NodeFacts
+from shadowsync.pipeline.wire.control_messages import HelloReply, NodeFacts, NodeFailed
 from shadowsync.pipeline.wire.control_orders import Finish, FinishReply
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
@@ -46,6 +46,13 @@ class Idle(Role):
 
     async def close(self) -> None:
         pass
+
+
+class Breaks(Idle):
+    """Has a mistake in it."""
+
+    async def prepare(self, node: NodeContext) -> NodeFacts:  # noqa: ARG002
+        raise KeyError("mistake")
 
 
 class EndsFirst(Node):
@@ -144,6 +151,34 @@ def test_the_answer_arrives_before_the_node_is_gone(
         reply = CONTROL_VERBS.decode_reply("finish", answer.body)
         assert isinstance(reply, FinishReply)
         assert (answer.number, answer.ok, reply.counts["told"]) == (1, True, 7)
+
+
+def test_a_mistake_in_a_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others would wait for it until it has been silent for too long."""
+    monkeypatch.setattr(process_hooks, "log_to_folder", lambda *_: None)
+
+    async def main() -> NodeFailed:
+        context = zmq.asyncio.Context()
+        coordinator = Coordinator(context)
+        try:
+            job = job_of_tree({"data": {"format": "criteo_tsv", "path": ["x"]}})
+            node = Node(Breaks(), NodeSettings(job=job, join=coordinator.endpoint))
+            life = asyncio.create_task(node.run())
+            plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
+            await coordinator.asked("hello", HelloReply("idle-0", 0, str(tmp_path), plan))
+            told = await coordinator.received("failed")
+            await coordinator.send(Answer(told.number, True, encode_body(Done())))
+            with pytest.raises(KeyError, match="mistake"):
+                await life
+            request = CONTROL_VERBS.decode_request(told.verb, told.body)
+            assert isinstance(request, NodeFailed)
+            return request
+        finally:
+            coordinator.close()
+            context.term()
+
+    told = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
+    assert (told.what, told.exit_code) == ("KeyError: 'mistake'", ExitCode.INTERNAL)
 
 
 def test_the_socket_is_closed_when_the_end_is_cancelled() -> None:
