@@ -4,7 +4,7 @@
     python benchmarks/trainer_counts.py --job examples/demo.toml --out docs/results/trainer_counts.json
 
 All runs have the seed of the job file, so that they differ by what the machine did only. `default` has the
-settings of the job file, `control` no warm-up of rows. Runs that are in the file already are not made
+settings of the job file, `control` no warm-up of rows, the others rounds that come oftener. Runs that are in the file already are not made
 again. `--busy` keeps one core busy with another program.
 """
 
@@ -21,7 +21,19 @@ from typing import Any
 
 from shadowsync.benchmarks.job_runs import run_job_file
 
-CELLS: dict[str, tuple[str, ...]] = {"default": (), "control": ("embedding.warmup_iterations=0",)}
+# Rounds every four iterations, as far as a twentieth of a core allows.
+DENSE = ("sync.duty=0.05", "sync.gap=4")
+CELLS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "control": ("embedding.warmup_iterations=0",),
+    "easgd, gap 4": DENSE,
+    "diloco, gap 4": (*DENSE, "sync.algorithm=diloco"),
+    "bmuf, gap 4": (
+        *DENSE,
+        "sync.algorithm=bmuf",
+        'sync.options={form="keep", block_momentum="auto"}',
+    ),
+}
 
 Figures = dict[str, Any]
 
@@ -80,7 +92,7 @@ def main() -> None:
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--trainers", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=list(CELLS))
+    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=["default", "control"])
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
