@@ -4,8 +4,8 @@
     python benchmarks/trainer_counts.py --job examples/demo.toml --out docs/results/trainer_counts.json
 
 All runs have the seed of the job file, so that they differ by what the machine did only. `default` has the
-settings of the job file, `control` no warm-up of rows, the others (by `--only`) rounds that come oftener. Runs
-that are in the file already are not made again. `--busy` keeps one core busy with another program.
+settings of the job file, `control` no warm-up of rows, the others (by `--only`) rounds that come oftener.
+Runs that are in the file already are not made again. `--busy` keeps one core busy with another program.
 """
 
 from __future__ import annotations
