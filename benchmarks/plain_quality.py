@@ -23,6 +23,7 @@ from pathlib import Path
 
 from shadowsync.benchmarks.job_runs import run_job_file
 from shadowsync.benchmarks.plain_loop import logistic_loop, plain_loop
+from shadowsync.benchmarks.real_data import TASKS
 from shadowsync.lab.statistics import paired_difference
 from shadowsync.pipeline.jobfile.load import load_job
 
@@ -64,16 +65,16 @@ class Task:
 
 def tasks_of(data: Path, flights: Path) -> dict[str, Task]:
     """Return the tasks whose files are in these folders."""
-    examples = HERE.parent / "examples"
-    adult = (f"data.path={data / 'adult.data.gz'}", f"data.eval_path={data / 'adult.test.gz'}")
     late = (f"data.path={flights / 'train.parquet'}", f"data.eval_path={flights / 'test.parquet'}")
-    return {
-        "movielens": Task(
-            examples / "movielens.toml", (f"data.path={data / 'ml-100k.inter.gz'}",), progressive=True
-        ),
-        "adult": Task(examples / "adult.toml", adult),
-        "flights": Task(HERE / "flights.toml", late),
+    tasks = {
+        name: Task(
+            HERE.parent / "examples" / task.job,
+            tuple(f"{key}={data / file}" for key, file in task.files.items()),
+            task.progressive,
+        )
+        for name, task in TASKS.items()
     }
+    return {**tasks, "flights": Task(HERE / "flights.toml", late)}
 
 
 def cells_of(task: Task, seeds: int) -> dict[str, Callable[[], float | None]]:

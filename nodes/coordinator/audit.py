@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...pipeline.report.model import ExampleCounts, Identity, Ledger
+from ...pipeline.report.ledger import Identity, Ledger
+from ...pipeline.report.model import ExampleCounts
 from ...pipeline.types import BatchId
 from ...pipeline.wire.field_checks import Counts
 from .ledger import LedgerState
@@ -95,14 +96,13 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
     shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
     identities += [
-        Identity.unchecked(f"batches applied by {name} = distinct batches", HALF_PUSHED)
+        Identity.unchecked(_shard_name(name), HALF_PUSHED)
         if interrupted_replay
         else _shard_identity(state, name, answer, outcome.applied_of.get(name, ()))
         for name, answer in sorted(outcome.shards.items())
     ]
     identities += [
-        Identity.unchecked(f"batches applied by {member.info.name} = distinct batches", "it died")
-        for member in _dead(state, "embedding")
+        Identity.unchecked(_shard_name(member.info.name), "it died") for member in _dead(state, "embedding")
     ]
     return Ledger.of(identities, state.lost_dense_updates, shard_applied)
 
@@ -131,6 +131,10 @@ def _left_out_identities(
     ]
 
 
+def _shard_name(shard: str) -> str:
+    return f"batches applied by {shard} = distinct batches"
+
+
 def _shard_identity(state: JobState, name: str, answer: Counts, halves: Iterable[BatchId]) -> Identity:
     applied, distinct = int(answer["applied_batches"]), state.ledger.totals.distinct_batches
     # What a trainer had pushed before it died, and the next one left out.
@@ -138,7 +142,7 @@ def _shard_identity(state: JobState, name: str, answer: Counts, halves: Iterable
     half = sum(batch not in before for batch in halves)
     if not state.ledger.restored_batches:
         extra = " + pushed by the dead and then left out" if half else ""
-        return Identity.of(f"batches applied by {name} = distinct batches{extra}", applied, distinct + half)
+        return Identity.of(_shard_name(name) + extra, applied, distinct + half)
     # It had applied some more when its checkpoint was taken; those are counted until they are trained again.
     early = sum(not state.ledger.has(batch) for batch in before)
     right = state.ledger.restored_batches + distinct + early + half

@@ -8,7 +8,8 @@ from functools import partial
 from ..codecs.ladder import RUNGS
 from ..text import format
 from .control import Control
-from .model import Evaluation, Identity, LinkTraffic, Report
+from .ledger import Identity
+from .model import Evaluation, LinkTraffic, Report
 
 NOT_MEASURED = "not measured"
 ADDS_UP = "adds up"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shadowsync.pipeline.report.model import Identity, Report
+from shadowsync.pipeline.report.ledger import Identity
+from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Fault, discard, double, lose_messages, miscount
 from shadowsync.tests.support.runs import EXAMPLES

@@ -15,7 +15,8 @@ from shadowsync.nodes.coordinator.state import JobState, Origin
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
-from shadowsync.pipeline.report.model import ExampleCounts, Ledger
+from shadowsync.pipeline.report.ledger import Ledger
+from shadowsync.pipeline.report.model import ExampleCounts
 from shadowsync.pipeline.types import BatchId
 
 BATCH = 10

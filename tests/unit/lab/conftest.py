@@ -11,13 +11,12 @@ from shadowsync.lab.cells import parse_cells
 from shadowsync.lab.plan import make_plan
 from shadowsync.lab.record import Comparison, Figures
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import (
     Curves,
     Evaluation,
     ExampleCounts,
     Hardware,
-    Identity,
-    Ledger,
     Replicas,
     Report,
     Staleness,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
+from rich.console import Console
+from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import (
     Curves,
     Evaluation,
     Event,
     ExampleCounts,
     Hardware,
-    Identity,
-    Ledger,
     LinkTraffic,
     NodeRecord,
     Replicas,
@@ -22,6 +23,7 @@ from shadowsync.pipeline.report.model import (
     Throughput,
     Train,
 )
+from shadowsync.pipeline.report.terminal import print_report
 
 
 def _nodes() -> list[NodeRecord]:
@@ -162,3 +164,10 @@ def red_report(full_report: Report) -> Report:
     return full_report.model_copy(
         update={"ledger": ledger, "outcome": "stopped: the ledger does not add up", "exit_code": 7}
     )
+
+
+def on_terminal(report: Report) -> str:
+    """What the terminal shows of a report, 100 columns wide."""
+    text = io.StringIO()
+    print_report(report, Console(file=text, width=100))
+    return text.getvalue()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
-from rich.console import Console
 from shadowsync.pipeline.report.link_codecs import LinkChoice, choice_counts, choices_of
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality_warnings import link_warnings
-from shadowsync.pipeline.report.terminal import print_report
+from shadowsync.tests.unit.report.conftest import on_terminal
 
 EXCHANGES = {"float32": 5, "bfloat16": 0, "int8": 1095}
 SLOW = LinkChoice(
@@ -55,9 +52,3 @@ def test_the_codecs_of_links_stand_in_every_report(full_report: Report) -> None:
     summary = f"{said}: 1 float32, 1 int8 at the end; 0% of all exchanges were float32."
     assert summary in " ".join(on_terminal(report).split())
     assert Report.model_validate_json(report.model_dump_json()) == report
-
-
-def on_terminal(report: Report) -> str:
-    text = io.StringIO()
-    print_report(report, Console(file=text, width=100))
-    return text.getvalue()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.pipeline.report.control import Control, ControlDecision
@@ -18,7 +16,7 @@ from shadowsync.pipeline.report.quality_warnings import (
     first_gap_warnings,
     warmup_warnings,
 )
-from shadowsync.pipeline.report.terminal import print_report
+from shadowsync.tests.unit.report.conftest import on_terminal
 
 ENOUGH = {"trainer-0": FEWEST_FIRST_ROUNDS, "trainer-1": 100}
 
@@ -164,9 +162,3 @@ def test_a_control_stands_in_every_report(full_report: Report) -> None:
     assert "2 more decisions are left out." in page
     assert summary in " ".join(on_terminal(report).split())
     assert Report.model_validate_json(report.model_dump_json()) == report
-
-
-def on_terminal(report: Report) -> str:
-    text = io.StringIO()
-    print_report(report, Console(file=text, width=100))
-    return text.getvalue()

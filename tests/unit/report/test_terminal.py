@@ -7,7 +7,8 @@ import re
 
 import pytest
 from rich.console import Console
-from shadowsync.pipeline.report.model import Event, Identity, Ledger, NodeRecord, Report
+from shadowsync.pipeline.report.ledger import Identity, Ledger
+from shadowsync.pipeline.report.model import Event, NodeRecord, Report
 from shadowsync.pipeline.report.terminal import print_report
 
 

@@ -9,7 +9,7 @@ import pytest
 from shadowsync.nodes.coordinator.outcome import Outcome, Stop
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Ledger
+from shadowsync.pipeline.report.ledger import Ledger
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.books import BATCH, Books, red
 

@@ -113,16 +113,24 @@ class Coordinator:
         self.socket.close()
 
 
+async def joined(
+    kind: type[Node], role: Role, coordinator: Coordinator, folder: Path
+) -> tuple[Node, asyncio.Task[ExitCode]]:
+    """A node that has joined, and its life."""
+    job = job_of_tree({"data": {"format": "criteo_tsv", "path": ["x"]}})
+    node = kind(role, NodeSettings(job=job, join=coordinator.endpoint))
+    life = asyncio.create_task(node.run())
+    plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
+    await coordinator.asked("hello", HelloReply("idle-0", 0, str(folder), plan))
+    return node, life
+
+
 async def told_to_finish(kind: type[Node], folder: Path) -> tuple[ExitCode, str, Answer | None]:
     """A node that joins and is told to finish; its answer is looked for once it is gone."""
     context = zmq.asyncio.Context()
     coordinator = Coordinator(context)
     try:
-        job = job_of_tree({"data": {"format": "criteo_tsv", "path": ["x"]}})
-        node = kind(Idle(), NodeSettings(job=job, join=coordinator.endpoint))
-        life = asyncio.create_task(node.run())
-        plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
-        await coordinator.asked("hello", HelloReply("idle-0", 0, str(folder), plan))
+        node, life = await joined(kind, Idle(), coordinator, folder)
         await coordinator.asked("ready", Done())
         await coordinator.send(Ask(1, "finish", encode_body(Finish(ExitCode.INTERRUPTED, "enough"))))
         code = await life
@@ -161,11 +169,7 @@ def test_a_mistake_in_a_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest
         context = zmq.asyncio.Context()
         coordinator = Coordinator(context)
         try:
-            job = job_of_tree({"data": {"format": "criteo_tsv", "path": ["x"]}})
-            node = Node(Breaks(), NodeSettings(job=job, join=coordinator.endpoint))
-            life = asyncio.create_task(node.run())
-            plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
-            await coordinator.asked("hello", HelloReply("idle-0", 0, str(tmp_path), plan))
+            _, life = await joined(Node, Breaks(), coordinator, tmp_path)
             told = await coordinator.received("failed")
             await coordinator.send(Answer(told.number, True, encode_body(Done())))
             with pytest.raises(KeyError, match="mistake"):

@@ -1,0 +1,77 @@
+"""The part of report.json on the ledger: identities between counts, and whether they hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, NonNegativeInt, model_validator
+
+from .placement import ReportPart
+
+
+class Identity(ReportPart):
+    """One equation of the ledger: `name` states it; `left` and `right` are counted.
+
+    `unknown` says why one cannot be checked, as nobody knows one of its sides: both are None then, and so is
+    `holds`.
+    """
+
+    name: str
+    left: int | None
+    right: int | None
+    holds: bool | None
+    unknown: str = ""
+
+    @classmethod
+    def of(cls, name: str, left: int, right: int) -> Self:
+        """Build the identity; `holds` follows from the numbers."""
+        return cls(name=name, left=left, right=right, holds=left == right)
+
+    @classmethod
+    def unchecked(cls, name: str, why: str) -> Self:
+        """Build an identity that cannot be checked."""
+        return cls(name=name, left=None, right=None, holds=None, unknown=why)
+
+    @model_validator(mode="after")
+    def _true(self) -> Self:
+        if self.unknown:
+            if (self.left, self.right, self.holds) != (None, None, None):
+                raise ValueError(f"{self.name}: what is unknown has no numbers")
+        elif self.left is None or self.right is None or self.holds != (self.left == self.right):
+            raise ValueError(f"{self.name}: {self.left} and {self.right} do not make holds={self.holds}")
+        return self
+
+
+def _adds_up(identities: list[Identity]) -> bool:
+    return all(identity.holds is not False for identity in identities)
+
+
+class Ledger(ReportPart):
+    """The ledger's sums.
+
+    `adds_up` is whether every identity that can be checked holds; a report that says otherwise is refused.
+
+    `lost_dense_updates` counts batches whose dense update died with a trainer; `shard_applied` the
+    batches that each embedding shard applied, by its name.
+    """
+
+    identities: Annotated[list[Identity], Field(min_length=1)]
+    adds_up: bool
+    lost_dense_updates: NonNegativeInt
+    shard_applied: dict[str, NonNegativeInt]
+
+    @classmethod
+    def of(cls, identities: list[Identity], lost_dense_updates: int, shard_applied: dict[str, int]) -> Self:
+        """Build the ledger; `adds_up` follows from the identities."""
+        return cls(
+            identities=identities,
+            adds_up=_adds_up(identities),
+            lost_dense_updates=lost_dense_updates,
+            shard_applied=shard_applied,
+        )
+
+    @model_validator(mode="after")
+    def _true(self) -> Self:
+        if self.adds_up != _adds_up(self.identities):
+            raise ValueError(f"adds_up={self.adds_up} is not what the identities say")
+        return self
