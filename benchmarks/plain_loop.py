@@ -33,7 +33,7 @@ class Scored:
 def plain_loop(job: Job) -> Scored:
     """Train the job's model with Adagrad, its tables with row-wise Adagrad, and score it.
 
-    Raises ValueError for a job with other optimizers, schedules, warm-up, bags or weights.
+    Examples count the same. Raises ValueError for a job with other optimizers, schedules, warm-up or bags.
     """
     _check(job)
     torch.set_num_threads(1)
