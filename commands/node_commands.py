@@ -41,6 +41,7 @@ def node_options(command: F) -> F:
 @node_options
 @web_option
 @click.option("--announce", type=click.Path(path_type=Path), hidden=True)
+@click.option("--supervisor-file", type=click.Path(path_type=Path), hidden=True)
 @click.option("--profile-seconds", type=click.FloatRange(min=0, min_open=True), hidden=True)
 def coordinator(
     job_file: str,
@@ -50,6 +51,7 @@ def coordinator(
     token: str | None,
     supervised: bool,
     announce: Path | None,
+    supervisor_file: Path | None,
     profile_seconds: float | None,
     metrics_port: int | None,
     web: str | None,
@@ -67,6 +69,7 @@ def coordinator(
         "announce": announce,
         "metrics_port": metrics_port,
         "profile_seconds": profile_seconds,
+        "supervisor": supervisor_file.read_text(encoding="ascii") if supervisor_file else "",
     }
     overrides = (*overrides, *web_override(web))
     settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=False, **more)

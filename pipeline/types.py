@@ -49,4 +49,8 @@ class BatchId(NamedTuple):
         # Files and arrays store them as signed 64-bit integers.
         if not all(type(part) is int and 0 <= part < 2**63 for part in value):
             raise ValueError(f"a batch id is four integers from 0 to 2**63 - 1, not {value!r:.80}")
-        return cls(*value)
+        batch = cls(*value)
+        # Ranges of batches are stored with the number after their last one.
+        if batch.number == 2**63 - 1:
+            raise ValueError(f"no span has a batch of number {batch.number}")
+        return batch

@@ -137,12 +137,16 @@ class NodeStatus(StatusPart):
 
 
 class Edge(StatusPart):
-    """Bytes/s between two nodes: `up` from source to target, `down` back."""
+    """Bytes/s between two nodes: `up` from source to target, `down` back.
+
+    `codec` is that of the exchanges now, where it is chosen for each link; None elsewhere.
+    """
 
     source: str
     target: str
     up: float
     down: float
+    codec: str | None = None
 
 
 class ValidationStatus(StatusPart):

@@ -11,6 +11,7 @@ from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.peer_messages import PeerChunk, PeerResult
+from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener, configure_socket
 from ..runtime.members import Traffic
@@ -53,7 +54,7 @@ class PeerSender:
         self.socket.setsockopt_string(zmq.IDENTITY, token + IDENTITY_SUFFIX)
         self.socket.connect(member.endpoint)
         self.traffic = Traffic()
-        self.refused_messages = 0
+        self.refusals = Refusals(log)
 
     @property
     def has_room(self) -> bool:
@@ -75,13 +76,12 @@ class PeerSender:
         """Log what the peer refused."""
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            self.refused_messages += 1
             try:
                 answer = decode(frames)
                 what = answer.what if isinstance(answer, Failure) else f"a {answer.KIND}"
             except ProtocolError as error:
                 what = str(error)
-            log.error("%s refused a message: %s", self.member.name, what)
+            self.refusals.add("%s refused a message: %s", self.member.name, what)
 
     def close(self) -> None:
         """Close the socket."""

@@ -119,7 +119,6 @@ class AllReduceTransport:
         self._meeting: asyncio.Future[Met] | None = None
         self._reducing: tuple[RoundId, asyncio.Future[torch.Tensor]] | None = None
         self._was_wanted = False
-        self._refused = 0
         self._closed = False
         self._tick_seconds = min(timeout_seconds / TICKS_PER_TIMEOUT, LONGEST_TICK_SECONDS)
         self._start()
@@ -147,8 +146,8 @@ class AllReduceTransport:
     @property
     def refused_messages(self) -> int:
         """Messages refused here or by the others."""
-        by_senders = sum(sender.refused_messages for sender in self._senders.values())
-        return self._refused + self._listener.refused_messages + by_senders
+        by_senders = sum(sender.refusals.count for sender in self._senders.values())
+        return self._listener.refusals.count + by_senders
 
     @property
     def memory_bytes(self) -> int:
@@ -268,8 +267,7 @@ class AllReduceTransport:
                 raise ValueError("the sender is not one of the trainers")
             self._state.receive(peer, message, self._loop.time())
         except ValueError as error:
-            self._refused += 1
-            log.error("refused a %s from %r: %s", message.KIND, identity, error)
+            self._listener.refusals.add("refused a %s from %r: %s", message.KIND, identity, error)
             self._listener.send(identity, Failure(request=0, what=str(error)))
         except Exception as error:
             # An error of the algorithm, or a bug: the waiting caller must get it.

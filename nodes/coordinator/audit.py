@@ -104,6 +104,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     identities += [
         Identity.unchecked(_shard_name(member.info.name), "it died") for member in _dead(state, "embedding")
     ]
+    identities.append(_repeated_identity(state, outcome))
     return Ledger.of(identities, state.lost_dense_updates, shard_applied)
 
 
@@ -147,6 +148,26 @@ def _shard_identity(state: JobState, name: str, answer: Counts, halves: Iterable
     early = sum(not state.ledger.has(batch) for batch in before)
     right = state.ledger.restored_batches + distinct + early + half
     return Identity.of(f"batches applied by {name} = restored + distinct + early", applied, right)
+
+
+def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
+    """Return that what shards had applied before was sent again by its worker, or trained again.
+
+    Else somebody has pushed a batch in its trainer's place, and that trainer's gradients reached no row.
+    """
+    name = "pushes that shards knew <= sent again + returned"
+    early = sum(len(batches) for batches in state.origin.applied_before.values())
+    if early:
+        name += " + early"
+    known = total(outcome.shards, "repeated_pushes")
+    trainers = state.members.everyone("trainer")
+    counts = {one.info.name: outcome.trainers.get(one.info.name, one.metrics) for one in trainers}
+    again = len(outcome.shards) * state.ledger.totals.returned_batches
+    explained = total(counts, "resent_pushes") + again + early
+    unheard = [one for one in counts if one not in outcome.trainers]
+    if known > explained and unheard:
+        return Identity.unchecked(name, f"what {unheard[0]} sent again since its last heartbeat is not known")
+    return Identity.bounded(name, known, explained)
 
 
 def _dead(state: JobState, role: str) -> list[Member]:

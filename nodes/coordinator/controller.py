@@ -115,9 +115,13 @@ class JobController:
         self._state.start_members()
         group = self._state.group.form(m.info.index for m in members.alive("trainer"))
         connect = ConnectPeers(tuple(infos), group)
-        replies = await self._server.call_all(members.alive(), connect, REQUEST_SECONDS)
-        if len(replies) < len(infos) and self._state.stop is None:
-            absent = [info.name for info in infos if info.name not in replies]
+        trainers = members.alive("trainer")
+        # The others first: they accept nothing of a trainer that they have not been told of.
+        others = [member for member in members.alive() if member.info.role != "trainer"]
+        met = set(await self._server.call_all(others, connect, REQUEST_SECONDS))
+        met |= set(await self._server.call_all(trainers, connect, REQUEST_SECONDS))
+        if len(met) < len(infos) and self._state.stop is None:
+            absent = [info.name for info in infos if info.name not in met]
             raise ClusterError(f"{', '.join(absent)} did not connect to the others")
 
     def _record_fresh_parts(self) -> None:

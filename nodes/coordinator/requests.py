@@ -63,7 +63,7 @@ class RequestHandler:
         if isinstance(request, Hello):
             return self._hello(token, request)
         if isinstance(request, ChildExited):
-            return self._exited(request)
+            return self._exited(token, request)
         if isinstance(request, GetStatus):
             return self._status(token, request)
         verb = CONTROL_VERBS.name_of(request)
@@ -89,10 +89,14 @@ class RequestHandler:
         plan = self._state.placement.plan.to_body()
         return HelloReply(info.name, info.index, str(self._state.folder.resolve()), plan)
 
-    def _exited(self, request: ChildExited) -> Done:
+    def _exited(self, sender: str, request: ChildExited) -> Done:
+        if not sender or sender != self._server.settings.supervisor:
+            raise ProtocolError("only this job's supervisor may say that a process has ended")
         if self._state.members.find(request.token) is None:
             text = f"a {request.role} ended before it joined ({request.how})"
-            self._server.request_stop(Stop("death", text, request.code))
+            # Also one that ended well has ended the job early.
+            code = request.code if request.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
+            self._server.request_stop(Stop("death", text, code))
         else:
             self._server.mark_dead(request.token, f"died ({request.how})")
         return Done()
@@ -108,6 +112,8 @@ class RequestHandler:
         return Done()
 
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
+        if request.exit_code is ExitCode.OK:
+            raise ProtocolError("a failure has an exit code, and not 0")
         # A node whose part has died is only dead itself; other failures end the job.
         if request.exit_code is not ExitCode.STOPPED_BY_DEATH:
             text = f"{member.info.name}: {request.what}"

@@ -21,6 +21,7 @@ from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Ask, Failure, Pulse, PulseReply
+from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import bind, configure_socket, send_now
@@ -126,7 +127,8 @@ class CoordinatorServer:
         self._stopped = asyncio.Event()
         self._changed = asyncio.Condition()
         # By name, why a node refused its last request.
-        self._refusals: dict[str, ShadowSyncError] = {}
+        self._unmet: dict[str, ShadowSyncError] = {}
+        self._refusals = Refusals(log)
         self._handle: HandleMemberRequest | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         # From `listen` on.
@@ -135,7 +137,7 @@ class CoordinatorServer:
     @property
     def refusals(self) -> Mapping[str, ShadowSyncError]:
         """Why a node refused its last request, by its name."""
-        return self._refusals
+        return self._unmet
 
     def listen(self) -> str:
         """Bind, and return the endpoint that nodes join at; raises ClusterError."""
@@ -206,13 +208,13 @@ class CoordinatorServer:
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             return None
-        self._refusals.pop(member.info.name, None)
+        self._unmet.pop(member.info.name, None)
         try:
             return await session.call(request, timeout_seconds=seconds)
         except (ConnectionLost, RemoteError) as error:
             log.warning("%s did not complete %s: %s", member.info.name, type(request).__name__, error)
             if isinstance(error, RemoteError):
-                self._refusals[member.info.name] = error
+                self._unmet[member.info.name] = error
             return None
 
     async def call_or_raise(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType:
@@ -304,8 +306,7 @@ class CoordinatorServer:
             try:
                 message = decode([part.buffer for part in parts[1:]])
             except ProtocolError as error:
-                log.error("refused a message from %r: %s", identity, error)
-                self.state.count_refused(identity.decode("ascii", "replace"))
+                self._refuse(identity.decode("ascii", "replace"), str(error))
                 self._send(identity, Failure(request=0, what=str(error)))
                 continue
             token = identity.decode("ascii", "replace")
@@ -331,10 +332,14 @@ class CoordinatorServer:
                 if TRACER.on:
                     TRACER.note(CONTROL_VERBS.name_of(request), began, time.monotonic() - began)
 
-        def refused(_: str) -> None:
-            self.state.count_refused(token)
+        def send(message: Message) -> None:
+            self._send(identity, message)
 
-        return RpcChannel(token, lambda message: self._send(identity, message), handle, refused=refused)
+        return RpcChannel(token, send, handle, refused=lambda why: self._refuse(token, why))
+
+    def _refuse(self, token: str, why: str) -> None:
+        self.state.count_refused(token)
+        self._refusals.add("refused a message from %r: %s", token, why)
 
     def _send(self, identity: bytes, message: Message) -> None:
         assert self._socket is not None

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
+from ...pipeline.report.link_codecs import choices_of
 from ...pipeline.wire.control_messages import GetStatus
 from ...watch.curves import parts_of
 from ...watch.status import (
@@ -222,4 +223,12 @@ def _edges(state: JobState, now: float) -> list[Edge]:
                 rates[other, name] = (up, down + sent)
             else:
                 rates[name, other] = (sent, received)
-    return [Edge(source=a, target=b, up=up, down=down) for (a, b), (up, down) in rates.items()]
+    codecs = {
+        (choice.trainer, choice.node): choice.codec
+        for member in state.members.alive("trainer")
+        for choice in choices_of(member.info.name, member.metrics)
+    }
+    return [
+        Edge(source=a, target=b, up=up, down=down, codec=codecs.get((a, b)))
+        for (a, b), (up, down) in rates.items()
+    ]

@@ -39,7 +39,7 @@ from ...pipeline.wire.control_orders import (
     WriteCheckpoint,
     WriteCheckpointReply,
 )
-from ..runtime.role import NodeContext, ServingRole, not_answered
+from ..runtime.role import NodeContext, ServingRole, admit_trainers, not_answered
 from .server import ShardService
 
 
@@ -91,10 +91,13 @@ class ShardPart:
         return ShardPart(self.node, self.placement_digest, tensors, self.first_rows)
 
     def write(self, directory: Path) -> list[FileEntry]:
-        """Write its files into a checkpoint's folder; raises ResourceError."""
+        """Write its files into a checkpoint's folder.
+
+        Raises ResourceError, and JobFileError for rows that are not finite.
+        """
         role = f"{ROLE}-{self.node}"
         metadata = {"role": role, PLACEMENT_KEY: self.placement_digest}
-        return write_tensors(directory, role, self.tensors, metadata, first_rows=self.first_rows)
+        return write_tensors(directory, role, self.tensors, metadata, first_rows=self.first_rows, finite=True)
 
 
 log = logging.getLogger(__name__)
@@ -181,7 +184,9 @@ class EmbeddingRole(ServingRole[ShardService]):
         if isinstance(request, NodeLost):
             service, token = self.service, request.token
             service.call(lambda: service.lose(token))
-        elif not isinstance(request, ConnectPeers | Begin):
+        elif isinstance(request, ConnectPeers):
+            admit_trainers(self.bound, request)
+        elif not isinstance(request, Begin):
             raise not_answered(self.name, request)
         return Done()
 

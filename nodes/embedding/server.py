@@ -13,9 +13,11 @@ from ...pipeline.embedding.storage.shard_work import ShardWork
 from ...pipeline.embedding.storage.store import ShardStore
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
+from ...pipeline.wire.frames import MAX_TENSOR_BYTES
 from ...pipeline.wire.messages import Attach, Lookup, Push, Pushed, Vectors
 from ...pipeline.wire.row_codec import RowCodec
 from ...pipeline.wire.schema import Message
+from ...pipeline.wire.segment import FLOAT_BYTES
 from ...pipeline.wire.sockets import Listener
 from ..runtime.process import tune_malloc
 from ..runtime.threads import ListeningService
@@ -132,6 +134,8 @@ class ShardService(ListeningService):
 
     def _look_up(self, identity: bytes, message: Lookup) -> None:
         floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
+        if (size := floats * FLOAT_BYTES) > MAX_TENSOR_BYTES:
+            raise ValueError(f"{size:,} bytes of vectors asked for; a message has {MAX_TENSOR_BYTES:,}")
         target = None if self._vectors_coded else self._segments.target(identity, message, floats)
         buffer = self._pool.take(floats) if target is None else target
         work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)

@@ -26,7 +26,7 @@ from ...pipeline.wire.control_orders import (
 )
 from ...pipeline.wire.sockets import Listener
 from ...pipeline.wire.tasks import TaskSet
-from ..runtime.role import NodeContext, Role, not_answered
+from ..runtime.role import NodeContext, Role, admit_trainers, listener_of_trainers, not_answered
 from .deliveries import TRAINING
 from .parser import Parser, ReadSpan, SpanTotals
 from .sender import Sender
@@ -58,7 +58,7 @@ class ReaderRole(Role):
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the socket that workers connect to."""
-        self._listener = Listener(context, address)
+        self._listener = listener_of_trainers(context, address)
         return self._listener.endpoint
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
@@ -83,7 +83,10 @@ class ReaderRole(Role):
             self._tasks.start(self._take_spans())
         elif isinstance(request, NodeLost):
             self._returning.append(self._tasks.start(self._return_batches(request.token)))
-        elif not isinstance(request, ConnectPeers):
+        elif isinstance(request, ConnectPeers):
+            assert self._listener is not None
+            admit_trainers(self._listener, request)
+        else:
             raise not_answered(self.name, request)
         return Done()
 

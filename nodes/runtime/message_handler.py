@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from typing import Any
@@ -11,8 +10,6 @@ from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from .tracing import TRACER
-
-log = logging.getLogger(__name__)
 
 
 class MessageHandler(ABC):
@@ -53,7 +50,7 @@ class MessageHandler(ABC):
         return {
             "sent_bytes": self.listener.sent_bytes,
             "received_bytes": self.listener.received_bytes,
-            "refused_messages": self.listener.refused_messages,
+            "refused_messages": self.listener.refusals.count,
             "unsent_messages": self.listener.unreachable_messages,
             "busy_seconds": self._busy_seconds,
             "handled_seconds": self._handled_seconds,
@@ -62,10 +59,9 @@ class MessageHandler(ABC):
 
     def refuse(self, identity: bytes, message: Message, error: ValueError) -> None:
         """Count, log and answer a message that failed after `handle` returned."""
-        self.listener.refused_messages += 1
         # As text: a log record that holds the error would keep alive all that was made for the message.
         what = str(error)
-        log.error("refused a %s from %r: %s", message.KIND, identity, what)
+        self.listener.refusals.add("refused a %s from %r: %s", message.KIND, identity, what)
         self.listener.send(identity, Failure(request=getattr(message, "request", 0), what=what))
 
     def _take(self, woken_at: float) -> None:

@@ -27,6 +27,7 @@ from ...pipeline.wire.control_orders import (
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure, Pulse, PulseReply
+from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import configure_socket, send_now
@@ -65,7 +66,7 @@ class Node:
         self._received_at = self._loop.time()
         self._joined = False
         self._ready = False
-        self._refused_messages = 0
+        self._refusals = Refusals(log)
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
         self._profile = NodeProfile(role, self._metrics)
@@ -82,9 +83,7 @@ class Node:
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
         try:
             self._connect()
-            self._channel = RpcChannel(
-                "the coordinator", self._send, self._handle, refused=self._count_refused
-            )
+            self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
             self._install_signals()
             self._tasks.start(self._receive())
             if (path := health_path(supervised=self.settings.supervised)) is not None:
@@ -186,10 +185,8 @@ class Node:
             try:
                 message = decode([part.buffer for part in parts])
             except ProtocolError as error:
-                self._refused_messages += 1
-                if self._joined:
-                    log.error("refused a message from the coordinator: %s", error)
-                else:
+                self._refused(str(error))
+                if not self._joined:
                     self._end(error.exit_code, f"{self.settings.join}: {error}")
                 continue
             self._received_at = self._loop.time()
@@ -222,11 +219,11 @@ class Node:
         own, others = process_metrics(), self.role.process_metrics()
         total = {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
         # The role's, of its other links, and those of the link to the coordinator.
-        total["refused_messages"] = total.get("refused_messages", 0) + self._refused_messages
+        total["refused_messages"] = total.get("refused_messages", 0) + self._refusals.count
         return total
 
-    def _count_refused(self, _: str) -> None:
-        self._refused_messages += 1
+    def _refused(self, why: str) -> None:
+        self._refusals.add("refused a message from the coordinator: %s", why)
 
     async def _serve_metrics(self, name: str, run: str) -> None:
         address = metrics_address(self.settings)

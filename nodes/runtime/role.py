@@ -15,7 +15,7 @@ from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ProtocolError
 from ...pipeline.wire.control_base import Reply, Request
 from ...pipeline.wire.control_messages import NodeFacts
-from ...pipeline.wire.control_orders import ProcessTrace
+from ...pipeline.wire.control_orders import ConnectPeers, ProcessTrace
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.rpc_channel import RpcChannel
 from ...pipeline.wire.sockets import Listener
@@ -91,6 +91,18 @@ def not_answered(role: str, request: Request[Any]) -> ProtocolError:
     return ProtocolError(f"a {role} does not answer {CONTROL_VERBS.name_of(request)!r}")
 
 
+def listener_of_trainers(context: zmq.Context[zmq.Socket[bytes]], address: str) -> Listener:
+    """Bind a listener that accepts nothing before `admit_trainers`; raises ClusterError."""
+    listener = Listener(context, address)
+    listener.admit(())
+    return listener
+
+
+def admit_trainers(listener: Listener, request: ConnectPeers) -> None:
+    """Have it accept messages of the job's trainers, and of nobody else."""
+    listener.admit(member.token for member in request.members if member.role == "trainer")
+
+
 JOIN_SECONDS = 3.0
 
 
@@ -121,7 +133,7 @@ class ServingRole(Role, Generic[S]):
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the socket that others connect to."""
-        self._listener = Listener(context, address)
+        self._listener = listener_of_trainers(context, address)
         return self._listener.endpoint
 
     def metrics(self) -> dict[str, Any]:

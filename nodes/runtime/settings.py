@@ -29,6 +29,8 @@ class NodeSettings:
         metrics_port: where to serve metrics; None for `watch.metrics_port`, 0 for nowhere.
         profile_seconds: for how long to measure; given to the coordinator of a profile.
         supervised: whether standard input is a pipe whose end means that the supervisor died.
+        supervisor: identity of the supervisor's session, which alone may tell the coordinator that processes
+            have ended; a secret of the two. Empty without a supervisor.
     """
 
     job: Job
@@ -41,6 +43,7 @@ class NodeSettings:
     metrics_port: int | None = None
     profile_seconds: float | None = None
     supervised: bool = False
+    supervisor: str = ""
 
     def listen_at(self) -> str:
         """Return the address to listen on.

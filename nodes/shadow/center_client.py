@@ -158,7 +158,7 @@ class CenterClient:
     @property
     def refused_messages(self) -> int:
         """Received messages that could not be used, including refusals of sync nodes."""
-        return sum(connection.refused_messages for connection in self._connections)
+        return sum(connection.refusals.count for connection in self._connections)
 
     @property
     def reference_bytes(self) -> int:

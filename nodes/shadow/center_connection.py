@@ -18,6 +18,7 @@ from ...pipeline.types import Float32Array
 from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import CenterExchange, CenterValues, Failure
+from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import configure_socket
@@ -60,7 +61,7 @@ class CenterConnection:
     timeout_seconds: float
     traffic: Traffic
     lost: bool = False
-    refused_messages: int = 0
+    refusals: Refusals = field(default_factory=lambda: Refusals(log))
     sent_bytes: int = 0
     received_bytes: int = 0
     _pending: dict[int, _Pending] = field(default_factory=dict)
@@ -215,5 +216,4 @@ class CenterConnection:
             pending.done.set_exception(PeerLost(f"{self.member.name} {why}"))
 
     def _refuse(self, why: str) -> None:
-        self.refused_messages += 1
-        log.error("%s %s", self.member.name, why)
+        self.refusals.add("%s %s", self.member.name, why)

@@ -13,7 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
+import socket
+import struct
 import sys
 import time
 from collections import deque
@@ -29,6 +32,8 @@ MAX_ON_THE_WAY = 64 << 20
 WRITE_BUFFER = 1 << 20
 
 _END = b""
+# The kernel's struct ucred: process, user, group.
+_CREDENTIALS = struct.Struct("iII")
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +184,26 @@ class Endpoint(asyncio.Protocol):
             self._timer = None
 
 
+class NearEnd(Endpoint):
+    """The end of whoever connected to this relay.
+
+    Processes of other users are turned away, as they are at the node itself: see `wire.sockets.bind`.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `Endpoint`."""
+        super().connection_made(transport)
+        accepted: socket.socket = transport.get_extra_info("socket")
+        if accepted.family == socket.AF_UNIX and _user_of_peer(accepted) != os.getuid():
+            self.abort()
+
+
+def _user_of_peer(accepted: socket.socket) -> int:
+    """Return who is at the other end, as the kernel noted it when it connected."""
+    credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
+
+
 class ProxyListener:
     """A listener in a node's place: relays each connection to that node."""
 
@@ -211,7 +236,7 @@ class ProxyListener:
 
     def _accept(self) -> Endpoint:
         loop = asyncio.get_running_loop()
-        near, far = (Endpoint(link, loop, self._ends) for link in (self.inward, self.outward))
+        near, far = NearEnd(self.inward, loop, self._ends), Endpoint(self.outward, loop, self._ends)
         near.other, far.other = far, near
         self.connections += 1
         self._tasks.start(self._connect_target(near, far))

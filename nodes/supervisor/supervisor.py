@@ -84,6 +84,9 @@ class Supervisor:
         # For the coordinator; the others read the copy that it puts into the run's folder.
         self._job_file = self._scratch / "job.json"
         self._announce = self._scratch / "coordinator.json"
+        # Whoever knows it may report deaths, so it is in a file of this user's, and in no command line.
+        self._identity = f"supervisor-{uuid4().hex}"
+        self._identity_file = self._scratch / "supervisor"
         self._starter = starter
         self._interrupts = 0
         self._interrupted = asyncio.Event()
@@ -104,11 +107,12 @@ class Supervisor:
         tasks: list[asyncio.Task[Any]] = []
         try:
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
+            self._identity_file.write_text(self._identity, encoding="ascii")
             await self._check()
             if self._interrupts:
                 return ExitCode.INTERRUPTED, "interrupted", None
             await self._emulation.start(self._starter)
-            options = ["--announce", str(self._announce)]
+            options = ["--announce", str(self._announce), "--supervisor-file", str(self._identity_file)]
             if self._profile_seconds is not None:
                 options += ["--profile-seconds", str(self._profile_seconds)]
             coordinator = await self._spawn("coordinator", 0, options)
@@ -194,7 +198,7 @@ class Supervisor:
         context = zmq.asyncio.Context()
         socket = context.socket(zmq.DEALER)
         configure_socket(socket)
-        socket.setsockopt_string(zmq.IDENTITY, f"supervisor-{uuid4().hex}")
+        socket.setsockopt_string(zmq.IDENTITY, self._identity)
         socket.connect(endpoint)
 
         def send(message: Message) -> None:

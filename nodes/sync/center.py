@@ -15,6 +15,7 @@ import torch
 from ...pipeline.codecs.feedback import ErrorFeedback, Reference
 from ...pipeline.codecs.formats import Codec, Float32, LinkCodecs
 from ...pipeline.codecs.ladder import CodecLadder
+from ...pipeline.finite import is_finite
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.messages import (
@@ -132,6 +133,7 @@ class ExchangeSession:
                 f"codec {message.codec!r:.40} named; the exchange was begun by {self._named!r:.40}"
             )
         values = self._reference.decode(at, message.reference, message.payload, message.elements)
+        _require_finite(values, message.start)
         target = self._reference.values if self._reference.is_enabled else self.buffer()
         target[at : at + message.elements] = values
         self._arrived[message.start] = message.elements
@@ -342,6 +344,7 @@ class CenterState:
             )
         if _has_arrived(arrived, start, len(values)):
             return
+        _require_finite(values, start)
         target[at : at + len(values)] = values
         arrived[start] = len(values)
 
@@ -354,6 +357,14 @@ def _has_arrived(arrived: dict[int, int], start: int, elements: int) -> bool:
     if any(other < stop and start < other + size for other, size in arrived.items()):
         raise ValueError(f"{elements} elements from {start} overlap an earlier chunk")
     return False
+
+
+def _require_finite(values: Float32Array, start: int) -> None:
+    """Raise ValueError for values that would make the center, and then every replica, worth nothing."""
+    if not is_finite(values):
+        raise ValueError(
+            f"the {len(values)} elements from {start} are not all finite: the replica has diverged"
+        )
 
 
 def _empty(elements: int) -> Float32Array:

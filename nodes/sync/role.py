@@ -28,7 +28,7 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ...sync_algos.base import Algorithm
 from ..runtime.loops import ListeningLoop, LoopThread
-from ..runtime.role import NodeContext, ServingRole, not_answered
+from ..runtime.role import NodeContext, ServingRole, admit_trainers, not_answered
 from .center import CenterState
 
 
@@ -111,7 +111,9 @@ class SyncRole(ServingRole[CenterService]):
             if rate := request.elastic_rate:
                 # Between two exchanges, so that a slice is moved by one rate.
                 await service.run(lambda: self._algorithm.set_elastic_rate(rate))
-        elif not isinstance(request, ConnectPeers | Begin):
+        elif isinstance(request, ConnectPeers):
+            admit_trainers(self.bound, request)
+        elif not isinstance(request, Begin):
             raise not_answered(self.name, request)
         return Done()
 

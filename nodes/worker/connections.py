@@ -115,11 +115,12 @@ class WorkerConnections:
         counts: dict[str, float] = {
             "lookups": self.shards.lookups,
             "resent_requests": self.shards.resent,
+            "resent_pushes": self.shards.resent_pushes,
             "round_trips": self._round_trips,
             "round_trip_seconds": self._round_trip_seconds,
             "repeated_deliveries": sum(reader.repeated_deliveries for reader in self.readers.values()),
             "sent_bytes": sum(connection.sent_bytes for _, connection in connections),
-            "refused_messages": sum(connection.refused_messages for _, connection in connections),
+            "refused_messages": sum(connection.refusals.count for _, connection in connections),
             "unsent_messages": sum(connection.unsent_messages for _, connection in connections),
             "received_bytes": sum(connection.received_bytes for _, connection in connections),
         }

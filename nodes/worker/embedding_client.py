@@ -41,8 +41,8 @@ class EmbeddingClient:
 
     Attributes:
         lookups: number of lookups sent, without those sent again.
-        resent: number of requests sent again.
-        repeated_pushes: number of pushes that a node had applied before.
+        resent: number of requests sent again, pushes among them.
+        resent_pushes: number of pushes sent again.
         lost: whether a node is lost.
     """
 
@@ -63,6 +63,7 @@ class EmbeddingClient:
         self._pending: dict[int, _PendingRequest] = {}
         self.lookups = 0
         self.resent = 0
+        self.resent_pushes = 0
         self.lost = False
 
     @property
@@ -186,6 +187,7 @@ class EmbeddingClient:
             if LOOKUP.due(request.sent_at, now):
                 request.sent_at = now
                 self.resent += 1
+                self.resent_pushes += isinstance(request.message, Push)
                 self._retire_lease(request)
                 self.connections[request.shard].send(self._coding.outgoing(request.message))
 

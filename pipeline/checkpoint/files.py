@@ -19,6 +19,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import JobFileError
+from ..finite import is_finite
 from .atomic_file import whole_file
 
 ROWS_KEY: Final = "shadowsync.rows"
@@ -112,6 +114,8 @@ def write_tensors(
     metadata: Mapping[str, str],
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     first_rows: Mapping[str, int] | None = None,
+    *,
+    finite: bool = False,
 ) -> list[FileEntry]:
     """Write `tensors` as stem-00000.safetensors, stem-00001.safetensors, ..., each at most `limit_bytes`.
 
@@ -127,7 +131,8 @@ def write_tensors(
     Any thread may call. A tensor that another thread changes meanwhile is written as a mixture of its values,
     with a checksum that matches what was written. Raises ResourceError if a file cannot be written (its
     partial file is removed, the files before it stay), ValueError for a type or name that cannot be stored
-    and for a limit below one row. Format: https://huggingface.co/docs/safetensors.
+    and for a limit below one row, and with `finite` JobFileError for a number that is not finite. Format:
+    https://huggingface.co/docs/safetensors.
     """
     if ROWS_KEY in metadata:
         raise ValueError(f"the metadata key {ROWS_KEY} is taken")
@@ -138,7 +143,7 @@ def write_tensors(
     entries = []
     for number, parts in enumerate(_pack(tensors, _room(metadata, limit_bytes), first_rows or {})):
         name = f"{stem}-{number:05d}.safetensors"
-        size, digest = _write_file(directory / name, parts, metadata)
+        size, digest = _write_file(directory / name, parts, metadata, finite=finite)
         entries.append(FileEntry(name, size, digest, role))
     return entries
 
@@ -185,12 +190,14 @@ def _cut(name: str, values: Tensor, room_bytes: int, first_row: int | None) -> I
         yield _Part(name, values[start : start + rows], first + start, split=True, follows=start > 0)
 
 
-def _write_file(path: Path, parts: list[_Part], metadata: Mapping[str, str]) -> tuple[int, str]:
+def _write_file(
+    path: Path, parts: list[_Part], metadata: Mapping[str, str], *, finite: bool
+) -> tuple[int, str]:
     # Widest types first keeps every tensor aligned to its type, as the format's own writer does.
     ordered = sorted(parts, key=lambda part: (-part.values.itemsize, part.name))
     digest, size = hashlib.sha256(), 0
     with whole_file(path) as file:
-        tensors = chain.from_iterable(_pieces(part.values) for part in ordered)
+        tensors = chain.from_iterable(_pieces(part, finite=finite) for part in ordered)
         for piece in chain((_header(ordered, metadata),), tensors):
             digest.update(piece)
             file.write(piece)
@@ -223,20 +230,32 @@ def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _pieces(values: Tensor) -> Iterator[bytes]:
-    """Yield the bytes of `values` in row-major order.
+def _pieces(part: _Part, *, finite: bool) -> Iterator[bytes]:
+    """Yield the bytes of a part in row-major order.
 
     Each piece has a few MB and is a copy, because a worker may write to a replica between the checksum of a
     piece and its writing.
     """
+    for piece in _arrays(part.values):
+        # While it is in the cache.
+        if finite and piece.dtype.kind == "f" and not is_finite(piece):
+            raise JobFileError(
+                f"tensor {part.name} has numbers that are not finite",
+                where="embedding.lr",
+                remedy="lower it, or trainer.lr",
+            )
+        yield piece.tobytes()
+
+
+def _arrays(values: Tensor) -> Iterator[NDArray[Any]]:
     if values.nbytes == 0:
         return
     if not isinstance(values, np.ndarray) or not values.flags.c_contiguous:
         rows = max(1, _PIECE_BYTES * len(values) // values.nbytes)
         for start in range(0, len(values), rows):
-            yield np.asarray(values[start : start + rows]).tobytes()
+            yield np.asarray(values[start : start + rows])
         return
     flat = values.reshape(-1)
     count = _PIECE_BYTES // values.itemsize
     for start in range(0, len(flat), count):
-        yield flat[start : start + count].tobytes()
+        yield flat[start : start + count]

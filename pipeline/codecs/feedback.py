@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..finite import is_finite
 from ..types import Float32Array
 from .formats import Codec, CodecError, Float32, Payload
 
@@ -40,11 +41,11 @@ def encode_chunk(codec: Codec, values: Float32Array) -> Encoded:
     """
     if not codec.lossy:
         return Encoded(codec.encode(values), True, values)
-    if not _finite(values):
+    if not is_finite(values):
         return Encoded(_PLAIN.encode(values), False, values)
     payload = codec.encode(values)
     decoded = codec.decode(payload, len(values))
-    if not _finite(decoded):
+    if not is_finite(decoded):
         return Encoded(_PLAIN.encode(values), False, values)
     return Encoded(payload, True, decoded)
 
@@ -57,7 +58,7 @@ def decode_chunk(codec: Codec, payload: Payload, elements: int, *, coded: bool) 
     What a codec wrote is finite: a hostile NaN would stay in the reference for ever.
     """
     values = (codec if coded else _PLAIN).decode(payload, elements)
-    if coded and codec.lossy and not _finite(values):
+    if coded and codec.lossy and not is_finite(values):
         raise CodecError(f"{codec.name}: decoded values are not finite")
     return values
 
@@ -201,7 +202,3 @@ class Reference:
         with np.errstate(over="ignore", invalid="ignore"):
             np.add(self.values[start : start + elements], difference, out=difference)
         return difference
-
-
-def _finite(values: Float32Array) -> bool:
-    return bool(np.isfinite(values).all())

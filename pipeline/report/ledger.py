@@ -12,8 +12,8 @@ from .placement import ReportPart
 class Identity(ReportPart):
     """One equation of the ledger: `name` states it; `left` and `right` are counted.
 
-    `unknown` says why one cannot be checked, as nobody knows one of its sides: both are None then, and so is
-    `holds`.
+    With `at_most` it holds also if the left side is the smaller one. `unknown` says why one cannot be
+    checked, as nobody knows one of its sides: both are None then, and so is `holds`.
     """
 
     name: str
@@ -21,11 +21,17 @@ class Identity(ReportPart):
     right: int | None
     holds: bool | None
     unknown: str = ""
+    at_most: bool = False
 
     @classmethod
     def of(cls, name: str, left: int, right: int) -> Self:
         """Build the identity; `holds` follows from the numbers."""
         return cls(name=name, left=left, right=right, holds=left == right)
+
+    @classmethod
+    def bounded(cls, name: str, left: int, right: int) -> Self:
+        """Build one whose left side may also be smaller."""
+        return cls(name=name, left=left, right=right, holds=left <= right, at_most=True)
 
     @classmethod
     def unchecked(cls, name: str, why: str) -> Self:
@@ -37,9 +43,12 @@ class Identity(ReportPart):
         if self.unknown:
             if (self.left, self.right, self.holds) != (None, None, None):
                 raise ValueError(f"{self.name}: what is unknown has no numbers")
-        elif self.left is None or self.right is None or self.holds != (self.left == self.right):
+        elif self.left is None or self.right is None or self.holds != self._is_true(self.left, self.right):
             raise ValueError(f"{self.name}: {self.left} and {self.right} do not make holds={self.holds}")
         return self
+
+    def _is_true(self, left: int, right: int) -> bool:
+        return left <= right if self.at_most else left == right
 
 
 def _adds_up(identities: list[Identity]) -> bool:

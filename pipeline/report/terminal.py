@@ -68,7 +68,8 @@ def _identities(report: Report) -> Table:
     order = (False, None, True)
     identities = sorted(report.ledger.identities, key=lambda identity: order.index(identity.holds))
     for identity in identities[:_IDENTITY_ROWS]:
-        sign, style = {True: ("=", ""), False: ("!=", "red"), None: ("", "yellow")}[identity.holds]
+        true, false = ("<=", ">") if identity.at_most else ("=", "!=")
+        sign, style = {True: (true, ""), False: (false, "red"), None: ("", "yellow")}[identity.holds]
         numbers = f"{wording.count(identity.left)} {sign} {wording.count(identity.right)}" if sign else ""
         add_row(table, (identity.name, numbers, wording.difference(identity)), style)
     hidden = identities[_IDENTITY_ROWS:]

@@ -41,7 +41,7 @@ def difference(identity: Identity) -> str:
     if identity.left is None or identity.right is None:
         return f"unknown: {identity.unknown}"
     off = identity.left - identity.right
-    return verdict(True) if off == 0 else f"{verdict(False)} (off by {off:+,})"
+    return verdict(True) if identity.holds else f"{verdict(False)} (off by {off:+,})"
 
 
 def auc(evaluation: Evaluation) -> str:

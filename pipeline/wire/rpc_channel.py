@@ -16,6 +16,7 @@ from ..errors import ProtocolError, ShadowSyncError
 from .control_base import ErrorReply, Reply, ReplyType, Request, VerbTable, decode_error, encode_body
 from .control_verbs import CONTROL_VERBS
 from .messages import Answer, Ask
+from .refusals import Refusals
 from .retransmission import CONTROL
 from .schema import Message
 from .tasks import TaskSet
@@ -39,10 +40,6 @@ class ConnectionLost(ShadowSyncError):
     """The other side left, died, or did not answer in time."""
 
 
-def _ignore(_: str) -> None:
-    """Do nothing: nobody counts."""
-
-
 class RpcChannel:
     """One end of a control link.
 
@@ -51,7 +48,8 @@ class RpcChannel:
         send: hands a message to the socket; called on the loop's thread.
         handle: coroutine function from the other side's request to its reply. A ShadowSyncError that it
             raises becomes an error reply.
-        refused: called with the reason whenever something was refused for its form.
+        refused: called with the reason whenever something was refused for its form; without it that is
+            logged.
         verbs: the table of what may be asked.
     """
 
@@ -61,13 +59,14 @@ class RpcChannel:
         send: Callable[[Message], None],
         handle: HandleRequest,
         *,
-        refused: Callable[[str], None] = _ignore,
+        refused: Callable[[str], None] | None = None,
         verbs: VerbTable = CONTROL_VERBS,
     ) -> None:
         self.peer = peer
         self._send = send
         self._handle = handle
-        self._refused = refused
+        self._refusals = Refusals(log)
+        self._refused = refused or self._log_refused
         self._verbs = verbs
         self._next_number = 1
         self._waiting: dict[int, tuple[str, asyncio.Future[Reply]]] = {}
@@ -120,7 +119,7 @@ class RpcChannel:
         elif isinstance(message, Ask):
             self._receive_ask(message)
         else:
-            self._refuse(f"a {message.KIND} on the control link")
+            self._refused(f"a {message.KIND} on the control link")
 
     def _receive_answer(self, answer: Answer) -> None:
         verb, future = self._waiting.get(answer.number, ("", None))
@@ -132,7 +131,7 @@ class RpcChannel:
             else:
                 future.set_exception(_remote_error(decode_error(answer.body)))
         except ProtocolError as error:
-            self._refuse(str(error))
+            self._refused(str(error))
             future.set_exception(RemoteError(error.what, where=self.peer))
 
     def _receive_ask(self, ask: Ask) -> None:
@@ -148,7 +147,7 @@ class RpcChannel:
         try:
             request = self._verbs.decode_request(ask.verb, ask.body)
         except ProtocolError as error:
-            self._refuse(str(error))
+            self._refused(str(error))
             answer = _error_answer(ask.number, error)
         else:
             answer = await self._answer_request(ask, request)
@@ -170,9 +169,8 @@ class RpcChannel:
             what = f"{ask.verb!r} failed: {type(error).__name__}: {error}"
             return Answer(number=ask.number, ok=False, body=encode_body(ErrorReply(_short(what))))
 
-    def _refuse(self, why: str) -> None:
-        log.error("refused a message from %s: %s", self.peer, why)
-        self._refused(why)
+    def _log_refused(self, why: str) -> None:
+        self._refusals.add("refused a message from %s: %s", self.peer, why)
 
     def close(self, why: str) -> None:
         """End the channel.

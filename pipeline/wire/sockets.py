@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import zmq
@@ -18,6 +20,7 @@ import zmq.asyncio
 from ..errors import ClusterError, ProtocolError
 from .frames import MAX_TENSOR_BYTES, decode, encode
 from .messages import Failure
+from .refusals import Refusals
 from .schema import Message
 
 HIGH_WATER_MESSAGES = 4096
@@ -41,14 +44,17 @@ def configure_socket(socket: zmq.Socket[bytes] | Any) -> None:
 
 
 def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
-    """Bind to `tcp://HOST:PORT`; return the actual endpoint.
+    """Bind to `tcp://HOST:PORT` or `ipc://NAME`; return the actual endpoint.
 
-    Port `*` or 0 means any free one.
+    Port `*` or 0 means any free one. To `ipc` only processes of this user can connect: a name in Linux's
+    abstract namespace has no permissions of its own.
 
     Raises:
         ClusterError: the address is in use, not of this host, or invalid.
     """
     try:
+        if sys.platform == "linux" and address.startswith("ipc://"):
+            socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
         socket.bind(address[:-2] + ":*" if address.endswith(":0") else address)
     except zmq.ZMQError as error:
         raise ClusterError(
@@ -98,7 +104,7 @@ class Connection:
         self.socket.connect(endpoint)
         self.sent_bytes = 0
         self.received_bytes = 0
-        self.refused_messages = 0
+        self.refusals = Refusals(log)
         self.unsent_messages = 0
 
     def send(self, message: Message) -> None:
@@ -129,8 +135,7 @@ class Connection:
             try:
                 return decode(buffers)
             except ProtocolError as error:
-                self.refused_messages += 1
-                log.error("refused a message from %s: %s", self.endpoint, error)
+                self.refusals.add("refused a message from %s: %s", self.endpoint, error)
 
     def close(self) -> None:
         """Close the socket; queued messages have LINGER_MILLISECONDS to be sent."""
@@ -140,7 +145,10 @@ class Connection:
 class Listener:
     """A ROUTER socket at one endpoint.
 
-    Only the thread that made it may use it.
+    Only the thread that made it may use it, but for `admit`.
+
+    Attributes:
+        refusals: messages that were refused, whoever refused them.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
@@ -155,8 +163,16 @@ class Listener:
             raise
         self.sent_bytes = 0
         self.received_bytes = 0
-        self.refused_messages = 0
+        self.refusals = Refusals(log)
         self.unreachable_messages = 0
+        self._admitted: frozenset[bytes] | None = None
+
+    def admit(self, tokens: Iterable[str]) -> None:
+        """Accept messages of the nodes with these tokens alone; before the first call everybody's.
+
+        Any thread may call. An identity is a node's token, or begins with that and a slash.
+        """
+        self._admitted = frozenset(token.encode() for token in tokens)
 
     def send(self, identity: bytes, message: Message) -> None:
         """Queue a message for a peer.
@@ -177,7 +193,8 @@ class Listener:
     def receive(self) -> tuple[bytes, Message] | None:
         """Return the next (identity, message) that has arrived, or None.
 
-        An invalid message is counted, logged with its sender, and answered with a `Failure`.
+        An invalid message, or one of somebody who is not admitted, is counted, logged with its sender, and
+        answered with a `Failure`.
         """
         while True:
             try:
@@ -188,11 +205,15 @@ class Listener:
             buffers = [part.buffer for part in parts[1:]]
             self.received_bytes += sum(buffer.nbytes for buffer in buffers)
             try:
+                self._require_admitted(identity)
                 return identity, decode(buffers)
             except ProtocolError as error:
-                self.refused_messages += 1
-                log.error("refused a message from %r: %s", identity, error)
+                self.refusals.add("refused a message from %r: %s", identity, error)
                 self.send(identity, Failure(request=0, what=str(error)))
+
+    def _require_admitted(self, identity: bytes) -> None:
+        if self._admitted is not None and identity.partition(b"/")[0] not in self._admitted:
+            raise ProtocolError("the sender is not one of this job's trainers")
 
     def serve(
         self, handle: Callable[[bytes, Message], None], takes_more: Callable[[], bool] = lambda: True

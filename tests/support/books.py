@@ -40,6 +40,8 @@ class Books:
     confirmed: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
     left_out: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
     in_flight: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
+    resent_pushes: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
+    repeated_pushes: dict[str, int] = field(default_factory=lambda: {"embedding-0": 0, "embedding-1": 0})
     applied: dict[str, int] = field(default_factory=lambda: {"embedding-0": 0, "embedding-1": 0})
     pushed_by_the_dead: dict[str, set[BatchId]] = field(default_factory=dict)
     outcome: Outcome = field(default_factory=Outcome)
@@ -130,12 +132,16 @@ class Books:
                 "confirmed_examples": self.confirmed[token],
                 "left_out_examples": self.left_out[token],
                 "in_flight": self.in_flight[token],
+                "resent_pushes": self.resent_pushes[token],
             }
             for token in self.confirmed
         }
         outcome.trainers = self._living("trainer", trainers) | (late_answers or {})
         asked = self.store.returned_and_left_out()
-        outcome.shards = {name: {"applied_batches": count} for name, count in self.applied.items()}
+        outcome.shards = {
+            name: {"applied_batches": count, "repeated_pushes": self.repeated_pushes[name]}
+            for name, count in self.applied.items()
+        }
         outcome.applied_of = {
             name: tuple(b for b in asked if b in self.pushed_by_the_dead.get(name, ()))
             for name in self.applied

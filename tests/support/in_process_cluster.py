@@ -42,6 +42,7 @@ from .runs import RunFolder, Settings
 
 END_SECONDS = 60.0
 SWITCH_SECONDS = 0.0005
+SUPERVISOR = "supervisor-of-a-cluster"
 # Each belongs to the whole process, to its end: pyzmq's, and that of what reads from URLs.
 LASTING_THREADS = {"GarbageCollectorThread", "fsspecIO"}
 
@@ -66,7 +67,9 @@ class InProcessCluster:
         self._supervised = supervised
         self._announce = job_file.with_name(f"coordinator-{uuid4().hex}.json")
         self.coordinator = InProcessCoordinator(
-            NodeSettings(self.job, supervised=True, announce=self._announce, metrics_port=0)
+            NodeSettings(
+                self.job, supervised=True, supervisor=SUPERVISOR, announce=self._announce, metrics_port=0
+            )
         )
         self._link: SupervisorLink | None = None
         self._started: list[InProcess] = []
@@ -183,7 +186,7 @@ class SupervisorLink:
 
     def __init__(self, endpoint: str) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connection = Connection(self._context, endpoint, f"supervisor-{uuid4().hex}")
+        self._connection = Connection(self._context, endpoint, SUPERVISOR)
         self._asked = 0
         self._lock = threading.Lock()
 

@@ -78,7 +78,9 @@ function drawEdges(svg, edges, layout, narrow) {
     const bytes = edge.up + edge.down;
     const { path, point } = line(edge.from, edge.to, layout.boxWidth);
     const made = shape("path", { d: path, class: bytes < 1 ? "edge idle" : "edge", "stroke-width": thickness(bytes) });
-    made.append(shape("title", {}, `${edge.source} to ${edge.target}: ${rate(edge.up)}, back ${rate(edge.down)}`));
+    const coded = edge.codec ? `, as ${edge.codec}` : "";
+    const title = `${edge.source} to ${edge.target}: ${rate(edge.up)}, back ${rate(edge.down)}${coded}`;
+    made.append(shape("title", {}, title));
     svg.append(made);
     if (bytes < 1 || narrow || perGap.get(edge.gap) > MOST_LABELS) continue;
     // Lines of one node spread upward and downward; each node's labels have a place of their own along them.
@@ -91,6 +93,7 @@ function drawEdges(svg, edges, layout, narrow) {
     if (t > 0.92) continue;
     const [x, y] = point(t);
     labels.push(shape("text", { x, y: y - 4, class: "rate", "text-anchor": "middle" }, rate(bytes)));
+    if (edge.codec) labels.push(shape("text", { x, y: y + 9, class: "rate", "text-anchor": "middle" }, edge.codec));
   }
   svg.append(...labels);
 }

@@ -23,6 +23,8 @@ from .shard_work import BankPart, LookupWork, PushWork
 
 FILL_ROWS = 65_536
 FIRST_BATCH = BatchId(0, 0, 0, 0)
+# Schedules go from 0 to 1; with so much more a rate times a gradient is still a float32.
+LARGEST_LR_SCALE = 1000.0
 
 
 class ShardStore:
@@ -145,19 +147,19 @@ class ShardStore:
             gradients: float32, C-contiguous, as many as `floats_of` says; not changed. A bag gradient is
                 that of each of its rows.
             counts: as for `lookup_work`.
-            lr_scale: the factor on each optimizer's learning rate, at least 0.
+            lr_scale: the factor on each optimizer's learning rate, from 0 to LARGEST_LR_SCALE.
             bag_lengths: as for `lookup_work`.
             batch: the batch of the gradients; with the seed of the run, the node and the row it decides how
                 rows of bfloat16 are rounded.
 
         Raises:
-            ValueError: a row that this node does not have, a wrong shape or type, a negative lr_scale
-                or one not finite, gradients whose squares have no finite sum; nothing then changes.
+            ValueError: a row that this node does not have, a wrong shape or type, an lr_scale out of range,
+                gradients whose squares have no finite sum; nothing then changes.
         """
         parts = self._parts(rows, counts, bag_lengths)
         values = flat_floats(gradients, sum(part.share.floats for part in parts), "gradients")
-        if not (math.isfinite(lr_scale) and lr_scale >= 0):
-            raise ValueError(f"lr_scale must be a number of at least 0, not {lr_scale}")
+        if not 0 <= lr_scale <= LARGEST_LR_SCALE:
+            raise ValueError(f"lr_scale must be from 0 to {LARGEST_LR_SCALE:g}, not {lr_scale}")
         # Squares, because optimizers store those: 1e20 is finite and its square is not. One pass.
         if not math.isfinite(values.dot(values)):
             raise ValueError("gradients must be finite: one is NaN, infinite or enormous")

@@ -20,7 +20,7 @@ from shadowsync.pipeline.checkpoint import files
 from shadowsync.pipeline.checkpoint.atomic_file import whole_file
 from shadowsync.pipeline.checkpoint.files import TYPES, FileEntry, write_tensors
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.pipeline.errors import CheckpointError, ResourceError
+from shadowsync.pipeline.errors import CheckpointError, JobFileError, ResourceError
 
 LIMIT_BYTES = 4096
 
@@ -226,6 +226,22 @@ def test_a_device_that_is_really_full_is_named(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ResourceError, match=r"part-00000\.safetensors: .*No space left on device"):
         write_tensors(tmp_path, "part", _tensors(), {})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 699])
+def test_a_number_that_is_not_finite_is_refused_where_it_must_be(
+    tmp_path: Path, bad: float, place: int
+) -> None:
+    tensors = _tensors()
+    # Each alone is finite, and their sum is not.
+    tensors["dense"][:4] = 3e38
+    assert write_tensors(tmp_path, "good", tensors, {}, LIMIT_BYTES, finite=True)
+    tensors["table/0"][place, 4] = bad
+    assert write_tensors(tmp_path, "any", tensors, {}, LIMIT_BYTES)
+    with pytest.raises(JobFileError, match="tensor table/0 has numbers that are not finite"):
+        write_tensors(tmp_path, "bad", tensors, {}, LIMIT_BYTES, finite=True)
+    assert not list(tmp_path.glob("*.tmp*"))
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -23,23 +23,25 @@ from shadowsync.nodes.coordinator.state import STRANGERS, JobState
 from shadowsync.nodes.coordinator.status import build_status
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.wire.control_base import encode_body
-from shadowsync.pipeline.wire.control_messages import NodeFailed
+from shadowsync.pipeline.wire.control_base import Request, encode_body
+from shadowsync.pipeline.wire.control_messages import ChildExited, NodeFailed
+from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask, Failure, Pulse, PulseReply
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.fake_coordinator import member, state_of
 
 TOKEN = "token-trainer-0"
+SUPERVISOR = "supervisor-secret"
 
 
 class Client:
     """A node's end of the control link, which may send anything."""
 
-    def __init__(self, context: zmq.asyncio.Context, endpoint: str) -> None:
+    def __init__(self, context: zmq.asyncio.Context, endpoint: str, identity: str) -> None:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt_string(zmq.IDENTITY, TOKEN)
+        self._socket.setsockopt_string(zmq.IDENTITY, identity)
         self._socket.connect(endpoint)
 
     async def ask(self, message: Message | list[bytes]) -> Any:
@@ -52,15 +54,17 @@ class Client:
         self._socket.close()
 
 
-def served(folder: Path, work: Callable[[CoordinatorServer, Client], Awaitable[None]]) -> JobState:
-    """Runs `work` with a server whose job has two trainers, and the client of one of them."""
+def served(
+    folder: Path, work: Callable[[CoordinatorServer, Client], Awaitable[None]], identity: str = TOKEN
+) -> JobState:
+    """Runs `work` with a server whose job has two trainers and SUPERVISOR, and the client of one of them."""
 
     async def main() -> JobState:
         state = state_of(folder, [member("trainer", 0), member("trainer", 1)])
         store = LedgerWriter(LedgerStore(folder / "ledger.sqlite"))
-        server = CoordinatorServer(NodeSettings(job=state.job), state, store)
+        server = CoordinatorServer(NodeSettings(job=state.job, supervisor=SUPERVISOR), state, store)
         context = zmq.asyncio.Context()
-        client = Client(context, server.listen())
+        client = Client(context, server.listen(), identity)
         server.start(RequestHandler(server).handle)
         try:
             await asyncio.wait_for(work(server, client), 60.0)
@@ -124,7 +128,7 @@ def test_a_request_that_is_none_is_answered_by_name(tmp_path: Path, ask: Ask, wh
 
 def test_a_node_that_failed_has_its_answer_and_is_dead(tmp_path: Path) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
-        failed = Ask(1, "failed", encode_body(NodeFailed("its worker died", ExitCode.STOPPED_BY_DEATH)))
+        failed = Ask(1, *asked(NodeFailed("its worker died", ExitCode.STOPPED_BY_DEATH)))
         answer = await client.ask(failed)
         assert isinstance(answer, Answer)
         assert answer.ok
@@ -135,6 +139,48 @@ def test_a_node_that_failed_has_its_answer_and_is_dead(tmp_path: Path) -> None:
         # The answer was lost, say: who asks again is told, and nothing happens twice.
         again = await client.ask(failed)
         assert "was declared dead" in again.body[0]
+
+    served(tmp_path, work)
+
+
+def asked(request: Request[Any]) -> tuple[str, list[Any]]:
+    return CONTROL_VERBS.name_of(request), encode_body(request)
+
+
+@pytest.mark.parametrize("sender", [TOKEN, "", "supervisor-guessed"])
+def test_only_the_supervisor_may_say_that_a_process_has_ended(tmp_path: Path, sender: str) -> None:
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        for number, token in enumerate(("unknown", TOKEN), 1):
+            ended = ChildExited(token, "trainer", "exit code 0", ExitCode.OK)
+            answer = await client.ask(Ask(number, *asked(ended)))
+            assert "only this job's supervisor may say" in answer.body[0]
+        assert server.state.stop is None
+        assert server.state.members.require(TOKEN)
+
+    served(tmp_path, work, sender or "anyone")
+
+
+@pytest.mark.parametrize(
+    ("told", "code"), [(ExitCode.OK, ExitCode.STOPPED_BY_DEATH), (ExitCode.DATA, ExitCode.DATA)]
+)
+def test_no_job_that_is_stopped_ends_well(tmp_path: Path, told: ExitCode, code: ExitCode) -> None:
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        assert (await client.ask(Ask(1, *asked(ChildExited("unknown", "trainer", "ended", told))))).ok
+        assert server.state.stop is not None
+        assert server.state.stop.exit_code is code
+        assert (await client.ask(Ask(2, *asked(ChildExited(TOKEN, "trainer", "signal 9", told))))).ok
+        dead = server.state.members.find(TOKEN)
+        assert dead is not None
+        assert dead.lost_because == "died (signal 9)"
+
+    served(tmp_path, work, SUPERVISOR)
+
+
+def test_a_failure_is_none_without_an_exit_code(tmp_path: Path) -> None:
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        answer = await client.ask(Ask(1, *asked(NodeFailed("nothing", ExitCode.OK))))
+        assert "a failure has an exit code, and not 0" in answer.body[0]
+        assert server.state.stop is None
 
     served(tmp_path, work)
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import numpy as np
 import pytest
 import zmq
 from shadowsync import PROTOCOL_VERSION
 from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Pushed, Vectors
+from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS, Refusals
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import SERVED_AT_ONCE, Connection, Listener
+from shadowsync.tests.support.other_user import greeting_of
 
 Context = zmq.Context[zmq.Socket[bytes]]
 WAIT_SECONDS = 60.0
@@ -124,7 +130,7 @@ def test_what_cannot_be_understood_is_counted_logged_and_answered(
         connection.send(Pushed(1, repeated=False))
         # What is refused does not hide what follows it.
         assert heard(listener) == (b"stranger/1", Pushed(1, repeated=False))
-    assert listener.refused_messages == 3
+    assert listener.refusals.count == 3
     assert caplog.text.count("stranger/1") == 3
     for _ in range(3):
         answer = arrived(connection)
@@ -132,6 +138,58 @@ def test_what_cannot_be_understood_is_counted_logged_and_answered(
         assert answer.request == 0
         assert answer.what
     assert connection.receive() is None
+
+
+def test_only_those_admitted_are_heard(
+    listener: Listener, connect: Callable[[str], Connection], caplog: pytest.LogCaptureFixture
+) -> None:
+    known, alike, stranger = connect("t/0"), connect("tt/0"), connect("other")
+    for each in (known, alike, stranger):
+        introduce(listener, each)
+    before = listener.refusals.count
+    assert not before, "at first everybody is heard"
+    listener.admit(["t", "u"])
+    for each in (alike, stranger):
+        each.send(Pushed(1, repeated=False))
+        answer = arrived_through(listener, each)
+        assert isinstance(answer, Failure)
+        assert "not one of this job's trainers" in answer.what
+    assert listener.refusals.count == 2
+    assert "'other'" in caplog.text
+    known.send(Pushed(2, repeated=False))
+    assert heard(listener) == (b"t/0", Pushed(2, repeated=False))
+    listener.admit([])
+    known.send(Pushed(3, repeated=False))
+    assert isinstance(arrived_through(listener, known), Failure)
+
+
+def arrived_through(listener: Listener, connection: Connection) -> Message:
+    """What the listener answers, which hears nobody."""
+    assert listener.socket.poll(int(WAIT_SECONDS * 1000)), "nothing came"
+    assert listener.receive() is None
+    return arrived(connection)
+
+
+def test_refusals_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals(logging.getLogger("refusing"))
+    for number in range(1, 10_001):
+        refusals.add("refused %d, 100 %% of it", number)
+    lines = caplog.text.splitlines()
+    assert refusals.count == 10_000
+    assert LOGGED_REFUSALS < len(lines) < LOGGED_REFUSALS + 16
+    assert "refused 32, 100 % of it" in lines[LOGGED_REFUSALS - 1]
+    assert "refused 8192, 100 % of it (8192 were refused so far" in lines[-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize(("user", "greeted"), [(0, b"1"), (65534, b"0")])
+def test_an_ipc_socket_is_for_its_own_user(context: Context, user: int, greeted: bytes) -> None:
+    address = local_address(uuid4().hex)
+    listener = Listener(context, address)
+    try:
+        assert greeting_of(address, user) == greeted
+    finally:
+        listener.close()
 
 
 def test_a_hostile_message_of_any_size_is_answered(
@@ -155,7 +213,7 @@ def test_a_connection_counts_what_it_cannot_understand(
     listener.socket.send_multipart([identity, b"nonsense"])
     listener.send(identity, Pushed(1, repeated=True))
     assert arrived(connection) == Pushed(1, repeated=True)
-    assert connection.refused_messages == 1
+    assert connection.refusals.count == 1
 
 
 def test_a_peer_that_never_was_is_counted_not_raised(listener: Listener) -> None:

@@ -19,6 +19,7 @@ FILE = "trained in the ledger's file = trained in the coordinator's memory"
 CUT = "cut by the readers = distinct"
 MISREAD = "spans whose batches hold other examples = none"
 SHARDS = [f"batches applied by embedding-{number} = distinct batches" for number in range(2)]
+REPEATED = "pushes that shards knew <= sent again + returned"
 INTERRUPTED = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
 
 
@@ -44,7 +45,15 @@ def test_a_job_without_losses_adds_up(books: Books) -> None:
     train_all(books)
     examples, ledger = books.close()
     assert ledger.adds_up
-    assert [identity.name for identity in ledger.identities] == [READ, CONFIRMED, FILE, CUT, MISREAD, *SHARDS]
+    assert [identity.name for identity in ledger.identities] == [
+        READ,
+        CONFIRMED,
+        FILE,
+        CUT,
+        MISREAD,
+        *SHARDS,
+        REPEATED,
+    ]
     assert examples.read == examples.trained == examples.distinct == 8 * BATCH
     assert (examples.replayed, examples.returned, examples.in_flight, examples.dropped) == (0, 0, 0, 0)
     assert ledger.shard_applied == {"embedding-0": 8, "embedding-1": 8}
@@ -95,6 +104,11 @@ def doubled_in_flight(books: Books) -> None:
     books.in_flight["t0"] += BATCH
 
 
+def pushed_by_a_stranger(books: Books) -> None:
+    # It was there first with a batch's id, so that the trainer's own gradients came too late.
+    books.repeated_pushes["embedding-1"] += 1
+
+
 @pytest.mark.parametrize(
     ("fault", "wanted"),
     [
@@ -107,6 +121,7 @@ def doubled_in_flight(books: Books) -> None:
         (doubled_row, [FILE]),
         (lost_push, SHARDS[1:]),
         (doubled_push, SHARDS[:1]),
+        (pushed_by_a_stranger, [REPEATED]),
     ],
 )
 def test_one_lost_or_doubled_message_is_red(
@@ -117,6 +132,32 @@ def test_one_lost_or_doubled_message_is_red(
     _, ledger = books.close()
     assert not ledger.adds_up
     assert red(ledger) == wanted
+
+
+def test_pushes_that_were_sent_again_may_be_known_or_not(books: Books) -> None:
+    train_all(books)
+    books.repeated_pushes["embedding-0"] = 2
+    books.resent_pushes["t1"] = 3
+    _, ledger = books.close()
+    assert red(ledger) == []
+    (identity,) = [one for one in ledger.identities if one.name == REPEATED]
+    assert (identity.left, identity.right, identity.holds) == (2, 3, True)
+
+
+@pytest.mark.parametrize(("known", "holds"), [(2, True), (3, None)])
+def test_what_a_dead_trainer_sent_again_is_not_known(books: Books, known: int, holds: bool | None) -> None:
+    """Each of two shards knew the batch that came back; of more only the dead trainer could tell."""
+    train_all(books, but=1)
+    last = books.batches[7]
+    books.deliver()
+    books.die("t0", [last])
+    books.train("t1", last)
+    books.repeated_pushes["embedding-0"] = known
+    _, ledger = books.close()
+    assert ledger.adds_up
+    (identity,) = [one for one in ledger.identities if one.name == REPEATED]
+    assert identity.holds is holds
+    assert ("trainer-0" in identity.unknown) == (holds is None)
 
 
 def test_a_batch_that_is_not_trained_is_red(books: Books) -> None:
@@ -185,7 +226,7 @@ def test_an_interrupted_job_counts_what_was_in_flight(books: Books) -> None:
     books.in_flight["t1"] = BATCH
     examples, ledger = books.close()
     # What was not read or trained is no fault then.
-    assert [identity.name for identity in ledger.identities] == [READ, CONFIRMED, FILE, *SHARDS]
+    assert [identity.name for identity in ledger.identities] == [READ, CONFIRMED, FILE, *SHARDS, REPEATED]
     assert ledger.adds_up
     assert (examples.read, examples.trained, examples.in_flight) == (2 * BATCH, BATCH, BATCH)
 
@@ -214,7 +255,7 @@ def test_what_was_returned_and_not_trained_again_is_dropped_and_said(books: Book
     assert "before they were trained again" in why
     assert count == BATCH
     # The shards may have applied pushes of batches that nobody acknowledged.
-    assert [identity.name for identity in ledger.identities] == [READ, CONFIRMED, FILE, *SHARDS]
+    assert [identity.name for identity in ledger.identities] == [READ, CONFIRMED, FILE, *SHARDS, REPEATED]
     assert unknown(ledger) == SHARDS
     assert ledger.adds_up
 
@@ -286,7 +327,7 @@ def test_a_run_that_goes_on_counts_what_shards_had_applied_early(tmp_path: Path,
     examples, ledger = books.close()
     assert ledger.adds_up, ledger.identities
     assert (examples.trained, examples.distinct) == (BATCH, BATCH)
-    assert [i.name for i in ledger.identities][-2:] == [
+    assert [i.name for i in ledger.identities][-3:-1] == [
         f"batches applied by embedding-{number} = restored + distinct + early" for number in range(2)
     ]
 
@@ -315,7 +356,7 @@ def test_what_is_left_out_is_dropped_with_why_and_adds_up(books: Books) -> None:
     assert red(ledger) == []
     names = [identity.name for identity in ledger.identities]
     left_out = [TOLD_LEFT_OUT, FILE_LEFT_OUT]
-    assert names == [READ_LEFT_OUT, CONFIRMED, FILE, *left_out, CUT_LEFT_OUT, MISREAD, *SHARDS]
+    assert names == [READ_LEFT_OUT, CONFIRMED, FILE, *left_out, CUT_LEFT_OUT, MISREAD, *SHARDS, REPEATED]
     assert (examples.dropped, examples.distinct, examples.read) == (3 * BATCH, 5 * BATCH, 8 * BATCH)
     because = "of a batch left out because "
     assert examples.reasons == {f"{because}loss": 2 * BATCH, f"{because}rows": BATCH}
@@ -412,6 +453,6 @@ def test_what_was_applied_early_and_is_left_out_now_is_counted_once(tmp_path: Pa
     books.leave_out("t1", early)
     _, ledger = books.close()
     assert red(ledger) == []
-    assert [i.name for i in ledger.identities][-2:] == [
+    assert [i.name for i in ledger.identities][-3:-1] == [
         f"batches applied by embedding-{number} = restored + distinct + early" for number in range(2)
     ]

@@ -21,10 +21,16 @@ from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.pipeline.errors import ResourceError
+from shadowsync.pipeline.errors import JobFileError, ResourceError
 from shadowsync.pipeline.types import BatchId, Int32Array
 from shadowsync.pipeline.wire.control_messages import NodeFacts
-from shadowsync.pipeline.wire.control_orders import WriteCheckpoint, WriteCheckpointReply
+from shadowsync.pipeline.wire.control_orders import (
+    ConnectPeers,
+    GroupView,
+    MemberInfo,
+    WriteCheckpoint,
+    WriteCheckpointReply,
+)
 from shadowsync.pipeline.wire.messages import Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
@@ -100,6 +106,8 @@ def running(context: Context, job: Job, failures: list[BaseException], index: in
     connection = Connection(context, endpoint, "t/0")
     try:
         facts = call(role.prepare(here)).result(ENOUGH_SECONDS)
+        trainer = MemberInfo("trainer-0", "trainer", 0, "t", "")
+        call(role.handle(ConnectPeers((trainer,), GroupView(1, (0,))))).result(ENOUGH_SECONDS)
         yield Node(role, connection, call, facts)
     finally:
         connection.close()
@@ -166,6 +174,20 @@ def test_only_the_copy_is_made_on_the_thread_that_serves(
         node.checkpoint(tmp_path).result(ENOUGH_SECONDS)
     assert writers[0] != "shard"
     assert writers[1] == "shard"
+
+
+def test_rows_that_are_not_finite_take_no_good_checkpoints_place(
+    context: Context, tmp_path: Path, failures: list[BaseException]
+) -> None:
+    with running(context, job_of(), failures) as node:
+        assert node.checkpoint(tmp_path).result(ENOUGH_SECONDS).files
+        (_, arrays) = next(node.role.service.store.pieces())
+        weights = arrays["weights"]
+        assert isinstance(weights, np.ndarray)
+        weights[3, 0] = np.inf
+        for while_training in (False, True):
+            with pytest.raises(JobFileError, match=r"tensor .*weights has numbers that are not finite"):
+                node.checkpoint(tmp_path, running=while_training).result(ENOUGH_SECONDS)
 
 
 def test_without_memory_for_a_copy_a_running_checkpoint_is_refused(

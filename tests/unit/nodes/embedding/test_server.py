@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zmq
 from numpy.typing import NDArray
+from shadowsync.nodes.embedding import server
 from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
@@ -145,11 +146,16 @@ def test_a_repeated_push_is_answered_and_changes_nothing(
         (Lookup(7, rows(1, 2), (3,)), "1 counts with the sum 3 do not fit 2 rows in 1 banks"),
         (
             Push(7, batch_id(9), 0, rows(1), np.ones(DIM, np.float32), float("nan")),
-            "lr_scale must be a number of at least 0, not nan",
+            "lr_scale must be from 0 to 1000, not nan",
         ),
         (
             Push(7, batch_id(9), 0, rows(1), np.ones(DIM, np.float32), -1.0),
-            "lr_scale must be a number of at least 0, not -1.0",
+            "lr_scale must be from 0 to 1000, not -1.0",
+        ),
+        (
+            # Times a rate it is no float32 any more, and that times a gradient of zero is not a number.
+            Push(7, batch_id(9), 0, rows(1), np.zeros(DIM, np.float32), 1e300),
+            r"lr_scale must be from 0 to 1000, not 1e\+300",
         ),
         (push(7, batch_id(9), rows(1, 2), float("nan")), "gradients must be finite"),
         (push(7, batch_id(9), rows(1, 2), float("-inf")), "gradients must be finite"),
@@ -170,6 +176,18 @@ def test_what_cannot_be_done_is_answered_and_changes_nothing(
     assert counts(service[0])["applied_batches"] == 0
     # Its id is not spent: the right push of that batch is applied.
     assert ask(push(8, batch_id(9), rows(1))) == Pushed(8, repeated=False)
+
+
+def test_more_vectors_than_a_message_has_are_not_even_computed(
+    ask: Answered, service: tuple[ShardService, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_TENSOR_BYTES", 3 * DIM * 4)
+    assert isinstance(ask(Lookup(6, rows(1, 2, 3))), Vectors)
+    before = counts(service[0])["looked_up_rows"]
+    answer = ask(Lookup(7, rows(1, 2, 3, 4)))
+    assert isinstance(answer, Failure)
+    assert answer.what == "64 bytes of vectors asked for; a message has 48"
+    assert counts(service[0])["looked_up_rows"] == before
 
 
 def test_staleness_is_the_pushes_between_a_lookup_and_its_push(

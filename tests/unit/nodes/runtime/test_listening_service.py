@@ -93,7 +93,7 @@ def test_a_refusal_is_counted_and_answered_and_the_service_goes_on(
     # A message without a number.
     assert answer(asker, Credit(1, 2, 3)) == Failure(0, "no credit")
     assert answer(asker, lookup(3)) == Pushed(3, repeated=False)
-    assert echo.listener.refused_messages == 2
+    assert echo.listener.refusals.count == 2
     assert "refused a pushed from b't/0': no pushed" in caplog.text
 
 

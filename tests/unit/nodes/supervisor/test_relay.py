@@ -18,6 +18,7 @@ from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.supervisor import relay
 from shadowsync.nodes.supervisor.relay import ProxyListener, ThrottledLink
 from shadowsync.pipeline.wire.endpoints import local_address
+from shadowsync.tests.support.other_user import greeting_of
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -122,6 +123,16 @@ def test_a_line_with_a_rate_lets_one_pass_after_the_other() -> None:
     # The line was free again in between: nothing is saved up.
     assert link.arrival_time(10.0, 50) == 11.0
     assert link.arrival_time(10.0, 0) == 11.0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize(("user", "echoed"), [(0, b"1"), (65534, b"0")])
+def test_it_passes_nothing_of_another_user(user: int, echoed: bytes) -> None:
+    async def main() -> None:
+        async with behind(echo, ipc=True) as place:
+            assert await asyncio.to_thread(greeting_of, place.near, user) == echoed
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("ipc", [False, True])

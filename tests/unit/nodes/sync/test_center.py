@@ -63,6 +63,21 @@ def test_nothing_is_applied_before_the_slice_is_whole() -> None:
     assert state.applied_slices == 1
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_replica_that_has_diverged_leaves_the_center_as_it_is(bad: float) -> None:
+    state = seeded(floats(6, 1))
+    wrong = floats(6, 2)
+    wrong[4] = bad
+    for request, (start, values) in enumerate(chunks(wrong, 6), 1):
+        with pytest.raises(ValueError, match="the 6 elements from 100 are not all finite"):
+            state.exchange(A, exchange_of(request, start, values))
+    np.testing.assert_array_equal(whole(state), floats(6, 1))
+    assert state.applied_slices == 0
+    # It may come back with another one; a large one is none that has diverged.
+    large = np.full(6, 3e38, np.float32)
+    np.testing.assert_array_equal(exchange(state, A, 2, large), (large - floats(6, 1)) * np.float32(0.5))
+
+
 def test_a_repeat_is_answered_from_memory_and_changes_nothing() -> None:
     state = seeded(floats(6, 1))
     delta = exchange(state, A, 1, floats(6, 2))

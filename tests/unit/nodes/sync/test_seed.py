@@ -39,6 +39,17 @@ def test_the_first_value_comes_in_chunks_and_only_once() -> None:
     np.testing.assert_array_equal(whole(state), first)
 
 
+def test_a_first_value_that_is_not_finite_is_refused() -> None:
+    state, first = unseeded(), floats(6, 1)
+    wrong = first.copy()
+    wrong[5] = np.nan
+    with pytest.raises(ValueError, match="the 6 elements from 100 are not all finite"):
+        state.seed(CenterSeed(1, START, START + 6, START, wrong))
+    assert not state.ready
+    state.seed(CenterSeed(2, START, START + 6, START, first))
+    assert state.ready
+
+
 def test_a_repeated_first_chunk_does_not_stand_for_another() -> None:
     state, first = unseeded(), floats(6, 1)
     for _ in range(3):

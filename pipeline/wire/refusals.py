@@ -1,0 +1,34 @@
+"""Counting and logging what was refused, so that no peer can fill a disk with lines of the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+# Of each object's refusals; after them one line each time their number has doubled.
+LOGGED_REFUSALS: Final = 32
+
+
+class Refusals:
+    """The messages that one socket or session has refused.
+
+    The first LOGGED_REFUSALS are logged, then those by which their number has doubled. Belongs to the thread
+    of its socket; any thread may read `count`.
+
+    Attributes:
+        count: how many there were so far.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self.count = 0
+
+    def add(self, text: str, *values: Any) -> None:
+        """Count a refusal, and log it as `log.error(text, *values)` would, unless too many were."""
+        self.count += 1
+        if self.count <= LOGGED_REFUSALS:
+            self._log.error(text, *values)
+        elif self.count & (self.count - 1) == 0:
+            self._log.error(
+                f"{text} (%d were refused so far, and most of them not logged)", *values, self.count
+            )

@@ -1,0 +1,142 @@
+"""Whoever reaches a job's sockets, and is none of its nodes: nothing of what it sends changes anything."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import zmq
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.wire.control_base import encode_body
+from shadowsync.pipeline.wire.control_messages import ChildExited
+from shadowsync.pipeline.wire.messages import (
+    Ask,
+    CenterSeed,
+    Credit,
+    Failure,
+    Lookup,
+    Push,
+)
+from shadowsync.pipeline.wire.schema import Message
+from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.tests.support.center_messages import exchange_of
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+
+SLICE = np.full(8, 7.0, np.float32)
+
+
+class Stranger(threading.Thread):
+    """Sends messages to every node from the moment on that it listens, until it is told to end.
+
+    Attributes:
+        answers: what came back, by role.
+    """
+
+    def __init__(self, endpoints: Callable[[], dict[str, str]], messages: dict[str, list[Message]]) -> None:
+        super().__init__(name="stranger")
+        self._endpoints, self._messages = endpoints, messages
+        self._ended = threading.Event()
+        self.answers: dict[str, list[Message]] = {role: [] for role in messages}
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """See the class."""
+        connections: dict[str, Connection] = {}
+        with zmq.Context() as context:
+            try:
+                while not self._ended.wait(0.01):
+                    for role, endpoint in self._endpoints().items():
+                        if role in self._messages and role not in connections:
+                            connections[role] = Connection(context, endpoint, "stranger/0")
+                    for role, connection in connections.items():
+                        for message in self._messages[role]:
+                            connection.send(message)
+                        while (answer := connection.receive()) is not None:
+                            self.answers[role].append(answer)
+            finally:
+                for connection in connections.values():
+                    connection.socket.close(linger=0)
+
+    def end(self) -> None:
+        """End it."""
+        self._ended.set()
+        self.join(60.0)
+
+
+@contextmanager
+def strangers(own: InProcessCluster, messages: dict[str, list[Message]]) -> Iterator[Stranger]:
+    """One who sends these messages to a node of each role while the block lasts."""
+
+    def endpoints() -> dict[str, str]:
+        found = {role: nodes[0].settings.listen_at() for role, nodes in tuple(own.nodes.items())}
+        return found | ({"coordinator": own.endpoint} if own.endpoint else {})
+
+    stranger = Stranger(endpoints, messages)
+    stranger.start()
+    try:
+        yield stranger
+    finally:
+        stranger.end()
+
+
+def hostile(seed: int) -> dict[str, list[Message]]:
+    """To take batches, to train them in others' place, to be the center's first value, to end the job."""
+    batches = [BatchId(0, span, number, seed) for span in range(4) for number in range(8)]
+    nothing, empty = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    ended = ChildExited("nobody", "trainer", "exit code 0", ExitCode.OK)
+    return {
+        "reader": [Credit(10, 0, 0)],
+        "embedding": [
+            Lookup(1, np.zeros(1, np.int32)),
+            *(Push(at, batch, 0, nothing, empty) for at, batch in enumerate(batches, 2)),
+        ],
+        "sync": [
+            CenterSeed(1, 0, len(SLICE), 0, SLICE),
+            exchange_of(2, 0, SLICE),
+        ],
+        "coordinator": [Ask(1, "exited", encode_body(ended))],
+    }
+
+
+def test_a_stranger_changes_nothing(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process()
+    with strangers(own, hostile(own.job.run.seed)) as stranger:
+        own.start()
+        wait_until(lambda: own.coordinator.poll() is not None, "the job ends")
+        answers = stranger.answers
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up
+    assert (report.examples.trained, report.examples.replayed) == (EXAMPLES, 0)
+    ((repeated,),) = own.run.query("SELECT repeated FROM shards")
+    assert repeated == 0
+    for role in ("reader", "embedding", "sync"):
+        assert answers[role], role
+        for answer in answers[role]:
+            assert isinstance(answer, Failure), role
+            assert "not one of this job's trainers" in answer.what
+        assert sum(node.refused_messages for node in report.nodes if node.role == role), role
+    assert any("supervisor" in str(answer) for answer in answers["coordinator"])
+    assert not any(node.refused_messages for node in report.nodes if node.role == "trainer")
+
+
+def test_a_push_in_a_trainers_place_is_seen_in_the_books(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: were everybody heard, the trainers' own gradients would come too late, and that shows."""
+    monkeypatch.setattr(Listener, "admit", lambda *_: None)
+    own = in_process()
+    with strangers(own, {"embedding": hostile(own.job.run.seed)["embedding"]}):
+        own.start()
+        wait_until(lambda: own.coordinator.poll() is not None, "the job ends")
+    assert own.wait() == ExitCode.LEDGER, own.coordinator.text()
+    report = own.run.report
+    broken = [identity.name for identity in report.ledger.identities if identity.holds is False]
+    assert "pushes that shards knew <= sent again + returned" in broken
+    assert report.examples.trained == EXAMPLES
