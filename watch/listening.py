@@ -1,13 +1,36 @@
-"""A socket that an HTTP server listens on."""
+"""What the HTTP servers share: the socket that they listen on, and their log."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+from typing import Any
+
+from aiohttp.http_exceptions import HttpProcessingError
 
 from ..pipeline.errors import ClusterError
+from ..pipeline.wire.refusals import Refusals
 
 BACKLOG = 64
+
+
+class RequestLog(logging.LoggerAdapter[logging.Logger]):
+    """A server's log, for aiohttp: a request that cannot be read is no error of the server.
+
+    It has one line, and no traceback; see `Refusals`.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__(log, {})
+        self._refusals = Refusals(log)
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **more: Any) -> None:
+        """Log what aiohttp caught."""
+        if isinstance(exc_info, HttpProcessingError):
+            self._refusals.add("refused a request: %s", " ".join(exc_info.message.split())[:200])
+        else:
+            super().exception(msg, *args, exc_info=exc_info, **more)
 
 
 def listen(host: str, port: int, *, what: str, remedy: str) -> socket.socket:

@@ -4,6 +4,7 @@ They are those of its last heartbeat, so that a scrape costs training nothing.""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from .listening import BACKLOG, listen
+from .listening import BACKLOG, RequestLog, listen
 from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
 
 # A connection without a request for so long is closed.
@@ -23,6 +24,8 @@ SHUTDOWN_SECONDS = 1.0
 LABELS = ("run", "role", "node")
 
 CountsByName = Mapping[str, Any]
+log = logging.getLogger(__name__)
+
 # Whether the node is well, and in one line why.
 HealthCheck = Callable[[], tuple[bool, str]]
 
@@ -82,6 +85,7 @@ class MetricsServer:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=RequestLog(log),
             handle_signals=False,
             keepalive_timeout=IDLE_SECONDS,
             shutdown_timeout=SHUTDOWN_SECONDS,

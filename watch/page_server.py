@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ..pipeline.errors import ClusterError
 from .broadcast import Broadcast
-from .listening import BACKLOG, listen
+from .listening import BACKLOG, RequestLog, listen
 from .mirror import Mirror
 from .page_app import PageApp
 from .status import Status
@@ -107,6 +107,7 @@ class PageServer:
         runner = web.AppRunner(
             pages.app,
             access_log=None,
+            logger=RequestLog(log),
             handle_signals=False,
             handler_cancellation=True,
             keepalive_timeout=10.0,

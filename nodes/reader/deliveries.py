@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ...pipeline.data.batch import Batch
 from ...pipeline.types import BatchId
-from ...pipeline.wire.messages import Credit, Delivery
+from ...pipeline.wire.messages import Credit, CreditNoted, Delivery
 from ...pipeline.wire.retransmission import DELIVERY
 
 TRAINING = 0
@@ -33,6 +33,7 @@ class _WorkerState:
     limit: int = 0
     received: int = 0
     done: int = 0
+    credit: Credit | None = None
     unfinished: OrderedDict[int, _SentBatch] = field(default_factory=OrderedDict)
 
 
@@ -123,17 +124,22 @@ class DeliveryState:
             identity.decode("ascii", "replace"): worker.sent for identity, worker in self._workers.items()
         }
 
-    def credit(self, identity: bytes, credit: Credit) -> None:
-        """Record a worker's credit; credit that is older than the latest changes nothing."""
+    def credit(self, identity: bytes, credit: Credit) -> CreditNoted | None:
+        """Record a worker's credit; credit that is older than the latest changes nothing.
+
+        Returns the reply to one that says what the last one said.
+        """
         if token_of(identity) in self._lost_tokens:
-            return
+            return None
         worker = self._workers.setdefault(identity, _WorkerState())
+        is_repeat, worker.credit = worker.credit == credit, credit
         worker.limit = max(worker.limit, credit.limit)
         worker.received = max(worker.received, min(credit.received, worker.sent))
         worker.done = max(worker.done, min(credit.done, worker.sent))
         while worker.unfinished and next(iter(worker.unfinished)) <= worker.done:
             _, sent = worker.unfinished.popitem(last=False)
             self.retained_bytes -= size_of(sent.batch)
+        return CreditNoted(worker.sent) if is_repeat else None
 
     def deliveries(self, now: float) -> list[tuple[bytes, Delivery]]:
         """Return the deliveries to send now: to each worker in turn, within its credit."""

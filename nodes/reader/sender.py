@@ -72,7 +72,8 @@ class Sender(ListeningLoop):
         """Record a worker's credit."""
         if not isinstance(message, Credit):
             raise ValueError(f"a reader does not accept a {message.KIND}")
-        self.state.credit(identity, message)
+        if (noted := self.state.credit(identity, message)) is not None:
+            self.listener.send(identity, noted)
 
     def served(self) -> None:
         """Send what there is credit for."""

@@ -306,6 +306,11 @@ class Supervisor:
             )
             if self._interrupts:
                 text, code = "interrupted", ExitCode.INTERRUPTED
+            if report is not None and self.folder is not None:
+                # The job had ended, and nothing was left to do but to draw it.
+                rewrite_texts(self.folder, report)
+                text += "; the report is written, without all pictures"
+                return ExitCode(report.exit_code), text, report
             if self.folder is not None:
                 text += resume_hint(self.folder) or (
                     f"; no checkpoint was written; {self.folder}/ledger.sqlite records what was trained"

@@ -13,6 +13,7 @@ from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection, has_message
 from ..embedding.shared_memory import SharedMemoryClient
+from .answer_watch import UNANSWERED_TIMEOUTS, AnswerWatch
 from .batches import InFlightBatch
 from .embedding_client import EmbeddingClient
 from .reader_client import ReaderClient
@@ -60,6 +61,8 @@ class WorkerConnections:
             self._poller.register(connection.socket, zmq.POLLIN)
         self._poller.register(waker, zmq.POLLIN)
         self._checked_at = time.monotonic()
+        own = next((m.name for m in members if identity.startswith(f"{m.token}/")), identity)
+        self._watch = AnswerWatch(own, UNANSWERED_TIMEOUTS * job.run.node_timeout_seconds)
         self._has_waited = False
         self._round_trip_seconds = 0.0
         self._round_trips = 0
@@ -77,14 +80,18 @@ class WorkerConnections:
         """Return new deliveries, and batches whose last push is answered.
 
         Sends again what was not answered for too long.
+
+        Raises:
+            LookupRefused: an embedding node refused a request.
+            PeerUnreachable: a node that lives has answered nothing for too long.
         """
         delivered, pushed = [], []
         for reader in self.readers.values():
-            for message in self._receive_from(reader.connection):
+            for message in self._receive_from(reader.name, reader.connection):
                 if isinstance(message, Delivery) and reader.accept(message):
                     delivered.append(InFlightBatch(reader, message))
-        for shard, connection in enumerate(self.shards.connections):
-            for message in self._receive_from(connection):
+        for shard, (name, connection) in enumerate(self.shards.named_connections):
+            for message in self._receive_from(name, connection):
                 now = time.monotonic()
                 self._measure_round_trip(message, now)
                 finished = self.shards.receive(shard, message)
@@ -94,12 +101,15 @@ class WorkerConnections:
         if now - self._checked_at > RESEND_CHECK_SECONDS:
             self._checked_at = now
             self.shards.resend_overdue(now)
+            # Credit is sent again and again, so a reader always has something to answer.
+            self._watch.check(now, (*self.readers, *self.shards.unanswering))
         return delivered, pushed
 
-    def _receive_from(self, connection: Connection) -> Iterator[Message]:
+    def _receive_from(self, name: str, connection: Connection) -> Iterator[Message]:
         """Yield what the last `poll` saw at a connection, and what has come since."""
         readable = connection.socket in self._readable
         while readable and (message := connection.receive()) is not None:
+            self._watch.heard(name)
             yield message
             readable = has_message(connection.socket)
 

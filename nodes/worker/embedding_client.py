@@ -77,6 +77,11 @@ class EmbeddingClient:
         return len(self._pending)
 
     @property
+    def unanswering(self) -> set[str]:
+        """Names of the nodes that have not answered everything."""
+        return {self._names[request.shard] for request in self._pending.values()}
+
+    @property
     def pending_pushes(self) -> int:
         """Number of pushes that are not answered."""
         return sum(isinstance(request.message, Push) for request in self._pending.values())

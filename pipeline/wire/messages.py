@@ -99,6 +99,18 @@ class Credit(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class CreditNoted(Message):
+    """A reader's reply to a credit that is none but the last one again.
+
+    So a worker that waits knows that the reader hears it. `sent` is the last sequence number that the reader
+    has sent it.
+    """
+
+    KIND: ClassVar[str] = "credit_noted"
+    sent: int
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery(Message):
     """One batch for one worker.
 
@@ -370,6 +382,7 @@ MESSAGES: dict[str, MessageSchema] = {
         Pulse,
         PulseReply,
         Credit,
+        CreditNoted,
         Delivery,
         WorkerMessage,
         Lookup,

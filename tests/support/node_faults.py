@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -191,6 +192,42 @@ def drop(where: str, kind: type[Message] | str, nth: int = 1) -> Fault:
         return is_here(where) and (verb or type(message) is kind) and due()
 
     return lambda patch: _lose(patch, lost)
+
+
+def break_path(trainer: str, other: str) -> Fault:
+    """From the AT-th message of another node to a trainer on, nothing passes between the two, either way."""
+    due, broken = once("the path is broken"), threading.Event()
+    names: dict[str, str] = {}
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        connection_send, listener_send = Connection.send, Listener.send
+
+        def from_worker(self: Connection, message: Message) -> None:
+            if not (broken.is_set() and is_here(trainer) and names.get(self.endpoint) == other):
+                connection_send(self, message)
+
+        def from_service(self: Listener, identity: bytes, message: Message) -> None:
+            if (node := current_node()) is not None:
+                names[self.endpoint] = node.name
+            if not (is_here(other) and names.get(identity.decode()) == trainer):
+                listener_send(self, identity, message)
+            elif due():
+                broken.set()
+            elif not broken.is_set():
+                listener_send(self, identity, message)
+
+        connect = Connection.__init__
+
+        def noted(self: Connection, context: Any, endpoint: str, identity: str) -> None:
+            connect(self, context, endpoint, identity)
+            if (node := current_node()) is not None:
+                names[identity] = node.name
+
+        patch.setattr(Connection, "__init__", noted)
+        patch.setattr(Connection, "send", from_worker)
+        patch.setattr(Listener, "send", from_service)
+
+    return plant
 
 
 def die(where: str, at_step: int) -> Fault:

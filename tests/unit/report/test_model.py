@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import Report
 
 # What the issue asks report.json to have at least.
@@ -71,6 +72,21 @@ def test_a_report_that_cannot_be_is_refused(
     Report.model_validate(_changed(full_report, section))
     with pytest.raises(ValidationError, match=next(iter(changes))):
         Report.model_validate(_changed(full_report, section, **changes))
+
+
+def test_what_may_be_less_must_not_be_more(full_report: Report) -> None:
+    less, more = Identity.bounded("a <= b", 1, 2), Identity.bounded("a <= b", 3, 2)
+    assert (less.holds, more.holds) == (True, False)
+    assert Ledger.of([less], 0, {}).adds_up
+    assert not Ledger.of([less, more], 0, {}).adds_up
+    for identity, lie in ((less, False), (more, True)):
+        body = identity.model_dump()
+        assert Identity.model_validate(body) == identity
+        with pytest.raises(ValidationError, match="do not make holds"):
+            Identity.model_validate(body | {"holds": lie})
+    equal = full_report.ledger.identities[0].model_dump()
+    assert "at_most" in equal
+    assert not equal["at_most"]
 
 
 @pytest.mark.parametrize("outcome", ["finished", "interrupted", "stopped: the disk is full"])

@@ -51,6 +51,16 @@ def _crowded(report: Report) -> Report:
     )
 
 
+@pytest.mark.parametrize(
+    ("left", "shown"), [(1, "1 <= 2   adds up"), (3, "3 > 2   DOES NOT ADD UP (off by +1)")]
+)
+def test_what_may_be_less_has_its_own_sign(minimal_report: Report, left: int, shown: str) -> None:
+    ledger = Ledger.of([Identity.bounded("pushes known <= sent again", left, 2)], 0, {})
+    text = _printed(minimal_report.model_copy(update={"ledger": ledger}))
+    (line,) = [line for line in text.splitlines() if "pushes known" in line]
+    assert re.sub(" +", " ", shown) in re.sub(" +", " ", line)
+
+
 @pytest.mark.parametrize("name", ["full_report", "minimal_report", "red_report"])
 @pytest.mark.parametrize("terminal", [False, True])
 def test_it_fits_100_by_40(name: str, terminal: bool, request: pytest.FixtureRequest) -> None:

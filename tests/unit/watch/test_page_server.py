@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -14,6 +15,7 @@ from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.broadcast import MOST_CLIENTS, QUEUED_EVENTS
+from shadowsync.watch.listening import RequestLog
 from shadowsync.watch.page_files import FILES, FOLDER
 from shadowsync.watch.page_server import PageServer
 
@@ -101,6 +103,31 @@ def test_paths_outside_the_page_are_not_found_and_tell_nothing(server: PageServe
     if code == 404:
         assert body == b"not found\n"
         assert headers["Server"] == "shadowsync"
+
+
+@pytest.mark.parametrize(
+    "more", [f"X: {'a' * 20_000}\r\n", "X: y\r\n" * 40_000, "no header\r\n"], ids=["long", "many", "none"]
+)
+def test_a_request_that_cannot_be_read_is_one_line(
+    server: PageServer, caplog: pytest.LogCaptureFixture, more: str
+) -> None:
+    with ask(server.port, "/", more=more) as connection:
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.0 400 ")
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage().startswith("refused a request: ")
+    assert record.exc_info is None
+    assert "Traceback" not in caplog.text
+    assert answer(server.port, "/")[0] == 200
+
+
+def test_an_error_of_the_server_itself_has_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log = RequestLog(logging.getLogger("server"))
+    try:
+        raise KeyError("a defect")
+    except KeyError as error:
+        log.exception("Error handling request from %s", "there", exc_info=error)
+    assert "Error handling request from there" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 def test_a_link_in_the_folder_leads_nowhere(

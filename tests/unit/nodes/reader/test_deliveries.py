@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from shadowsync.nodes.reader.deliveries import TRAINING, DeliveryState, size_of, token_of
-from shadowsync.pipeline.wire.messages import Credit, Delivery
+from shadowsync.pipeline.wire.messages import Credit, CreditNoted, Delivery
 from shadowsync.pipeline.wire.retransmission import DELIVERY
 from shadowsync.tests.support.batches import batch_id, make_batch
 
@@ -68,6 +68,18 @@ def test_an_older_credit_changes_nothing() -> None:
     assert state.retained_bytes == kept
     assert numbers(state.deliveries(0.0)) == [(A, 5, 4)]
     assert numbers(state.overdue(DELIVERY.interval_seconds + 1)) == [(A, 5, 4)]
+
+
+def test_a_credit_that_says_nothing_new_is_answered() -> None:
+    state = state_with(*range(3))
+    assert state.credit(A, credit(2)) is None
+    state.deliveries(0.0)
+    assert state.credit(A, credit(2)) == CreditNoted(2)
+    assert state.credit(B, credit(2)) is None
+    assert state.credit(A, credit(2, received=1)) is None
+    assert state.credit(A, credit(2, received=1)) == CreditNoted(2)
+    state.lose("a")
+    assert state.credit(A, credit(2, received=1)) is None
 
 
 def test_a_credit_beyond_what_was_sent_is_no_promise() -> None:

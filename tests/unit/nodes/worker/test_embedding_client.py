@@ -103,7 +103,7 @@ def test_only_what_is_overdue_is_sent_again_and_is_the_same(
     assert boxes[0].take() == []
     client.resend_overdue(100.7 + 2 * LOOKUP.interval_seconds)
     assert len(boxes[0].take()) == 2
-    assert client.resent == 3
+    assert (client.resent, client.resent_pushes) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,7 @@ def test_forgetting_lookups_keeps_pushes(client: EmbeddingClient, boxes: list[Ou
         box.take()
     client.resend_overdue(LOOKUP.interval_seconds + 1)
     assert [message.KIND for message in boxes[0].take()] == ["push"]
+    assert (client.resent, client.resent_pushes) == (1, 1)
     assert client.receive(0, vectors(3, 1.0)) is None
     assert waiting.unanswered == 1
     assert client.receive(0, Pushed(2, repeated=False)) is trained

@@ -1,0 +1,60 @@
+"""How long nodes that live have left a worker without an answer: a path between two of them may be broken.
+
+The coordinator hears of both ends, so it declares neither dead, and requests that are sent again for ever
+would be a job that hangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from ...pipeline.errors import ExitCode, ShadowSyncError
+
+# Node timeouts. After one a silent node is declared dead, so what is silent for longer lives.
+UNANSWERED_TIMEOUTS: Final = 4
+# Of one check. What comes later than that is this worker's own pause, in which it has asked nothing.
+LONGEST_STEP_SECONDS: Final = 2.0
+
+
+class PeerUnreachable(ShadowSyncError):
+    """A node that lives did not answer this trainer, which so can train no more; others may.
+
+    `where` names the node.
+    """
+
+    exit_code = ExitCode.STOPPED_BY_DEATH
+
+
+class AnswerWatch:
+    """Add up, for each node, the time in which it was asked and answered nothing; no I/O, no clock.
+
+    Args:
+        own: this trainer's name, for the error.
+        limit_seconds: how long it may be.
+    """
+
+    def __init__(self, own: str, limit_seconds: float) -> None:
+        self._own, self._limit = own, limit_seconds
+        self._unanswered: dict[str, float] = {}
+        self._checked_at: float | None = None
+
+    def heard(self, node: str) -> None:
+        """Record a message of this node."""
+        self._unanswered.pop(node, None)
+
+    def check(self, now: float, asked: Iterable[str]) -> None:
+        """Count the time since the last check for the nodes `asked` whose answer is missing.
+
+        Raises PeerUnreachable if it is too long for one of them.
+        """
+        before, self._checked_at = self._checked_at, now
+        step = 0.0 if before is None else min(now - before, LONGEST_STEP_SECONDS)
+        self._unanswered = {node: self._unanswered.get(node, 0.0) + step for node in asked}
+        for node, seconds in self._unanswered.items():
+            if seconds > self._limit:
+                raise PeerUnreachable(
+                    f"has not answered {self._own} for {self._limit:g} s, although both live",
+                    where=node,
+                    remedy="look at the network between the two",
+                )

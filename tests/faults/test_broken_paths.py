@@ -1,0 +1,44 @@
+"""A path that is broken between two living nodes only: an error that names both, and never a hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import break_path
+from shadowsync.tests.support.runs import EXAMPLES
+
+# Four of these are the time after which it is noticed.
+TIMEOUT_SECONDS = 1.0
+EPOCHS = 5
+
+
+@pytest.mark.parametrize("other", ["embedding-0", "reader-0"])
+def test_others_train_what_the_cut_off_trainer_had(
+    in_process: Callable[..., InProcessCluster], other: str
+) -> None:
+    own = in_process(
+        {"run": {"node_timeout_seconds": TIMEOUT_SECONDS}, "data": {"epochs": EPOCHS}},
+        faults=(break_path("trainer-1", other),),
+    ).start()
+    assert own.wait(120.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.run.logged("fault: the path is broken", ["trainer-0", "trainer-1", other])
+    report = own.run.report
+    assert any(
+        f"{other}: has not answered trainer-1 for 4 s, although both live" in event.what
+        for event in report.events
+    )
+    assert report.ledger.adds_up
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.examples.returned > 0
+
+
+def test_without_another_trainer_the_job_ends_and_says_why(
+    in_process: Callable[..., InProcessCluster],
+) -> None:
+    changes = {"run": {"node_timeout_seconds": TIMEOUT_SECONDS}, "trainer": {"count": 1}}
+    own = in_process(changes, faults=(break_path("trainer-0", "embedding-0"),)).start()
+    assert own.wait(120.0) == ExitCode.STOPPED_BY_DEATH
+    assert "embedding-0: has not answered trainer-0" in own.coordinator.text() + str(own.run.report.events)
