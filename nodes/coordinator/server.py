@@ -172,7 +172,7 @@ class CoordinatorServer:
 
     async def close(self) -> None:
         """Tell watchers that the job has ended; end the tasks and the socket."""
-        watchers = self.sessions.watchers(time.monotonic())
+        watchers = self.sessions.watchers(asyncio.get_running_loop().time())
         end = JobEnded(self.state.outcome)
         notices = [session.call(end, timeout_seconds=END_NOTICE_SECONDS) for session in watchers]
         try:
@@ -310,7 +310,7 @@ class CoordinatorServer:
                 self._send(identity, Failure(request=0, what=str(error)))
                 continue
             token = identity.decode("ascii", "replace")
-            self.sessions.record_seen(identity, time.monotonic())
+            self.sessions.record_seen(identity, asyncio.get_running_loop().time())
             if isinstance(message, Pulse):
                 self._pulse(identity, token, message)
                 continue
@@ -357,14 +357,10 @@ class CoordinatorServer:
 
     async def _watch(self) -> None:
         limit = self.state.job.run.node_timeout_seconds
-        looked = time.monotonic()
         while True:
             await asyncio.sleep(min(0.5, limit / 4))
-            now = time.monotonic()
-            # If this process itself stood still, what the nodes sent meanwhile is yet to be received.
-            if now - looked <= limit / 2:
-                self._end_silent(now, limit)
-            looked = now
+            # By a steady clock: if this process stood still, what nodes sent meanwhile is yet to be received.
+            self._end_silent(asyncio.get_running_loop().time(), limit)
             self._require_no_lost_batches()
 
     def _end_silent(self, now: float, limit: float) -> None:

@@ -31,8 +31,6 @@ from .deliveries import TRAINING
 from .parser import Parser, ReadSpan, SpanTotals
 from .sender import Sender
 
-REQUEST_SECONDS = 60.0
-
 log = logging.getLogger(__name__)
 
 
@@ -112,7 +110,7 @@ class ReaderRole(Role):
         assert self._parser is not None
         while True:
             self._span_read.clear()
-            reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=REQUEST_SECONDS)
+            reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=self._node.patience_seconds)
             if (grant := reply.grant) is None:
                 return
             self._parser.submit(ReadSpan(TRAINING, grant.epoch, grant.span, frozenset(grant.skip)))
@@ -139,7 +137,7 @@ class ReaderRole(Role):
         if totals.bad_rows:
             for row in self._parser.bad_rows.first:
                 log.warning("bad row: %s", row)
-        await self._node.coordinator.call(read, timeout_seconds=REQUEST_SECONDS)
+        await self._node.coordinator.call(read, timeout_seconds=self._node.patience_seconds)
 
     async def _return_batches(self, token: str) -> None:
         assert self._node is not None
@@ -148,7 +146,7 @@ class ReaderRole(Role):
         lost = sender.state.lose(token)
         sender.wake()
         request = ReturnBatches(token, tuple(HeldBatch(batch, examples) for batch, examples in lost))
-        reply = await self._node.coordinator.call(request, timeout_seconds=REQUEST_SECONDS)
+        reply = await self._node.coordinator.call(request, timeout_seconds=self._node.patience_seconds)
         again = list(reply.again)
         sender.state.resolve_lost(token, again)
         sender.wake()

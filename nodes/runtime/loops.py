@@ -13,6 +13,7 @@ from ...pipeline.wire.socket_events import SocketEvents
 from ...pipeline.wire.sockets import has_message
 from ...pipeline.wire.tasks import race
 from .message_handler import MessageHandler
+from .steady_clock import run_steadily
 from .threads import CommandedService
 
 
@@ -58,7 +59,7 @@ class LoopThread(CommandedService):
 
     def body(self) -> None:
         """Run `main` on a new loop."""
-        asyncio.run(self._until_stopped())
+        run_steadily(self._until_stopped())
 
     def stop(self) -> None:
         """End the thread, wherever `main` waits; any thread may call."""

@@ -9,11 +9,13 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, TypeVar
 
+from .steady_clock import run_steadily
+
 T = TypeVar("T")
 
 
 def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a new loop; an interrupt cancels it, and a second one is raised at once.
+    """Run a coroutine on a new `SteadyLoop`; an interrupt cancels it, and a second one is raised at once.
 
     An interrupt that comes before the coroutine's first step waits for it: raised there, it would leave a
     coroutine that was never awaited, and a warning about it as the command's last words. The coroutine may
@@ -25,7 +27,7 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     Raises KeyboardInterrupt where an interrupt has cancelled it, and what the coroutine raises.
     """
     if threading.current_thread() is not threading.main_thread():
-        return asyncio.run(main())
+        return run_steadily(main())
     task: asyncio.Task[Any] | None = None
     interrupts = 0
 
@@ -52,7 +54,7 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         for number, handler in handlers.items():
             if handler is signal.default_int_handler:
                 signal.signal(number, interrupt)
-        return asyncio.run(first_step())
+        return run_steadily(first_step())
     except asyncio.CancelledError:
         if not interrupts:
             raise

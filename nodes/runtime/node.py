@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
 
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
@@ -35,7 +36,7 @@ from ...pipeline.wire.tasks import TaskSet, race
 from .health import Health, health_path, node_health, serve_health
 from .process_figures import NodeProfile, process_metrics
 from .process_hooks import ProcessHooks
-from .role import NodeContext, Role
+from .role import SILENT_TIMEOUTS, NodeContext, Role
 from .settings import NodeSettings, metrics_address, resolve_advertised_host
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 
 ORPHAN_SECONDS = 9.0
+# Node timeouts for which a node waits for a coordinator that it has no connection to.
+GONE_TIMEOUTS = 2
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._context = self._process.zmq_context()
         self._received_at = self._loop.time()
+        self._connected = False
         self._joined = False
         self._ready = False
         self._refusals = Refusals(log)
@@ -81,6 +85,7 @@ class Node:
         self._socket = async_context.socket(zmq.DEALER)
         configure_socket(self._socket)
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
+        self._tasks.start(self._follow_connection())
         try:
             self._connect()
             self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
@@ -204,16 +209,30 @@ class Node:
                 self.role.progress(message.examples)
 
     async def _pulse(self) -> None:
-        limit = 2 * self.settings.job.run.node_timeout_seconds
+        timeout_seconds = self.settings.job.run.node_timeout_seconds
         while True:
             self._counts = self._metrics()
             self._send(Pulse(self._counts))
             await asyncio.sleep(self._process.pulse_seconds)
+            limit = timeout_seconds * (SILENT_TIMEOUTS if self._connected else GONE_TIMEOUTS)
             if self._loop.time() - self._received_at > limit:
+                how = "silent" if self._connected else "gone"
                 self._end(
                     ExitCode.STOPPED_BY_DEATH,
-                    f"{self.settings.join}: the coordinator was silent for {limit:g} s",
+                    f"{self.settings.join}: the coordinator was {how} for {limit:g} s",
                 )
+
+    async def _follow_connection(self) -> None:
+        """Record whether there is a connection: one of a stopped process stays, one of a dead process not."""
+        monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        try:
+            while True:
+                happened = await recv_monitor_message(monitor)
+                self._connected = happened["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        finally:
+            with contextlib.suppress(zmq.ContextTerminated):
+                self._socket.disable_monitor()
+            monitor.close()
 
     def _metrics(self) -> dict[str, Any]:
         own, others = process_metrics(), self.role.process_metrics()

@@ -20,6 +20,9 @@ from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.rpc_channel import RpcChannel
 from ...pipeline.wire.sockets import Listener
 
+# Node timeouts for which a node waits for a coordinator that says nothing: it may be stopped, and go on.
+SILENT_TIMEOUTS = 12
+
 
 @dataclass
 class NodeContext:
@@ -37,6 +40,11 @@ class NodeContext:
     coordinator: RpcChannel
     plan: TablePlan
     fail: Callable[[BaseException], None]
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long to wait for the coordinator's reply; a node that hears nothing at all ends before."""
+        return (SILENT_TIMEOUTS + 1) * self.job.run.node_timeout_seconds
 
 
 class Role(ABC):

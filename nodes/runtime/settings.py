@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -102,12 +101,13 @@ async def resolve_advertised_host(settings: NodeSettings) -> str:
     """
     if settings.advertise != AUTO:
         return settings.advertise
-    deadline = time.monotonic() + settings.job.run.start_timeout_seconds
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + settings.job.run.start_timeout_seconds
     while True:
         try:
             return await asyncio.to_thread(own_address, settings.join)
         except ClusterError as error:
-            if time.monotonic() > deadline:
+            if loop.time() > deadline:
                 raise ClusterError(
                     f"{error.what}, even after {settings.job.run.start_timeout_seconds:g} s",
                     where=settings.join,

@@ -15,6 +15,7 @@ import torch
 
 from ...sync_algos.base import Algorithm
 from ..replica.replica import TrainerContext
+from ..runtime.steady_clock import run_steadily
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER
 from .links import ZmqPeers
@@ -64,7 +65,7 @@ class ShadowThread(Service):
     def body(self) -> None:
         """Run the loop until stopped."""
         torch.set_num_threads(1)
-        asyncio.run(self._main())
+        run_steadily(self._main())
 
     def stop(self) -> None:
         """End the thread, also in the middle of a round."""

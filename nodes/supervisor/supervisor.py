@@ -10,7 +10,6 @@ import shutil
 import signal
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,14 +179,15 @@ class Supervisor:
         return child
 
     async def _endpoint(self, coordinator: Child) -> str | None:
-        deadline = time.monotonic() + self._job.run.start_timeout_seconds
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._job.run.start_timeout_seconds
         while not coordinator.ended.is_set():
             if self._announce.exists():
                 note = json.loads(self._announce.read_text(encoding="utf-8"))
                 self.folder = Path(note["folder"])
                 self._job_file = self.folder / "job.json"
                 return str(note["endpoint"])
-            if time.monotonic() > deadline:
+            if loop.time() > deadline:
                 raise ClusterError("the coordinator did not start", remedy="raise run.start_timeout_seconds")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(coordinator.ended.wait(), 0.02)

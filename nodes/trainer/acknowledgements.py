@@ -17,7 +17,6 @@ CHECK_SECONDS = 0.05
 FLUSH_SECONDS = 0.2
 # Readers keep what is not confirmed: a few large batches are much of the memory that they have for it.
 FLUSH_RECORDS = 8
-REQUEST_SECONDS = 120.0
 MAX_RECORDS = 1024
 
 log = logging.getLogger(__name__)
@@ -32,6 +31,7 @@ class AckSender:
     Args:
         confirmed: called on the loop with each acknowledgement that the coordinator has recorded.
         synced_iterations: returns the iterations that a synchronization covered, for each message.
+        patience_seconds: how long to wait for the coordinator's reply.
     """
 
     def __init__(
@@ -39,10 +39,12 @@ class AckSender:
         coordinator: RpcChannel,
         confirmed: Callable[[BatchAck], None],
         synced_iterations: Callable[[], int],
+        patience_seconds: float,
     ) -> None:
         self._coordinator = coordinator
         self._confirmed = confirmed
         self._synced_iterations = synced_iterations
+        self._patience_seconds = patience_seconds
         self._records: queue.SimpleQueue[BatchAck] = queue.SimpleQueue()
         self._sent_at = -math.inf
         self.confirmed_examples = 0
@@ -70,7 +72,7 @@ class AckSender:
                 tuple(LeftOutBatch(r.id, r.examples, r.left_out) for r in records if r.left_out),
                 self._synced_iterations(),
             )
-            await self._coordinator.call(request, timeout_seconds=REQUEST_SECONDS)
+            await self._coordinator.call(request, timeout_seconds=self._patience_seconds)
             for record in records:
                 if record.left_out:
                     self.left_out_examples += record.examples

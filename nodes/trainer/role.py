@@ -193,7 +193,9 @@ class TrainerRole(Role):
         node = self._node
         assert node is not None
         members = list(request.members)
-        self._outbox = AckSender(node.coordinator, self._on_confirmed, self._synced_iterations)
+        self._outbox = AckSender(
+            node.coordinator, self._on_confirmed, self._synced_iterations, node.patience_seconds
+        )
         if self._algorithm.needs_center or self._algorithm.needs_peers:
             restored = self._restored
             state = restored.state if restored is not None else None

@@ -13,8 +13,6 @@ from ...pipeline.errors import ExitCode, ShadowSyncError
 
 # Node timeouts. After one a silent node is declared dead, so what is silent for longer lives.
 UNANSWERED_TIMEOUTS: Final = 4
-# Of one check. What comes later than that is this worker's own pause, in which it has asked nothing.
-LONGEST_STEP_SECONDS: Final = 2.0
 
 
 class PeerUnreachable(ShadowSyncError):
@@ -46,10 +44,12 @@ class AnswerWatch:
     def check(self, now: float, asked: Iterable[str]) -> None:
         """Count the time since the last check for the nodes `asked` whose answer is missing.
 
+        `now` is of a steady clock: this worker's own pauses, in which it asks nothing, do not count.
+
         Raises PeerUnreachable if it is too long for one of them.
         """
         before, self._checked_at = self._checked_at, now
-        step = 0.0 if before is None else min(now - before, LONGEST_STEP_SECONDS)
+        step = now - before if before is not None else 0.0
         self._unanswered = {node: self._unanswered.get(node, 0.0) + step for node in asked}
         for node, seconds in self._unanswered.items():
             if seconds > self._limit:

@@ -13,6 +13,7 @@ from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection, has_message
 from ..embedding.shared_memory import SharedMemoryClient
+from ..runtime.steady_clock import SteadyClock
 from .answer_watch import UNANSWERED_TIMEOUTS, AnswerWatch
 from .batches import InFlightBatch
 from .embedding_client import EmbeddingClient
@@ -62,6 +63,8 @@ class WorkerConnections:
         self._poller.register(waker, zmq.POLLIN)
         self._checked_at = time.monotonic()
         own = next((m.name for m in members if identity.startswith(f"{m.token}/")), identity)
+        # A step of the model may take long, and then nobody looks.
+        self._clock = SteadyClock(2 * RESEND_CHECK_SECONDS)
         self._watch = AnswerWatch(own, UNANSWERED_TIMEOUTS * job.run.node_timeout_seconds)
         self._has_waited = False
         self._round_trip_seconds = 0.0
@@ -102,7 +105,7 @@ class WorkerConnections:
             self._checked_at = now
             self.shards.resend_overdue(now)
             # Credit is sent again and again, so a reader always has something to answer.
-            self._watch.check(now, (*self.readers, *self.shards.unanswering))
+            self._watch.check(self._clock.now(), (*self.readers, *self.shards.unanswering))
         return delivered, pushed
 
     def _receive_from(self, name: str, connection: Connection) -> Iterator[Message]:

@@ -7,7 +7,6 @@ import logging
 import queue
 import subprocess
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -47,6 +46,7 @@ from ...pipeline.wire.worker_messages import (
     WorkerReport,
 )
 from ..runtime.process import WORKER, exit_status_text, python
+from ..runtime.steady_clock import SteadyClock
 from ..runtime.threads import Service
 from ..shadow.fixed_rate import GatedRounds, RemoteRounds, WorkerRounds
 from .handle import DrainResult
@@ -128,24 +128,27 @@ class WorkerProcessMonitor(Service):
         poller = zmq.Poller()
         poller.register(channel.socket, zmq.POLLIN)
         poller.register(self.waker.fileno(), zmq.POLLIN)
-        received_at, end_at = time.monotonic(), None
+        # By a steady clock: what the process sent while this one stood still has yet to be received.
+        clock = SteadyClock()
+        received_at, end_at = clock.now(), None
         while True:
             poller.poll(POLL_MILLISECONDS)
             self.waker.clear()
             code = process.poll()
+            now = clock.now()
             if self._receive(channel):
-                received_at = time.monotonic()
+                received_at = now
             if self.stopping and end_at is None:
-                end_at = time.monotonic() + END_SECONDS
+                end_at = now + END_SECONDS
                 self.send(StopProcess())
             if code is not None:
                 if end_at is None:
                     raise self._death_error(process, exit_status_text(code))
                 return
             self._flush(channel)
-            if end_at is not None and time.monotonic() > end_at:
+            if end_at is not None and now > end_at:
                 return
-            if end_at is None and time.monotonic() - received_at > self._limit_seconds:
+            if end_at is None and now - received_at > self._limit_seconds:
                 raise self._death_error(process, f"was silent for {self._limit_seconds:g} s")
 
     def _receive(self, channel: Channel) -> bool:

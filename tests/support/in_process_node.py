@@ -24,6 +24,7 @@ from shadowsync.nodes.runtime.node import Node
 from shadowsync.nodes.runtime.process import JsonLines
 from shadowsync.nodes.runtime.process_hooks import ProcessHooks
 from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.nodes.runtime.steady_clock import run_steadily
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
 from shadowsync.pipeline.report.model import Report
 
@@ -235,7 +236,7 @@ class InProcess(ABC, ProcessHooks):
     def _run(self) -> None:
         _CURRENT.set(self)
         try:
-            code, self._text = asyncio.run(self._noted())
+            code, self._text = run_steadily(self._noted())
             self.code = int(code)
         except ShadowSyncError as error:
             self.code, self._text = int(error.exit_code), str(error)

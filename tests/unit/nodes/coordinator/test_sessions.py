@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from shadowsync.lab.virtual.clock import run_in_virtual_time
-from shadowsync.nodes.coordinator import server as server_module
+from shadowsync.lab.virtual.clock import VirtualTimeSelector
 from shadowsync.nodes.coordinator.server import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
+from shadowsync.nodes.runtime.steady_clock import SteadyLoop
 from shadowsync.pipeline.wire.control_base import Done, Reply, Request
 from shadowsync.pipeline.wire.control_orders import NodeLost
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
@@ -50,17 +48,13 @@ def test_of_those_who_want_to_hear_of_the_end_those_who_are_there_do() -> None:
     assert [session.peer for session in sessions.watchers(PRESENT_SECONDS + 1.0)] == ["there"]
 
 
-def test_a_coordinator_that_stood_still_calls_nobody_dead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_coordinator_that_stood_still_calls_nobody_dead(tmp_path: Path) -> None:
     """What nodes sent meanwhile is in the socket, and is received before it looks again."""
     stood_seconds = [0.0]
     limit = 4.0
-
-    def now() -> float:
-        return asyncio.get_running_loop().time() + stood_seconds[0]
-
-    monkeypatch.setattr(server_module, "time", SimpleNamespace(monotonic=now))
+    virtual = VirtualTimeSelector()
+    loop = SteadyLoop(virtual, lambda: virtual.now + stood_seconds[0])
+    now = loop.time
 
     async def main() -> None:
         server = FakeServer(tmp_path, [member("trainer", 0)], run={"node_timeout_seconds": limit})
@@ -80,7 +74,8 @@ def test_a_coordinator_that_stood_still_calls_nobody_dead(
         await asyncio.gather(watching, return_exceptions=True)
         await server.close()
 
-    run_in_virtual_time(main())
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main())
 
 
 def test_a_death_is_told_to_those_that_have_met(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from shadowsync.nodes.runtime import main_loop
 from shadowsync.nodes.runtime.main_loop import run_interruptible
+from shadowsync.nodes.runtime.steady_clock import run_steadily
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
@@ -40,14 +42,14 @@ async def give(value: int) -> int:
 def interrupted_before_the_loop(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """An `asyncio.run` that is interrupted when it has the coroutine and no task yet."""
-    run = asyncio.run
+    """A `run_steadily` that is interrupted when it has the coroutine and no task yet."""
+    run = run_steadily
 
     def interrupted(main: Coroutine[Any, Any, Any]) -> Any:
         signal.raise_signal(number)
         return run(main)
 
-    monkeypatch.setattr(asyncio, "run", interrupted)
+    monkeypatch.setattr(main_loop, "run_steadily", interrupted)
     return interrupted
 
 

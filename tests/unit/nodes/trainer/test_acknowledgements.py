@@ -44,7 +44,7 @@ def _record(number: int) -> BatchAck:
 
 
 def _outbox(coordinator: Coordinator, confirmed: asyncio.Queue[BatchAck]) -> AckSender:
-    return AckSender(cast("RpcChannel", coordinator), confirmed.put_nowait, lambda: 0)
+    return AckSender(cast("RpcChannel", coordinator), confirmed.put_nowait, lambda: 0, 60.0)
 
 
 def test_records_are_told_together() -> None:

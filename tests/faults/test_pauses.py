@@ -1,0 +1,74 @@
+"""A pause of a whole job, or of its coordinator alone, costs time and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+
+import pytest
+from shadowsync.pipeline.report.model import Report
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.processes import Process, wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+
+TIMEOUT_SECONDS = 1.0
+PAUSE_SECONDS = 10 * TIMEOUT_SECONDS
+EPOCHS = 8
+
+
+def stand_still(processes: Iterable[Process]) -> None:
+    """Stop these and what they started, as `docker pause` does, and let them go on later."""
+    groups = [process.pid for process in processes]
+    for group in groups:
+        os.killpg(group, signal.SIGSTOP)
+    threading.Event().wait(PAUSE_SECONDS)
+    for group in groups:
+        os.killpg(group, signal.SIGCONT)
+
+
+def paused(cluster: Cluster, who: Callable[[Cluster], Iterable[Process]]) -> Report:
+    """Runs the job with such a pause in the middle of its training."""
+    cluster.start()
+    cluster.wait_for_batches(50)
+    stand_still(who(cluster))
+    assert cluster.wait(120.0) == 0, cluster.coordinator.text()
+    return cluster.run.report
+
+
+def changes(worker_kind: str = "thread") -> dict[str, dict[str, object]]:
+    return {
+        "run": {"node_timeout_seconds": TIMEOUT_SECONDS},
+        "data": {"epochs": EPOCHS},
+        "trainer": {"worker_kind": worker_kind},
+    }
+
+
+def check_nothing_else(report: Report) -> None:
+    assert report.events == []
+    assert report.ledger.adds_up
+    assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES
+    assert report.examples.returned == 0
+    assert report.sync.incomplete_rounds == 0
+
+
+@pytest.mark.parametrize("worker_kind", ["thread", pytest.param("process", marks=pytest.mark.faults_matrix)])
+def test_everything_stands_still(processes: Callable[..., Cluster], worker_kind: str) -> None:
+    check_nothing_else(paused(processes(changes(worker_kind)), Cluster.everyone))
+
+
+def test_the_coordinator_alone_stands_still(processes: Callable[..., Cluster]) -> None:
+    check_nothing_else(paused(processes(changes()), lambda cluster: [cluster.coordinator]))
+
+
+def test_a_trainer_alone_is_given_up(processes: Callable[..., Cluster]) -> None:
+    """The control: the others would wait for it, and its batches go to them."""
+    own = processes(changes()).start()
+    own.wait_for_batches(50)
+    victim = own.nodes["trainer"][1]
+    victim.suspend()
+    wait_until(lambda: own.run.logged("was silent for 1 s"), "the coordinator gives it up")
+    victim.resume()
+    assert own.wait(120.0) == 5, own.coordinator.text()
+    assert own.run.report.ledger.adds_up
