@@ -95,4 +95,4 @@ def test_the_coordinator_that_no_supervisor_watches(cluster: Callable[..., AnyCl
     own.coordinator.kill()
     for node in own.everyone()[1:]:
         assert node.wait(SECONDS) == 6, node.text()
-        assert "the coordinator was silent for 6 s" in node.text()
+        assert "the coordinator was gone for 6 s" in node.text()

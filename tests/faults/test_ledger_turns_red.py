@@ -13,6 +13,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 
 BATCH = 128
 READ = "read by the readers = trained + returned + in flight"
+KNOWN = "pushes that shards knew <= sent again + returned"
 
 
 def broken(report: Report) -> dict[str, Identity]:
@@ -68,7 +69,7 @@ def test_a_batch_trained_and_acknowledged_twice(faulty_run: Callable[..., InProc
     assert counted.replayed > 0
     assert counted.trained == counted.distinct + counted.replayed
     assert counted.distinct == EXAMPLES
-    assert set(broken(report)) == {READ}
+    assert set(broken(report)) == {READ, KNOWN}
     # The shard recognised the second push: its rows changed once.
     assert report.ledger.shard_applied["embedding-0"] == own.run.batches()
     ((repeated,),) = own.run.query("SELECT repeated FROM shards")

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import strategies as st
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.types import BatchId
+
+_WHOLE = st.integers(0, 2**63 - 1)
+# All that may travel.
+BATCH_IDS = st.builds(BatchId, _WHOLE, _WHOLE, st.integers(0, 2**63 - 2), _WHOLE)
 
 
 def batch_id(number: int, *, epoch: int = 0, span: int = 0, seed: int = 1) -> BatchId:

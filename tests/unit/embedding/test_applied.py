@@ -48,6 +48,15 @@ def test_it_survives_a_checkpoint(before: list[BatchId], after: list[BatchId]) -
     np.testing.assert_array_equal(restored.to_array(), applied.to_array())
 
 
+def test_the_largest_number_that_may_come_can_be_saved() -> None:
+    largest = BatchId.from_wire([0, 0, 2**63 - 2, 1])
+    applied = AppliedBatches()
+    applied.add(largest)
+    assert largest in AppliedBatches.from_array(applied.to_array())
+    with pytest.raises(ValueError, match="no span has a batch of number 9223372036854775807"):
+        BatchId.from_wire([0, 0, 2**63 - 1, 1])
+
+
 def test_memory_is_a_range_a_span_and_one_a_gap() -> None:
     applied = AppliedBatches()
     for number in range(10_000):

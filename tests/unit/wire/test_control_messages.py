@@ -34,6 +34,7 @@ from shadowsync.pipeline.wire.worker_messages import (
     WorkerError,
     WorkerVerbs,
 )
+from shadowsync.tests.support.batches import BATCH_IDS
 
 WORKER_VERBS: tuple[WorkerVerbs[Any], ...] = (ORDERS, REPORTS)
 ROUND = CompletedRound(1, 0.5, 0.1, 2)
@@ -46,7 +47,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=8),
     bytes: st.binary(max_size=16),
     int | float: WHOLE | FINITE,
-    BatchId: st.builds(BatchId, *[st.integers(0, 2**63 - 1)] * 4),
+    BatchId: BATCH_IDS,
     FileEntry: st.builds(
         FileEntry, st.just("a.bin"), st.integers(0, 9), st.just("0" * 64), st.text(max_size=8)
     ),

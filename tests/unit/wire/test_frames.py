@@ -38,13 +38,15 @@ BODIES = st.dictionaries(
     ),
     max_size=4,
 )
+from shadowsync.tests.support.batches import BATCH_IDS
+
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     int: INTEGERS,
     bool: st.booleans(),
     float: st.floats(allow_nan=False),
     str: st.text(max_size=200),
     tuple[int, ...]: st.lists(INTEGERS, max_size=5).map(tuple),
-    BatchId: st.builds(BatchId, *[st.integers(0, 2**63 - 1)] * 4),
+    BatchId: BATCH_IDS,
     dict[str, Any]: BODIES,
     list[Any]: BODIES.map(lambda body: list(body.values())),
     Counts: st.dictionaries(st.text(max_size=8), INTEGERS | st.floats(allow_nan=False, allow_infinity=False)),
