@@ -27,6 +27,7 @@ from shadowsync.pipeline.wire.messages import (
     Vectors,
 )
 from shadowsync.pipeline.wire.schema import Message, TensorField
+from shadowsync.tests.support.batches import BATCH_IDS
 
 INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
 BODIES = st.dictionaries(
@@ -38,7 +39,6 @@ BODIES = st.dictionaries(
     ),
     max_size=4,
 )
-from shadowsync.tests.support.batches import BATCH_IDS
 
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     int: INTEGERS,
