@@ -19,6 +19,7 @@ from .commands.export import export
 from .commands.generate import generate
 from .commands.health import health
 from .commands.job_arguments import job_of, job_options, web_option, web_override
+from .commands.key import key, security_options
 from .commands.network_options import network_options, network_overrides
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
 from .commands.predict import predict
@@ -73,6 +74,7 @@ def main() -> None:
 @main.command()
 @job_options
 @network_options
+@security_options
 @web_option
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 @click.option("--supervised", is_flag=True, hidden=True)
@@ -94,6 +96,7 @@ def run(
 @main.command()
 @job_options
 @network_options
+@security_options
 @web_option
 @click.option(
     "--seconds",
@@ -125,7 +128,7 @@ def profile(
 
 
 COMMANDS = (
-    *(algos, compare, evaluate, export, generate, health, predict, prepare, resume, top),
+    *(algos, compare, evaluate, export, generate, health, key, predict, prepare, resume, top),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

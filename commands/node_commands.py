@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .job_arguments import job_of, job_options, web_option, web_override
+from .key import security_options
 
 if TYPE_CHECKING:
     from ..nodes.runtime.settings import NodeSettings
@@ -20,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def node_options(command: F) -> F:
     """Add the options that differ from process to process."""
     for option in (
+        security_options,
         click.option("--bind", help="Host, or host:port, to listen on. [default: network.bind]"),
         click.option(
             "--advertise", help="The host that other nodes connect to. [default: network.advertise]"

@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from .key import security_options
 from .which_option import which_option
 
 
@@ -20,6 +21,7 @@ from .which_option import which_option
     help="Override a setting of its job; data, model and batches must stay as they are.",
 )
 @which_option("--from")
+@security_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", "best"], quiet: bool) -> None:
     """Resume RUN from a checkpoint.

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import click
 
+from .key import key_option
+
 
 @click.command()
 @click.argument("run_folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
 @click.option("--join", metavar="tcp://HOST:PORT", help="The coordinator's address.")
+@key_option
 @click.option("--once", is_flag=True, help="Show the job once and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a second, with all curves.")
 def top(run_folder: Path | None, join: str | None, once: bool, as_json: bool) -> None:

@@ -26,7 +26,7 @@ from ..pipeline.wire.control_verbs import CONTROL_VERBS
 from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.rpc_channel import ConnectionLost, HandleRequest, RemoteError, RpcChannel
 from ..pipeline.wire.schema import Message
-from ..pipeline.wire.sockets import configure_socket, send_now
+from ..pipeline.wire.sockets import configure_socket, connect, send_now
 from ..pipeline.wire.tasks import race
 from .live import Display, Lines, LiveTable
 from .mirror import Mirror
@@ -76,7 +76,7 @@ async def open_channel(address: str, handle: HandleRequest = _refuse) -> AsyncIt
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt_string(zmq.IDENTITY, f"watcher-{uuid4().hex}")
     try:
-        socket.connect(address)
+        connect(socket, address)
     except zmq.ZMQError as error:
         socket.close()
         context.term()

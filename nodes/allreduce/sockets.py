@@ -13,7 +13,7 @@ from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.peer_messages import PeerChunk, PeerResult
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import Listener, configure_socket
+from ...pipeline.wire.sockets import Listener, configure_socket, connect
 from ..runtime.members import Traffic
 from ..runtime.process import tune_malloc
 
@@ -52,7 +52,7 @@ class PeerSender:
         configure_socket(self.socket)
         self.socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
         self.socket.setsockopt_string(zmq.IDENTITY, token + IDENTITY_SUFFIX)
-        self.socket.connect(member.endpoint)
+        connect(self.socket, member.endpoint)
         self.traffic = Traffic()
         self.refusals = Refusals(log)
 

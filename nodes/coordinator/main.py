@@ -22,6 +22,7 @@ from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
 from ...pipeline.report.write import write_report
+from ...pipeline.wire.curve import insecurity
 from ..runtime.process_hooks import ProcessHooks
 from ..runtime.settings import NodeSettings
 from .controller import JobController
@@ -141,7 +142,7 @@ async def run_coordinator(
         outcome = await controller.run()
         eval_files = list(dict.fromkeys(span.path for span in plan.test))
         code, text, report = _conclude(
-            state, await store.run(LedgerStore.totals), outcome, eval_files, started_at
+            server, await store.run(LedgerStore.totals), outcome, eval_files, started_at
         )
         ended = await controller.finish(code, text)
         # What nodes wrote for a checkpoint that was given up: they write no more.
@@ -159,9 +160,9 @@ async def run_coordinator(
 
 
 def _conclude(
-    state: JobState, stored: StoredTotals, outcome: Outcome, eval_files: list[str], started_at: str
+    server: CoordinatorServer, stored: StoredTotals, outcome: Outcome, eval_files: list[str], started_at: str
 ) -> tuple[ExitCode, str, Report | None]:
-    stop = outcome.stop
+    state, stop = server.state, outcome.stop
     if not state.members.started:
         assert stop is not None
         return stop.exit_code, stop.text, None
@@ -173,7 +174,8 @@ def _conclude(
             remedy="give files with at least one good row",
         )
         return error.exit_code, str(error), None
-    report = build_report(state, stored, outcome, eval_files, started_at)
+    warnings = insecurity(server.settings.listen_at())
+    report = build_report(state, stored, outcome, eval_files, started_at, warnings)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None and stop.kind != "interrupted":
         text += resume_hint(state.folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...pipeline.checkpoint.best import BEST
 from ...pipeline.data.generator.manifest import teacher_ne
 from ...pipeline.data.prepared.manifest import source_files
@@ -104,9 +106,14 @@ def _reference_bytes(state: JobState, outcome: Outcome, trainers: CountsByNode) 
 
 
 def build_report(
-    state: JobState, stored: StoredTotals, outcome: Outcome, eval_files: list[str], started_at: str
+    state: JobState,
+    stored: StoredTotals,
+    outcome: Outcome,
+    eval_files: list[str],
+    started_at: str,
+    warnings: Iterable[str] = (),
 ) -> Report:
-    """Build the report; its `exit_code` is the run's."""
+    """Build the report; its `exit_code` is the run's. It warns of `warnings` first."""
     job = state.job
     examples = examples_of(state, stored, outcome)
     ledger = ledger_of(state, stored, outcome, examples)
@@ -165,6 +172,7 @@ def build_report(
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
         warnings=[
+            *warnings,
             *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
             *control_warnings(job, sync.control),
             *link_warnings(sync.link_codecs),

@@ -18,6 +18,7 @@ from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSync
 from ...pipeline.wire.control_base import Reply, ReplyType, Request
 from ...pipeline.wire.control_orders import DivideBatches, GroupView, JobEnded, NodeLost, SetGroup
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
+from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Ask, Failure, Pulse, PulseReply
@@ -133,6 +134,7 @@ class CoordinatorServer:
         self._tasks: set[asyncio.Task[Any]] = set()
         # From `listen` on.
         self._socket: zmq.asyncio.Socket | None = None
+        self._gate: KeyGate | None = None
 
     @property
     def refusals(self) -> Mapping[str, ShadowSyncError]:
@@ -142,6 +144,9 @@ class CoordinatorServer:
     def listen(self) -> str:
         """Bind, and return the endpoint that nodes join at; raises ClusterError."""
         self._context = self._process.zmq_context()
+        self._gate = open_gate(self._context)
+        if self._gate is not None:
+            self.spawn(self._gate.serve())
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -184,6 +189,8 @@ class CoordinatorServer:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
             finally:
                 # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
+                if self._gate is not None:
+                    self._gate.close()
                 if self._socket is not None:
                     self._socket.close()
                     self._context.term()

@@ -25,13 +25,14 @@ from ...pipeline.wire.control_orders import (
     Measure,
     Trace,
 )
+from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure, Pulse, PulseReply
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import configure_socket, send_now
+from ...pipeline.wire.sockets import configure_socket, connect, send_now
 from ...pipeline.wire.tasks import TaskSet, race
 from .health import Health, health_path, node_health, serve_health
 from .process_figures import NodeProfile, process_metrics
@@ -46,6 +47,17 @@ if TYPE_CHECKING:
 ORPHAN_SECONDS = 9.0
 # Node timeouts for which a node waits for a coordinator that it has no connection to.
 GONE_TIMEOUTS = 2
+
+# Handshakes that break off one after the other, as with another key; one alone may be a broken connection.
+MOST_BROKEN_HANDSHAKES = 3
+# The other side said why: a key on one side only, or one that it does not admit.
+_REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_CONNECTION_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSALS
+)
+_OTHER_KEY = (
+    "the coordinator has another key than this node, or only one of the two has one; give both one --key"
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +85,7 @@ class Node:
         self._refusals = Refusals(log)
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
+        self._gate: KeyGate | None = None
         self._profile = NodeProfile(role, self._metrics)
         self._tasks = TaskSet(self._fail)
 
@@ -86,6 +99,9 @@ class Node:
         configure_socket(self._socket)
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
         self._tasks.start(self._follow_connection())
+        self._gate = open_gate(self._context)
+        if self._gate is not None:
+            self._tasks.start(self._gate.serve())
         try:
             self._connect()
             self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
@@ -129,7 +145,7 @@ class Node:
 
     def _connect(self) -> None:
         try:
-            self._socket.connect(self.settings.join)
+            connect(self._socket, self.settings.join)
         except zmq.ZMQError as error:
             raise ClusterError(
                 f"is not an address to join ({zmq.strerror(error.errno or 0)})",
@@ -224,11 +240,15 @@ class Node:
 
     async def _follow_connection(self) -> None:
         """Record whether there is a connection: one of a stopped process stays, one of a dead process not."""
-        monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
+        broken = 0
         try:
             while True:
-                happened = await recv_monitor_message(monitor)
-                self._connected = happened["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                event = (await recv_monitor_message(monitor))["event"]
+                self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                broken = 0 if self._connected else broken + (event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+                if not self._joined and (event & _REFUSALS or broken >= MOST_BROKEN_HANDSHAKES):
+                    self._end(ExitCode.CLUSTER, f"{self.settings.join}: {_OTHER_KEY}")
         finally:
             with contextlib.suppress(zmq.ContextTerminated):
                 self._socket.disable_monitor()
@@ -324,6 +344,8 @@ class Node:
                 await self._tasks.close()
             finally:
                 # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
+                if self._gate is not None:
+                    self._gate.close()
                 self._socket.close()
                 self._context.term()
 

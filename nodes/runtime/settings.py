@@ -10,6 +10,7 @@ from uuid import uuid4
 from ...pipeline.config.job import Job
 from ...pipeline.config.sections import MAX_PORT
 from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.wire.curve import require_key
 from ...pipeline.wire.endpoints import AUTO, listen_address, local_address, own_address, use_ipc
 
 
@@ -47,11 +48,13 @@ class NodeSettings:
     def listen_at(self) -> str:
         """Return the address to listen on.
 
-        Raises JobFileError for a transport that this machine lacks.
+        Raises JobFileError for a transport that this machine lacks, and for one off loopback without a key.
         """
         if use_ipc(self.job.network.transport, self.bind, one_machine=self.supervised):
             return local_address(self.token)
-        return listen_address(self.bind)
+        address = listen_address(self.bind)
+        require_key(address)
+        return address
 
 
 def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:

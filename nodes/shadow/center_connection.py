@@ -21,7 +21,7 @@ from ...pipeline.wire.messages import CenterExchange, CenterValues, Failure
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import configure_socket
+from ...pipeline.wire.sockets import configure_socket, connect
 from ...sync_algos.base import PeerLost, Slice
 from ..runtime.members import Traffic
 
@@ -79,7 +79,7 @@ class CenterConnection:
         configure_socket(socket)
         socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
         socket.setsockopt_string(zmq.IDENTITY, identity)
-        socket.connect(member.endpoint)
+        connect(socket, member.endpoint)
         return cls(member=member, socket=socket, **more)
 
     async def request(

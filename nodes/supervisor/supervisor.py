@@ -29,7 +29,7 @@ from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import configure_socket, send_now
+from ...pipeline.wire.sockets import configure_socket, connect, send_now
 from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
 from .child import Child
@@ -199,7 +199,7 @@ class Supervisor:
         socket = context.socket(zmq.DEALER)
         configure_socket(socket)
         socket.setsockopt_string(zmq.IDENTITY, self._identity)
-        socket.connect(endpoint)
+        connect(socket, endpoint)
 
         def send(message: Message) -> None:
             send_now(socket, encode(message))

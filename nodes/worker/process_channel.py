@@ -15,7 +15,7 @@ from ...pipeline.errors import ProtocolError
 from ...pipeline.wire.endpoints import local_address
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import WorkerMessage
-from ...pipeline.wire.sockets import bind, configure_socket
+from ...pipeline.wire.sockets import bind, configure_socket, connect
 from ...pipeline.wire.worker_messages import ORDERS, REPORTS, WorkerOrder, WorkerReport, WorkerVerbs
 
 Sent = TypeVar("Sent")
@@ -44,7 +44,7 @@ class WorkerChannel(Generic[Sent, Received]):
         self.socket = context.socket(zmq.PAIR)
         configure_socket(self.socket)
         if endpoint:
-            self.socket.connect(endpoint)
+            connect(self.socket, endpoint)
             self.endpoint = endpoint
         else:
             local = local_address(f"worker-{uuid4().hex}")

@@ -18,6 +18,7 @@ import zmq
 import zmq.asyncio
 
 from ..errors import ClusterError, ProtocolError
+from .curve import connect_with_key, listen_with_key
 from .frames import MAX_TENSOR_BYTES, decode, encode
 from .messages import Failure
 from .refusals import Refusals
@@ -46,8 +47,8 @@ def configure_socket(socket: zmq.Socket[bytes] | Any) -> None:
 def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
     """Bind to `tcp://HOST:PORT` or `ipc://NAME`; return the actual endpoint.
 
-    Port `*` or 0 means any free one. To `ipc` only processes of this user can connect: a name in Linux's
-    abstract namespace has no permissions of its own.
+    Port `*` or 0 means any free one. Over TCP only who has the job's key can connect, if there is one. To
+    `ipc` only processes of this user can: a name in Linux's abstract namespace has no permissions of its own.
 
     Raises:
         ClusterError: the address is in use, not of this host, or invalid.
@@ -55,6 +56,7 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
     try:
         if sys.platform == "linux" and address.startswith("ipc://"):
             socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
+        listen_with_key(socket, address)
         socket.bind(address[:-2] + ":*" if address.endswith(":0") else address)
     except zmq.ZMQError as error:
         raise ClusterError(
@@ -63,6 +65,15 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
             remedy="choose a free port and an address of this host with --bind",
         ) from error
     return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+
+def connect(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
+    """Connect to `tcp://HOST:PORT`, with the job's key if there is one, or to `ipc://NAME`.
+
+    Raises ZMQError for what is no endpoint.
+    """
+    connect_with_key(socket, endpoint)
+    socket.connect(endpoint)
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
@@ -101,7 +112,7 @@ class Connection:
         self.socket = context.socket(zmq.DEALER)
         configure_socket(self.socket)
         self.socket.setsockopt_string(zmq.IDENTITY, identity)
-        self.socket.connect(endpoint)
+        connect(self.socket, endpoint)
         self.sent_bytes = 0
         self.received_bytes = 0
         self.refusals = Refusals(log)

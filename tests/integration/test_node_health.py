@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shadowsync.nodes.runtime.health import VARIABLE, ask_health
+from shadowsync.pipeline.wire.job_key import KEY_VARIABLE, JobKey
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import wait_until
 
@@ -18,10 +19,12 @@ def test_nodes_that_listen_everywhere_are_found_and_tell_how_they_are(
 ) -> None:
     own = processes({"data": {"epochs": 10_000}})
     places = {}
+    key_file = tmp_path / "job.key"
+    JobKey.generate().write(key_file)
 
     def answering(name: str) -> None:
         places[name] = tmp_path / f"{name}.sock"
-        own.environment = {VARIABLE: str(places[name])}
+        own.environment = {VARIABLE: str(places[name]), KEY_VARIABLE: str(key_file)}
 
     answering("coordinator")
     own.start_coordinator("--bind", "0.0.0.0", "--advertise", "127.0.0.1")

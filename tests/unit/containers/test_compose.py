@@ -20,6 +20,7 @@ from shadowsync.cli import main
 from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.pipeline.wire.job_key import KEY_VARIABLE
 from shadowsync.tests.support.imports import package_folders
 
 ROOT = Path(shadowsync.__file__).resolve().parent
@@ -116,8 +117,22 @@ def test_what_the_job_reads_and_writes_is_mounted() -> None:
     assert named == set(loaded["volumes"])
     # Otherwise a named volume would belong to root.
     (made,) = re.findall(r"mkdir (.*?) &&", DOCKERFILE)
-    assert {"/data", "/demo", job.run.directory} == set(made.split())
+    assert {"/data", "/demo", "/key", job.run.directory} == set(made.split())
     assert f"chown shadowsync:shadowsync {made}" in DOCKERFILE
+
+
+@pytest.mark.parametrize("given", [{}, {"KEY_FILE": "/run/secrets/job"}])
+def test_every_node_has_the_key_that_is_made_first(given: dict[str, str]) -> None:
+    services = composed(given)["services"]
+    group, command, *rest = arguments(services["job-key"])
+    keys = main.commands[group]
+    assert isinstance(keys, click.Group)
+    made = keys.commands[command].make_context(command, rest).params
+    assert made["reuse"]
+    for role in ROLES:
+        assert services[role]["environment"] == {KEY_VARIABLE: given.get("KEY_FILE", str(made["file"]))}
+        assert mounts(services[role])[str(Path(made["file"]).parent)] == "key"
+    assert services["coordinator"]["depends_on"]["job-key"] == {"condition": "service_completed_successfully"}
 
 
 def test_a_job_and_data_of_ones_own_take_the_place_of_the_demonstrations() -> None:
@@ -183,7 +198,7 @@ def test_the_image_is_pinned_as_the_makefile_is() -> None:
     assert f"ARG BASE={default('BASE')}\n" in CONTROL_DOCKERFILE
     for name, service in composed()["services"].items():
         if "build" in service:
-            control = name in ("coordinator", "reader")
+            control = name in ("coordinator", "reader", "job-key")
             wanted = {"BASE": default("BASE")} | ({} if control else {"TORCH_INDEX": default("TORCH_INDEX")})
             assert service["build"]["args"] == wanted
             dockerfile = "docker/Dockerfile.control" if control else "docker/Dockerfile"

@@ -1,0 +1,127 @@
+"""The key of a job: one file, which every machine of the job has and nobody else.
+
+From its secret come two pairs of CURVE keys (CurveZMQ, RFC 26): that of every socket that listens, and that
+of every socket that connects.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import zmq
+from zmq.utils import z85
+
+from ..errors import JobFileError
+
+KEY_VARIABLE: Final = "SHADOWSYNC_KEY_FILE"
+"""Names the file; a process and all that it starts are of the job with this key."""
+
+INSECURE_VARIABLE: Final = "SHADOWSYNC_INSECURE"
+"""Set to 1, it allows sockets off loopback without a key."""
+
+SECRET_BYTES: Final = 32
+_LINE: Final = re.compile(r"shadowsync-key-1 ([0-9a-f]{64})\s*")
+_OTHERS: Final = 0o077
+
+
+@dataclass(frozen=True)
+class CurvePair:
+    """A public key and its secret, as ZeroMQ takes them: 40 characters each (Z85)."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class JobKey:
+    """The secret that the nodes of a job share, 32 bytes."""
+
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def generate(cls) -> JobKey:
+        """Draw a new one."""
+        return cls(secrets.token_bytes(SECRET_BYTES))
+
+    @classmethod
+    def read(cls, path: Path) -> JobKey:
+        """Read the file.
+
+        Raises JobFileError if it is none, or if others than its owner can read it and this user could change
+        that. A file of somebody else, as a mounted secret is, has the rights that its owner gave it.
+        """
+        try:
+            status = path.stat()
+            text = path.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise JobFileError(
+                f"the key cannot be read ({why})", where=str(path), remedy=f"make one: {HOW_TO_MAKE}"
+            ) from error
+        if status.st_mode & _OTHERS and status.st_uid == os.getuid():
+            raise JobFileError(
+                "others can read the key", where=str(path), remedy=f"chmod 600 {path}, or make a new one"
+            )
+        found = _LINE.fullmatch(text)
+        if found is None:
+            raise JobFileError("is not a key", where=str(path), remedy=f"make one: {HOW_TO_MAKE}")
+        return cls(bytes.fromhex(found[1]))
+
+    def write(self, path: Path) -> None:
+        """Write a new file that only this user can read; raises JobFileError if there is one already."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise JobFileError(
+                f"the key cannot be written ({error.strerror})",
+                where=str(path),
+                remedy="give another path; a key that is in use is never overwritten",
+            ) from error
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"shadowsync-key-1 {self.secret.hex()}\n")
+
+    @property
+    def server(self) -> CurvePair:
+        """The pair of every socket that listens."""
+        return _pair(self.secret, b"shadowsync curve server")
+
+    @property
+    def client(self) -> CurvePair:
+        """The pair of every socket that connects."""
+        return _pair(self.secret, b"shadowsync curve client")
+
+
+HOW_TO_MAKE: Final = "shadowsync key new FILE"
+
+
+@lru_cache(8)
+def _pair(secret: bytes, label: bytes) -> CurvePair:
+    """Derive a pair: HMAC-SHA256 under a secret of full entropy (RFC 5869, its second step)."""
+    own = z85.encode(hmac.digest(secret, label + b"\x01", "sha256"))
+    return CurvePair(zmq.curve_public(own), own)
+
+
+def job_key() -> JobKey | None:
+    """Return the key of this process's job; None without one.
+
+    Any thread may call. Raises JobFileError for a file that is no key.
+    """
+    path = os.environ.get(KEY_VARIABLE, "")
+    return _read(path) if path else None
+
+
+@lru_cache(8)
+def _read(path: str) -> JobKey:
+    return JobKey.read(Path(path))
+
+
+def is_insecure() -> bool:
+    """Return whether sockets off loopback may do without a key."""
+    return os.environ.get(INSECURE_VARIABLE, "") == "1"

@@ -1,0 +1,113 @@
+"""Whole jobs with a key: who has it takes part, and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
+from shadowsync.tests.support.cluster import Cluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.runs import EXAMPLES
+
+TCP = {"network": {"transport": "tcp"}}
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.key"
+    JobKey.generate().write(path)
+    return path
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
+def test_a_job_with_a_key(
+    in_process: Callable[..., InProcessCluster],
+    key_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str,
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, str(key_file))
+    own = in_process(TCP | {"sync": {"algorithm": algorithm}}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up
+    assert report.examples.distinct == EXAMPLES
+    assert report.sync.rounds
+    assert report.warnings == []
+
+
+def test_a_node_without_the_key_is_told_at_once(
+    in_process: Callable[..., InProcessCluster],
+    key_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, str(key_file))
+    own = in_process(TCP)
+    own.start_coordinator()
+    other = tmp_path / "other.key"
+    JobKey.generate().write(other)
+    for given in (None, other):
+        if given is None:
+            monkeypatch.delenv(KEY_VARIABLE)
+        else:
+            monkeypatch.setenv(KEY_VARIABLE, str(given))
+        node = own.join("reader")
+        assert node.wait(60.0) == ExitCode.CLUSTER
+        assert "the coordinator has another key than this node, or only one of the two has one" in node.text()
+    own.coordinator.interrupt()
+    assert own.coordinator.wait(60.0) == ExitCode.INTERRUPTED
+
+
+def test_processes_of_their_own_have_the_key_by_their_environment(
+    processes: Callable[..., Cluster], key_file: Path
+) -> None:
+    changes = {"trainer": {"worker_kind": "process"}, "embedding": {"nodes": 2}}
+    own = processes(changes, environment={KEY_VARIABLE: str(key_file)}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    assert own.run.report.ledger.adds_up
+
+
+@pytest.mark.parametrize("role", ["coordinator", "reader"])
+def test_off_loopback_without_a_key_nothing_starts(
+    role: str, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(INSECURE_VARIABLE, raising=False)
+    arguments = [role, str(job_file()), "--bind", "0.0.0.0", "--advertise", "127.0.0.1"]
+    arguments += ["--join", "tcp://127.0.0.1:9"] if role != "coordinator" else []
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == ExitCode.USAGE, done.output
+    assert "there is no key" in done.output
+    assert "shadowsync key new FILE" in done.output
+    assert "--insecure" in done.output
+
+
+def test_without_a_key_by_wish_the_report_warns(processes: Callable[..., Cluster]) -> None:
+    own = processes({"trainer": {"count": 1}, "sync": {"algorithm": "none"}})
+    own.start_coordinator("--bind", "0.0.0.0", "--advertise", "127.0.0.1", "--insecure")
+    for role, count in own.job.expected.items():
+        for _ in range(count):
+            own.join(role)
+    assert own.wait() == 0, own.coordinator.text()
+    (warning,) = own.run.report.warnings
+    assert warning.startswith("Nothing was authenticated or encrypted, and tcp://0.0.0.0:")
+
+
+def test_the_command_makes_a_key_once(tmp_path: Path) -> None:
+    path = tmp_path / "new.key"
+    done = CliRunner().invoke(main, ["key", "new", str(path)])
+    assert done.exit_code == 0, done.output
+    assert str(path) in done.output
+    key = JobKey.read(path)
+    assert key.secret.hex() not in done.output
+    again = CliRunner().invoke(main, ["key", "new", str(path)])
+    assert again.exit_code == ExitCode.USAGE
+    kept = CliRunner().invoke(main, ["key", "new", str(path), "--reuse"])
+    assert kept.exit_code == 0, kept.output
+    assert JobKey.read(path) == key
