@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ...pipeline.wire.sockets import ROOT
 from ...pipeline.wire.tasks import TaskSet
 from ..runtime.process import exit_when_parent_dies
 
@@ -194,7 +195,7 @@ class NearEnd(Endpoint):
         """See `Endpoint`."""
         super().connection_made(transport)
         accepted: socket.socket = transport.get_extra_info("socket")
-        if accepted.family == socket.AF_UNIX and _user_of_peer(accepted) != os.getuid():
+        if accepted.family == socket.AF_UNIX and _user_of_peer(accepted) not in (os.getuid(), ROOT):
             self.abort()
 
 

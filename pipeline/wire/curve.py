@@ -1,6 +1,6 @@
 """Sockets that only the job's key opens: CURVE (CurveZMQ, RFC 26), and ZAP (RFC 27), which admits the key.
 
-Both concern TCP alone. To `ipc` only processes of the same user can connect, see `sockets.bind`.
+Both concern TCP alone. To `ipc` only processes of the same user and root can connect, see `sockets.bind`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from .schema import Message
 HIGH_WATER_MESSAGES = 4096
 LINGER_MILLISECONDS = 500
 SERVED_AT_ONCE = 256
+ROOT = 0
 # A plain number: an operation on flags of the enum takes longer than reading them from the socket.
 _READABLE = int(zmq.POLLIN)
 
@@ -48,14 +49,16 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
     """Bind to `tcp://HOST:PORT` or `ipc://NAME`; return the actual endpoint.
 
     Port `*` or 0 means any free one. Over TCP only who has the job's key can connect, if there is one. To
-    `ipc` only processes of this user can: a name in Linux's abstract namespace has no permissions of its own.
+    `ipc` only processes of this user and root can: a name in Linux's abstract namespace has no permissions of
+    its own.
 
     Raises:
         ClusterError: the address is in use, not of this host, or invalid.
     """
     try:
         if sys.platform == "linux" and address.startswith("ipc://"):
-            socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
+            for user in (os.getuid(), ROOT):
+                socket.setsockopt(zmq.IPC_FILTER_UID, user)
         listen_with_key(socket, address)
         socket.bind(address[:-2] + ":*" if address.endswith(":0") else address)
     except zmq.ZMQError as error:
