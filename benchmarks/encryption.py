@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def main() -> None:
     ):
         key = Path(folder) / "job.key"
         JobKey.generate().write(key)
-        runs = {
+        runs: dict[str, Callable[[], Figures]] = {
             f"{codec}, {'key' if file else 'plain'}": partial(measured, log, codec, file)
             for codec in CODECS
             for file in (None, key)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from .key import security_options
 from .network_options import network_options, network_overrides
 
 
@@ -36,6 +37,7 @@ from .network_options import network_options, network_overrides
     help="With --virtual: a time of the emulated machines, such as step_seconds=0.02; see docs/lab.md.",
 )
 @network_options
+@security_options
 @click.option(
     "--resume",
     metavar="DIR",

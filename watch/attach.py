@@ -24,6 +24,7 @@ from ..pipeline.wire.control_messages import GetStatus
 from ..pipeline.wire.control_orders import JobEnded
 from ..pipeline.wire.control_verbs import CONTROL_VERBS
 from ..pipeline.wire.frames import decode, encode
+from ..pipeline.wire.job_key import job_key
 from ..pipeline.wire.rpc_channel import ConnectionLost, HandleRequest, RemoteError, RpcChannel
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import configure_socket, connect, send_now
@@ -68,8 +69,11 @@ async def _refuse(request: Request[Any]) -> Reply:
 async def open_channel(address: str, handle: HandleRequest = _refuse) -> AsyncIterator[RpcChannel]:
     """Open a connection to the coordinator at `address`; `handle` answers its requests.
 
-    Nothing needs to listen there yet. Raises ClusterError for an address that cannot be used.
+    Nothing needs to listen there yet. Raises ClusterError for an address that cannot be used, and
+    JobFileError for a key that cannot.
     """
+    # What is wrong with it is told before anything is open.
+    job_key()
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.DEALER)
     configure_socket(socket)
@@ -135,7 +139,7 @@ class _WatchedJob:
             raise ClusterError(
                 f"no coordinator answered within {FIRST_REPLY_SECONDS:g} s",
                 where=self._address,
-                remedy="give the address or the folder of a job that is running",
+                remedy="give the address or the folder of a job that is running, and its --key if it has one",
             ) from error
 
     async def next_status(self, channel: RpcChannel) -> Status | None:

@@ -254,8 +254,10 @@ class AllReduceTransport:
     def _receive(self) -> bool:
         """Accept what has arrived, RECEIVED_AT_ONCE at most; return whether that was all."""
         for _ in range(RECEIVED_AT_ONCE):
-            if not has_message(self._listener.socket) or (received := self._listener.receive()) is None:
+            if not has_message(self._listener.socket):
                 return True
+            if (received := self._listener.receive()) is None:
+                continue
             self._accept(*received)
             self._deliver_events()
         return False

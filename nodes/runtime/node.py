@@ -28,6 +28,7 @@ from ...pipeline.wire.control_orders import (
 from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.job_key import job_key
 from ...pipeline.wire.messages import Failure, Pulse, PulseReply
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
@@ -48,8 +49,9 @@ ORPHAN_SECONDS = 9.0
 # Node timeouts for which a node waits for a coordinator that it has no connection to.
 GONE_TIMEOUTS = 2
 
-# Handshakes that break off one after the other, as with another key; one alone may be a broken connection.
-MOST_BROKEN_HANDSHAKES = 3
+# Handshakes that break off one after the other, as with another key. It takes some seconds: whatever stands
+# before a coordinator that is not up yet accepts connections and ends them, too.
+MOST_BROKEN_HANDSHAKES = 10
 # The other side said why: a key on one side only, or one that it does not admit.
 _REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _CONNECTION_EVENTS = (
@@ -86,6 +88,7 @@ class Node:
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
         self._gate: KeyGate | None = None
+        self._monitor: zmq.asyncio.Socket | None = None
         self._profile = NodeProfile(role, self._metrics)
         self._tasks = TaskSet(self._fail)
 
@@ -98,11 +101,13 @@ class Node:
         self._socket = async_context.socket(zmq.DEALER)
         configure_socket(self._socket)
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
-        self._tasks.start(self._follow_connection())
-        self._gate = open_gate(self._context)
-        if self._gate is not None:
-            self._tasks.start(self._gate.serve())
         try:
+            # Before it connects, so that no event is missed.
+            self._monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
+            self._tasks.start(self._follow_connection(self._monitor))
+            self._gate = open_gate(self._context)
+            if self._gate is not None:
+                self._tasks.start(self._gate.serve())
             self._connect()
             self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
             self._install_signals()
@@ -238,21 +243,16 @@ class Node:
                     f"{self.settings.join}: the coordinator was {how} for {limit:g} s",
                 )
 
-    async def _follow_connection(self) -> None:
+    async def _follow_connection(self, monitor: zmq.asyncio.Socket) -> None:
         """Record whether there is a connection: one of a stopped process stays, one of a dead process not."""
-        monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
         broken = 0
-        try:
-            while True:
-                event = (await recv_monitor_message(monitor))["event"]
-                self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-                broken = 0 if self._connected else broken + (event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-                if not self._joined and (event & _REFUSALS or broken >= MOST_BROKEN_HANDSHAKES):
-                    self._end(ExitCode.CLUSTER, f"{self.settings.join}: {_OTHER_KEY}")
-        finally:
-            with contextlib.suppress(zmq.ContextTerminated):
-                self._socket.disable_monitor()
-            monitor.close()
+        while True:
+            event = (await recv_monitor_message(monitor))["event"]
+            self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            broken = 0 if self._connected else broken + (event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+            other_key = broken >= MOST_BROKEN_HANDSHAKES and job_key() is not None
+            if not self._joined and (event & _REFUSALS or other_key):
+                self._end(ExitCode.CLUSTER, f"{self.settings.join}: {_OTHER_KEY}")
 
     def _metrics(self) -> dict[str, Any]:
         own, others = process_metrics(), self.role.process_metrics()
@@ -346,6 +346,10 @@ class Node:
                 # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
                 if self._gate is not None:
                     self._gate.close()
+                if self._monitor is not None:
+                    with contextlib.suppress(zmq.ContextTerminated):
+                        self._socket.disable_monitor()
+                    self._monitor.close()
                 self._socket.close()
                 self._context.term()
 

@@ -43,7 +43,7 @@ class NodeContext:
 
     @property
     def patience_seconds(self) -> float:
-        """How long to wait for the coordinator's reply; a node that hears nothing at all ends before."""
+        """How long to wait for the coordinator's reply: longer than a silent coordinator is waited for."""
         return (SILENT_TIMEOUTS + 1) * self.job.run.node_timeout_seconds
 
 

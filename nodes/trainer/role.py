@@ -224,9 +224,9 @@ class TrainerRole(Role):
     async def _node_lost(self, lost: NodeLost) -> Done:
         if lost.role == "sync" and self._sync is not None:
             self._sync.mark_lost(lost.token)
-        if lost.role == "embedding":
+        if lost.role in ("reader", "embedding"):
             for worker in self._workers:
-                worker.lose_shard(lost.name)
+                worker.lose_node(lost.name)
         return Done()
 
     async def _set_group(self, request: SetGroup) -> Done:

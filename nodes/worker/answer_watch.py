@@ -11,12 +11,13 @@ from typing import Final
 
 from ...pipeline.errors import ExitCode, ShadowSyncError
 
-# Node timeouts. After one a silent node is declared dead, so what is silent for longer lives.
+# The coordinator declares a silent node dead after one node timeout. So one that is not dead after four is
+# alive, and the path to it is broken.
 UNANSWERED_TIMEOUTS: Final = 4
 
 
 class PeerUnreachable(ShadowSyncError):
-    """A node that lives did not answer this trainer, which so can train no more; others may.
+    """A node that lives did not answer this trainer, so this trainer cannot go on; others may.
 
     `where` names the node.
     """

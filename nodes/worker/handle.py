@@ -54,8 +54,8 @@ class WorkerHandle(Protocol):
         """
         ...
 
-    def lose_shard(self, name: str) -> None:
-        """Stop training: an embedding node is lost, and pushes to it are never answered."""
+    def lose_node(self, name: str) -> None:
+        """Expect nothing more of a reader, or of an embedding node, without which training ends."""
         ...
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:

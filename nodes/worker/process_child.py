@@ -34,7 +34,7 @@ from ...pipeline.wire.worker_messages import (
     DrainedWorker,
     DrainWorker,
     GatePass,
-    LoseShard,
+    LoseNode,
     LoseSyncNode,
     MeetMembers,
     ScorePass,
@@ -145,8 +145,8 @@ class WorkerProcessMain:
                 worker.confirm(message.reader, message.sequence)
             case DrainWorker():
                 worker.drain(message.sequences, self._on_drained)
-            case LoseShard():
-                worker.lose_shard(message.name)
+            case LoseNode():
+                worker.lose_node(message.name)
             case LoseSyncNode():
                 if rounds is not None:
                     rounds.mark_lost(message.token)

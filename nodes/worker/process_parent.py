@@ -32,7 +32,7 @@ from ...pipeline.wire.worker_messages import (
     GatePass,
     GateStarve,
     GateWork,
-    LoseShard,
+    LoseNode,
     MeetMembers,
     RoundEnded,
     ScorePass,
@@ -257,9 +257,9 @@ class ProcessWorker:
         self._drain_reply = reply
         self._monitor.send(DrainWorker(dict(sequences)))
 
-    def lose_shard(self, name: str) -> None:
-        """Stop training without this embedding node; see `WorkerHandle.lose_shard`."""
-        self._monitor.send(LoseShard(name))
+    def lose_node(self, name: str) -> None:
+        """Go on without this reader, or end training without this embedding node; see `WorkerHandle`."""
+        self._monitor.send(LoseNode(name))
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
         """Score this pass with these weights; see `WorkerHandle.evaluate`.

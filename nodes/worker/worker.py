@@ -101,9 +101,14 @@ class Worker(Service):
 
         self._call(command)
 
-    def lose_shard(self, name: str) -> None:
-        """Stop training without this embedding node; see `WorkerHandle.lose_shard`."""
-        self._call(lambda: self._stranded.extend(self._shards.lose(name)))
+    def lose_node(self, name: str) -> None:
+        """Go on without this reader, or end training without this embedding node; see `WorkerHandle`."""
+
+        def command() -> None:
+            assert self._connections is not None
+            self._stranded.extend(self._connections.lose(name))
+
+        self._call(command)
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
         """Score this pass with these weights; see `WorkerHandle.evaluate`."""

@@ -31,6 +31,8 @@ def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str) -> None:
         socket.setsockopt(zmq.CURVE_SECRETKEY, key.server.secret)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+        # Without a gate nobody is admitted, instead of everybody who knows the public key.
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
 def connect_with_key(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:

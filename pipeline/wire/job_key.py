@@ -54,8 +54,8 @@ class JobKey:
     def read(cls, path: Path) -> JobKey:
         """Read the file.
 
-        Raises JobFileError if it is none, or if others than its owner can read it and this user could change
-        that. A file of somebody else, as a mounted secret is, has the rights that its owner gave it.
+        Raises JobFileError if the file is not a key, or if it belongs to this user and others have any right
+        to it. A file of somebody else or on a read-only mount, as secrets are, has the rights that it has.
         """
         try:
             status = path.stat()
@@ -65,7 +65,8 @@ class JobKey:
             raise JobFileError(
                 f"the key cannot be read ({why})", where=str(path), remedy=f"make one: {HOW_TO_MAKE}"
             ) from error
-        if status.st_mode & _OTHERS and status.st_uid == os.getuid():
+        changeable = status.st_uid == os.getuid() and not os.statvfs(path).f_flag & os.ST_RDONLY
+        if status.st_mode & _OTHERS and changeable:
             raise JobFileError(
                 "others can read the key", where=str(path), remedy=f"chmod 600 {path}, or make a new one"
             )

@@ -100,7 +100,7 @@ class Credit(Message):
 
 @dataclass(frozen=True, slots=True)
 class CreditNoted(Message):
-    """A reader's reply to a credit that is none but the last one again.
+    """A reader's reply to a credit that equals the worker's previous one.
 
     So a worker that waits knows that the reader hears it. `sent` is the last sequence number that the reader
     has sent it.

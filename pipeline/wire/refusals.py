@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-# Of each object's refusals; after them one line each time their number has doubled.
 LOGGED_REFUSALS: Final = 32
 
 
 class Refusals:
     """The messages that one socket or session has refused.
 
-    The first LOGGED_REFUSALS are logged, then those by which their number has doubled. Belongs to the thread
+    The first LOGGED_REFUSALS are logged, after that only number 64, 128, 256 and so on. Belongs to the thread
     of its socket; any thread may read `count`.
 
     Attributes:

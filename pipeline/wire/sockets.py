@@ -205,25 +205,25 @@ class Listener:
         self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
 
     def receive(self) -> tuple[bytes, Message] | None:
-        """Return the next (identity, message) that has arrived, or None.
+        """Take one message that has arrived; return (identity, message), or None if there is none to handle.
 
         An invalid message, or one of somebody who is not admitted, is counted, logged with its sender, and
-        answered with a `Failure`.
+        answered with a `Failure`. More may wait behind it: see `has_message`.
         """
-        while True:
-            try:
-                parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return None
-            identity = parts[0].bytes
-            buffers = [part.buffer for part in parts[1:]]
-            self.received_bytes += sum(buffer.nbytes for buffer in buffers)
-            try:
-                self._require_admitted(identity)
-                return identity, decode(buffers)
-            except ProtocolError as error:
-                self.refusals.add("refused a message from %r: %s", identity, error)
-                self.send(identity, Failure(request=0, what=str(error)))
+        try:
+            parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        identity = parts[0].bytes
+        buffers = [part.buffer for part in parts[1:]]
+        self.received_bytes += sum(buffer.nbytes for buffer in buffers)
+        try:
+            self._require_admitted(identity)
+            return identity, decode(buffers)
+        except ProtocolError as error:
+            self.refusals.add("refused a message from %r: %s", identity, error)
+            self.send(identity, Failure(request=0, what=str(error)))
+            return None
 
     def _require_admitted(self, identity: bytes) -> None:
         if self._admitted is not None and identity.partition(b"/")[0] not in self._admitted:
@@ -234,12 +234,14 @@ class Listener:
     ) -> None:
         """Pass messages that have arrived to `handle`, while `takes_more()` is true.
 
-        At most SERVED_AT_ONCE of them, so that the thread also gets to its other work under load.
+        At most SERVED_AT_ONCE, refused ones among them, so that the thread also gets to its other work under
+        load.
         """
         for _ in range(SERVED_AT_ONCE):
-            if not takes_more() or not has_message(self.socket) or (received := self.receive()) is None:
+            if not takes_more() or not has_message(self.socket):
                 return
-            handle(*received)
+            if (received := self.receive()) is not None:
+                handle(*received)
 
     def close(self) -> None:
         """Close the socket; queued messages have LINGER_MILLISECONDS to be sent."""

@@ -50,8 +50,8 @@ class DrainWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class LoseShard:
-    """The embedding node of this name is lost, and training ends."""
+class LoseNode:
+    """The reader or embedding node of this name is lost; without the latter training ends."""
 
     name: str
 
@@ -100,7 +100,7 @@ WorkerOrder: TypeAlias = (
     | BeginTraining
     | ConfirmBatch
     | DrainWorker
-    | LoseShard
+    | LoseNode
     | LoseSyncNode
     | ScorePass
     | CollectSums
@@ -294,7 +294,7 @@ ORDERS: Final = WorkerVerbs[WorkerOrder](
         "begin": BeginTraining,
         "confirm": ConfirmBatch,
         "drain": DrainWorker,
-        "lose_shard": LoseShard,
+        "lose_node": LoseNode,
         "lose_sync": LoseSyncNode,
         "evaluate": ScorePass,
         "collect": CollectSums,

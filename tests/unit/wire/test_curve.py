@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import zmq
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.wire.curve import KeyGate, insecurity, is_loopback, require_key
+from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.messages import Pushed
 from shadowsync.pipeline.wire.sockets import Connection, Listener
@@ -126,7 +128,7 @@ def test_who_knows_the_public_key_alone_is_refused_and_counted(
 
 def test_ipc_needs_no_key(context: Context, use: Callable[[JobKey | None], None]) -> None:
     use(JobKey.generate())
-    listener = Listener(context, "ipc://@shadowsync-test-of-curve")
+    listener = Listener(context, local_address(uuid4().hex))
     use(None)
     connection = Connection(context, listener.endpoint, "t/0")
     connection.send(MESSAGE)

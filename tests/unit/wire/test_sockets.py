@@ -163,6 +163,23 @@ def test_only_those_admitted_are_heard(
     assert isinstance(arrived_through(listener, known), Failure)
 
 
+def test_who_is_refused_has_no_more_than_its_turn(
+    listener: Listener, connect: Callable[[str], Connection]
+) -> None:
+    """However many messages a stranger sends, the thread gets to its other work."""
+    listener.admit([])
+    stranger, sent = connect("stranger"), 4 * SERVED_AT_ONCE
+    for number in range(sent):
+        stranger.send(Pushed(number, repeated=False))
+    served: list[Message] = []
+    while listener.refusals.count < sent:
+        before = listener.refusals.count
+        assert listener.socket.poll(int(WAIT_SECONDS * 1000)), "nothing came"
+        listener.serve(lambda _, message: served.append(message))
+        assert listener.refusals.count - before <= SERVED_AT_ONCE
+    assert not served
+
+
 def arrived_through(listener: Listener, connection: Connection) -> Message:
     """What the listener answers, which hears nobody."""
     assert listener.socket.poll(int(WAIT_SECONDS * 1000)), "nothing came"

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from shadowsync.lab.virtual.clock import VirtualTimeSelector
 from shadowsync.nodes.runtime.steady_clock import (
     LONGEST_STEP_SECONDS,
     LOOK_SECONDS,
@@ -77,13 +78,20 @@ def test_an_answer_that_waited_through_a_pause_is_in_time(steady: bool) -> None:
 
 
 def test_timers_come_in_time_where_nothing_stands_still() -> None:
-    async def main() -> float:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SteadyLoop)
-        began = loop.time()
-        # Longer than a step: the loop looks in between, though it has nothing else to do.
-        await asyncio.sleep(3 * LONGEST_STEP_SECONDS)
-        return loop.time() - began
+    """The loop looks in between, though it has nothing else to do; otherwise it would take twice as long."""
+    virtual = VirtualTimeSelector()
+    seconds = 3 * LONGEST_STEP_SECONDS
 
-    assert LOOK_SECONDS < LONGEST_STEP_SECONDS
-    assert run_steadily(main()) >= 3 * LONGEST_STEP_SECONDS - 0.01
+    async def main() -> None:
+        await asyncio.sleep(seconds)
+
+    with asyncio.Runner(loop_factory=lambda: SteadyLoop(virtual, lambda: virtual.now)) as runner:
+        runner.run(main())
+    assert seconds <= virtual.now <= seconds + LOOK_SECONDS
+
+
+def test_a_coroutine_is_run_on_such_a_loop() -> None:
+    async def main() -> bool:
+        return isinstance(asyncio.get_running_loop(), SteadyLoop)
+
+    assert run_steadily(main())
