@@ -211,8 +211,9 @@ class Node:
             try:
                 message = decode([part.buffer for part in parts])
             except ProtocolError as error:
-                self._refused(str(error))
-                if not self._joined:
+                if self._joined:
+                    self._refused(str(error))
+                else:
                     self._end(error.exit_code, f"{self.settings.join}: {error}")
                 continue
             self._received_at = self._loop.time()
