@@ -39,15 +39,7 @@ def sections(log: Path, codec: str) -> dict[str, dict[str, Any]]:
 
 def measured(log: Path, codec: str, key: Path | None) -> Figures:
     """Run one job; return its figures."""
-    before = os.environ.pop(KEY_VARIABLE, None)
-    if key is not None:
-        os.environ[KEY_VARIABLE] = str(key)
-    try:
-        report = run_job(sections(log, codec))
-    finally:
-        os.environ.pop(KEY_VARIABLE, None)
-        if before is not None:
-            os.environ[KEY_VARIABLE] = before
+    report = run_job(sections(log, codec), command=("run", *(("--key", str(key)) if key is not None else ())))
     throughput = report.throughput
     assert report.ledger.adds_up
     assert throughput.examples_per_second is not None
@@ -65,6 +57,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    # A job without a key is to have none.
+    os.environ.pop(KEY_VARIABLE, None)
     with (
         log_or_generated(given.log, EXAMPLES, EVAL_EXAMPLES) as log,
         tempfile.TemporaryDirectory(prefix="benchmark-key-") as folder,

@@ -182,7 +182,7 @@ class JobFinalizer:
         answers = await self._server.call_all(others, part, self._part_seconds)
         missing = [shard.info.name for shard in shards if shard.info.name not in answers]
         if missing:
-            raise checkpoint_failed(missing, "its part", self._server.refusals)
+            raise checkpoint_failed(missing, "its part", self._server.unmet)
         files = [file for reply in (written, *answers.values()) for file in reply.files]
         files += await asyncio.to_thread(snapshot.ledger.write, directory)
         return saver, manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
@@ -211,11 +211,11 @@ class JobFinalizer:
                 if (
                     origin == ModelOrigin.CENTER
                     and trainer.alive
-                    and trainer.info.name not in self._server.refusals
+                    and trainer.info.name not in self._server.unmet
                 ):
                     # One that could not read it in time speaks for all; one that refuses, for itself.
                     break
-        raise checkpoint_failed(names, "the model", self._server.refusals)
+        raise checkpoint_failed(names, "the model", self._server.unmet)
 
     def _note_disagreement(self, saver: Member, trainers: list[Member]) -> None:
         if self._model.single and self._model.digests:

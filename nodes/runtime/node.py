@@ -105,9 +105,7 @@ class Node:
             # Before it connects, so that no event is missed.
             self._monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
             self._tasks.start(self._follow_connection(self._monitor))
-            self._gate = open_gate(self._context)
-            if self._gate is not None:
-                self._tasks.start(self._gate.serve())
+            self._gate = open_gate(self._context, self._tasks.start)
             self._connect()
             self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
             self._install_signals()

@@ -63,8 +63,9 @@ class WorkerConnections:
         self._poller.register(waker, zmq.POLLIN)
         self._checked_at = time.monotonic()
         own = next((m.name for m in members if identity.startswith(f"{m.token}/")), identity)
+        # Those that live: each credit wants an answer.
+        self._answering_readers = set(self.readers)
         # A step of the model may take long, and then nobody looks.
-        self._lost: set[str] = set()
         self._clock = SteadyClock(2 * RESEND_CHECK_SECONDS)
         self._watch = AnswerWatch(own, UNANSWERED_TIMEOUTS * job.run.node_timeout_seconds)
         self._has_waited = False
@@ -105,15 +106,15 @@ class WorkerConnections:
         if now - self._checked_at > RESEND_CHECK_SECONDS:
             self._checked_at = now
             self.shards.resend_overdue(now)
-            # Credit is sent again and again, so a reader always has something to answer.
-            asked = {*self.readers, *self.shards.unanswering} - self._lost
-            self._watch.check(self._clock.now(), asked)
+            self._watch.check(self._clock.now(), self._answering_readers | self.shards.unanswering)
         return delivered, pushed
 
     def lose(self, name: str) -> list[InFlightBatch]:
         """Expect nothing more of a lost node; return the batches that an embedding node leaves stranded."""
-        self._lost.add(name)
-        return self.shards.lose(name) if name not in self.readers else []
+        if name in self.readers:
+            self._answering_readers.discard(name)
+            return []
+        return self.shards.lose(name)
 
     def _receive_from(self, name: str, connection: Connection) -> Iterator[Message]:
         """Yield what the last `poll` saw at a connection, and what has come since."""

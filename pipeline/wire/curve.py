@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import zmq
@@ -20,7 +21,6 @@ from .refusals import Refusals
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 ZAP_DOMAIN: Final = b"shadowsync"
-_ZAP_VERSION: Final = b"1.0"
 
 log = logging.getLogger(__name__)
 
@@ -48,22 +48,27 @@ def require_key(address: str) -> None:
 
     Raises JobFileError for one off loopback, where no key is set and nothing says that this is wanted.
     """
-    if not address.startswith("tcp://") or is_loopback(address) or job_key() is not None or is_insecure():
-        return
-    raise JobFileError(
-        "whoever reaches this address could read the data and end the job, as there is no key",
-        where=address,
-        remedy=f"give all nodes of the job --key FILE ({HOW_TO_MAKE}), or --insecure on a network you trust",
-    )
+    if is_open(address) and not is_insecure():
+        raise JobFileError(
+            "whoever reaches this address could read the data and end the job, as there is no key",
+            where=address,
+            remedy=f"give all nodes of the job --key FILE ({HOW_TO_MAKE}),"
+            " or --insecure on a network you trust",
+        )
 
 
 def insecurity(address: str) -> list[str]:
     """Return what a report has to warn of, for a job whose coordinator listens there."""
-    if not address.startswith("tcp://") or is_loopback(address) or job_key() is not None:
+    if not is_open(address):
         return []
     return [
         f"Nothing was authenticated or encrypted, and {address} was open to whoever reaches it (--insecure)."
     ]
+
+
+def is_open(address: str) -> bool:
+    """Return whether other machines reach `address`, and need no key."""
+    return address.startswith("tcp://") and not is_loopback(address) and job_key() is None
 
 
 def is_loopback(address: str) -> bool:
@@ -103,7 +108,7 @@ class KeyGate:
                 if not admitted:
                     self.refusals.add("refused a connection from %s: it has another key", address.decode())
                 status = (b"200", b"OK") if admitted else (b"400", b"another key")
-                await self._socket.send_multipart([version or _ZAP_VERSION, request, *status, b"", b""])
+                await self._socket.send_multipart([version, request, *status, b"", b""])
         finally:
             self.close()
 
@@ -112,7 +117,12 @@ class KeyGate:
         self._socket.close()
 
 
-def open_gate(context: zmq.Context[zmq.Socket[bytes]]) -> KeyGate | None:
-    """Make the gate of a node's context, on its loop; None without a key. Start its `serve` at once."""
-    key = job_key()
-    return KeyGate(context, key) if key is not None else None
+def open_gate(
+    context: zmq.Context[zmq.Socket[bytes]], start: Callable[[Coroutine[Any, Any, None]], object]
+) -> KeyGate | None:
+    """Make the gate of a node's context, on its loop, and `start` to serve; None without a key."""
+    if (key := job_key()) is None:
+        return None
+    gate = KeyGate(context, key)
+    start(gate.serve())
+    return gate

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowsync.lab.virtual.clock import VirtualTimeSelector
-from shadowsync.nodes.coordinator.server import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
+from shadowsync.nodes.coordinator.sessions import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
 from shadowsync.nodes.runtime.steady_clock import SteadyLoop
 from shadowsync.pipeline.wire.control_base import Done, Reply, Request
 from shadowsync.pipeline.wire.control_orders import NodeLost

@@ -1,0 +1,67 @@
+"""The coordinator's sessions with nodes and watchers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...pipeline.wire.rpc_channel import RpcChannel
+
+# Nodes and the supervisor send more often; of those who only watch, most never announce that they leave.
+FORGET_SECONDS = 60.0
+# A watcher sends a request every second.
+PRESENT_SECONDS = 3.0
+
+
+class SessionRegistry:
+    """Open sessions by ZeroMQ identity, with last-seen times and watchers.
+
+    Watchers subscribed to the end-of-job notice. An identity is its node's token in ASCII. Belongs to the
+    coordinator's loop.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, RpcChannel] = {}
+        self._seen_at: dict[bytes, float] = {}
+        self._watchers: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._seen_at)
+
+    def record_seen(self, identity: bytes, now: float) -> None:
+        """Record that it sent a message."""
+        self._seen_at[identity] = now
+
+    def seen_at(self, token: str) -> float | None:
+        """Return when it last sent a message; None if it never did."""
+        return self._seen_at.get(token.encode())
+
+    def of(self, identity: bytes) -> RpcChannel | None:
+        """Return its session, if it has one."""
+        return self._sessions.get(identity)
+
+    def begin(self, identity: bytes, session: RpcChannel) -> None:
+        """Open a session at its first request."""
+        self._sessions[identity] = session
+
+    def watches(self, token: str) -> None:
+        """Subscribe it to the end-of-job notice."""
+        self._watchers.add(token.encode())
+
+    def watchers(self, now: float) -> list[RpcChannel]:
+        """Return the sessions of those subscribed to the end, and present."""
+        there = [one for one in self._watchers if now - self._seen_at.get(one, now) < PRESENT_SECONDS]
+        return [self._sessions[one] for one in there if one in self._sessions]
+
+    def end(self, identity: bytes, why: str) -> None:
+        """End its session; requests that wait for its reply fail."""
+        session = self._sessions.pop(identity, None)
+        if session is not None:
+            session.close(why)
+
+    def forget_silent(self, now: float, stays: Callable[[str], bool]) -> None:
+        """Forget whoever was silent for FORGET_SECONDS; `stays` says whether a token is a node's."""
+        for identity, seen_at in tuple(self._seen_at.items()):
+            if now - seen_at > FORGET_SECONDS and not stays(identity.decode("ascii", "replace")):
+                del self._seen_at[identity]
+                self._watchers.discard(identity)
+                self.end(identity, "was silent")
