@@ -56,14 +56,21 @@ class PartWriter:
     def close(self) -> None:
         """Write pending rows and the end of the file, and close it.
 
-        Call it after an error too.
+        After an error or an interrupt, here too, call `discard`.
         """
-        with self._file:
-            if self._pending_rows:
-                self._write_group(self._pending_rows)
-            if self._writer is None:
-                self._open([])
-            self._writer.close()
+        if self._pending_rows:
+            self._write_group(self._pending_rows)
+        if self._writer is None:
+            self._open([])
+        self._writer.close()
+        self._file.close()
+
+    def discard(self) -> None:
+        """Close the file as it is, without its end."""
+        if self._writer is not None:
+            # Otherwise its finalizer would write the end, to a file that is closed by then.
+            self._writer.is_open = False
+        self._file.close()
 
     def _write_group(self, rows: int) -> None:
         table = pa.concat_tables(self._pending)

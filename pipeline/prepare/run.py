@@ -153,8 +153,10 @@ class PreparationRun:
                 if role == "train":
                     self._statistics.add(some)
                 self._tell(replace(self._status, rows=self._status.rows + writer.rows))
-        finally:
             writer.close()
+        except BaseException:
+            writer.discard()
+            raise
         return writer, positives
 
     def commit(self) -> PreparedManifest:

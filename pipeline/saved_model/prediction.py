@@ -140,9 +140,12 @@ def write_predictions(
             if writer is None:
                 raise DataError("the files have no rows", where=", ".join(patterns))
             scorer.check()
-        finally:
+            writer.close()
+        except BaseException:
             if writer is not None:
-                writer.close()
+                # Otherwise its finalizer would write the end, to a file that is closed by then.
+                writer.is_open = False
+            raise
     return done
 
 

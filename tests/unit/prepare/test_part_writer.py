@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from shadowsync.pipeline.data.batch import Bags
 from shadowsync.pipeline.data.prepared.manifest import PreparedColumn
 from shadowsync.pipeline.data.records import RecordChunk
 from shadowsync.pipeline.data.schema import Examples
+from shadowsync.pipeline.prepare import part_writer
 from shadowsync.pipeline.prepare.part_writer import PartWriter
 
 ROWS = 5000
@@ -60,3 +64,19 @@ def test_a_part_without_rows_is_a_file(tmp_path: Path) -> None:
     path = tmp_path / "part.parquet"
     PartWriter(path, COLUMNS, "digest").close()
     assert pq.read_metadata(path).num_rows == 0
+
+
+def test_a_discarded_part_is_written_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's writer writes the end when it is collected: to a file that is closed by then."""
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda event: unraisable.append(event.exc_value))
+    monkeypatch.setattr(part_writer, "ROW_GROUP_ROWS", ROWS)
+    path = tmp_path / "part.parquet"
+    writer = PartWriter(path, COLUMNS, "digest")
+    writer.write(_chunk())
+    assert writer.row_groups == 1
+    writer.discard()
+    del writer
+    assert unraisable == []
+    with pytest.raises(pa.ArrowInvalid):
+        pq.read_metadata(path)
