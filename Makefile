@@ -21,7 +21,7 @@ UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
 	@echo "make test   install what it needs, lint, check types, run the suite"
-	@echo "make faults run what make test leaves out: the full matrix of kills, with real processes"
+	@echo "make faults run what make test leaves out: the full matrix of kills and of variants of jobs"
 	@echo "make gpu    run the tests and take the figures that need a GPU; first install a torch for it: make clean gpu TORCH_INDEX="
 	@echo "make clean  remove the virtual environment, the demo's data and its runs"
 
@@ -58,11 +58,11 @@ unit: install-dev
 	$(UNIT)
 
 test: lint types
-	$(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not faults_matrix"
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not faults_matrix" $(WHOLE_JOBS)
+	$(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not matrix"
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not matrix" $(WHOLE_JOBS)
 
 faults: install-dev
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m faults_matrix $(WHOLE_JOBS)
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m matrix $(WHOLE_JOBS)
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'

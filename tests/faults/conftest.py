@@ -20,7 +20,7 @@ ENDLESS = {"epochs": 10_000}
 FEW_NODES: dict[str, dict[str, Any]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
 
 
-@pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.faults_matrix)])
+@pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.matrix)])
 def cluster(request: pytest.FixtureRequest) -> Callable[..., AnyCluster]:
     """A cluster whose nodes can be killed: in this process, and for `make faults` also of real processes."""
     name = "in_process" if request.param == "threads" else "processes"

@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 2.0
 EPOCHS = 5
 
 
-@pytest.mark.parametrize("other", ["embedding-0", pytest.param("reader-0", marks=pytest.mark.faults_matrix)])
+@pytest.mark.parametrize("other", ["embedding-0", pytest.param("reader-0", marks=pytest.mark.matrix)])
 def test_others_train_what_the_cut_off_trainer_had(
     in_process: Callable[..., InProcessCluster], other: str
 ) -> None:
@@ -35,7 +35,7 @@ def test_others_train_what_the_cut_off_trainer_had(
     assert report.examples.returned > 0
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_without_another_trainer_the_job_ends_and_says_why(
     in_process: Callable[..., InProcessCluster],
 ) -> None:

@@ -32,8 +32,16 @@ def settings(algorithm: str, mode: dict[str, Any], epochs: int = EPOCHS) -> dict
     }
 
 
-@pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
-@pytest.mark.parametrize("algorithm", ["ma", "bmuf"])
+@pytest.mark.parametrize(
+    ("algorithm", "mode"),
+    [
+        ("ma", MODES[0]),
+        pytest.param("ma", MODES[1], marks=pytest.mark.matrix),
+        pytest.param("bmuf", MODES[0], marks=pytest.mark.matrix),
+        pytest.param("bmuf", MODES[1], marks=pytest.mark.matrix),
+    ],
+    ids=["ma-shadow", "ma-fixed", "bmuf-shadow", "bmuf-fixed"],
+)
 def test_a_killed_trainer(cluster: Callable[..., AnyCluster], algorithm: str, mode: dict[str, Any]) -> None:
     own = cluster(settings(algorithm, mode)).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
@@ -50,7 +58,9 @@ def test_a_killed_trainer(cluster: Callable[..., AnyCluster], algorithm: str, mo
     open_checkpoint(own.run.folder, verify=True)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param(MODES[0], marks=pytest.mark.matrix), MODES[1]], ids=["shadow", "fixed"]
+)
 def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     cluster: Callable[..., AnyCluster], mode: dict[str, Any]
 ) -> None:

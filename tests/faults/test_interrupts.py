@@ -67,7 +67,7 @@ def test_ctrl_c_twice_stops_at_once(supervise: Callable[..., Supervised]) -> Non
     assert "Traceback" not in job.process.text()
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_sigterm_before_training(supervise: Callable[..., Supervised]) -> None:
     job = supervise()
     wait_until(lambda: job.nodes("coordinator"), "the coordinator is started")
@@ -78,7 +78,7 @@ def test_sigterm_before_training(supervise: Callable[..., Supervised]) -> None:
     assert "Traceback" not in job.process.text()
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_sigterm_while_nodes_are_starting(supervise: Callable[..., Supervised]) -> None:
     job = supervise()
     wait_until(lambda: job.run.logged("reader-0 joined"), "the reader joins")

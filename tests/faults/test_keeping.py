@@ -114,6 +114,7 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
+@pytest.mark.matrix
 def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, cluster: ClusterMaker) -> None:
     often = {"every_seconds": 2.0}
     own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
@@ -139,6 +140,7 @@ def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, clu
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
+@pytest.mark.matrix
 def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, cluster: ClusterMaker) -> None:
     own = cluster({"data": {"epochs": 2}, "model": LARGE}).start()
     own.wait_for_batches(1)
@@ -170,6 +172,7 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) 
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
+@pytest.mark.matrix
 def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validation_file: str) -> None:
     own, scorer = validating(cluster, validation_file)
     scorer.kill()

@@ -12,7 +12,7 @@ from shadowsync.tests.support.processes import Starter, is_alive, wait_until
 from shadowsync.tests.support.runs import JobMaker, RunFolder
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_nothing_outlives_a_killed_comparison(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
     endless = {"data": {"epochs": 10_000}, "trainer": {"count": 1}, "sync": {"algorithm": "none"}}
     process = starter.fork("compare", str(job_file(endless)), "--algorithms", "none", "--seeds", "1")

@@ -51,7 +51,7 @@ def test_a_reader(cluster: Callable[..., AnyCluster]) -> None:
     assert said in (own.run.folder / "report.md").read_text("utf-8")
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_a_node_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     """It tells of a death at once, and ends with what the coordinator says."""
     job = supervise()

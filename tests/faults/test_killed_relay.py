@@ -11,7 +11,7 @@ from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.supervised import Supervised
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_a_killed_relay_stops_the_job(supervise: Callable[..., Supervised]) -> None:
     job = supervise({"network": {"delay": "5ms", "emulation": "relay"}})
     job.wait_for_batches(10)

@@ -81,6 +81,7 @@ def test_the_report_says_what_died_with_it(wounded: Callable[..., AnyCluster]) -
     open_checkpoint(own.run.folder, verify=True)
 
 
+@pytest.mark.matrix
 def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., AnyCluster]) -> None:
     """The control of the test above: the center has what rounds brought it. They are so many that the trainer
     has had some when it dies."""
@@ -132,7 +133,7 @@ def test_a_death_that_is_told_at_once(in_process: Callable[..., InProcessCluster
     assert "finished although a node died" in own.coordinator.text()
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     """The supervisor sees a death at once, long before the heartbeats would tell."""
     changes = {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 3}}

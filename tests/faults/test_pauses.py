@@ -53,17 +53,17 @@ def check_nothing_else(report: Report) -> None:
     assert report.sync.incomplete_rounds == 0
 
 
-@pytest.mark.parametrize("worker_kind", ["thread", pytest.param("process", marks=pytest.mark.faults_matrix)])
+@pytest.mark.parametrize("worker_kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
 def test_everything_stands_still(processes: Callable[..., Cluster], worker_kind: str) -> None:
     check_nothing_else(paused(processes(changes(worker_kind)), Cluster.everyone))
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_the_coordinator_alone_stands_still(processes: Callable[..., Cluster]) -> None:
     check_nothing_else(paused(processes(changes()), lambda cluster: [cluster.coordinator]))
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_a_trainer_alone_is_given_up(processes: Callable[..., Cluster]) -> None:
     """The control: the others would wait for it, and its batches go to them."""
     own = processes(changes()).start()

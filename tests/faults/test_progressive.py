@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
@@ -11,6 +12,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 PART = 0.9
 
 
+@pytest.mark.matrix
 def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., AnyCluster]) -> None:
     own = cluster(
         FEW_NODES

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.runs import EXAMPLES
@@ -34,6 +35,7 @@ def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., AnyC
     assert report.model_saved == "the center (easgd)"
 
 
+@pytest.mark.matrix
 def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., AnyCluster]) -> None:
     """The control of the test above: in the foreground the same stop holds up training, and no gap grows."""
     changes = {
@@ -76,6 +78,7 @@ def test_a_killed_sync_node(cluster: Callable[..., AnyCluster]) -> None:
     assert not any(entry.role.startswith("sync") for entry in manifest.files)
 
 
+@pytest.mark.matrix
 def test_one_of_two_sync_nodes(cluster: Callable[..., AnyCluster]) -> None:
     """Half a center is no center."""
     changes = {

@@ -61,7 +61,7 @@ def test_a_killed_worker_process_is_the_death_of_its_trainer_alone(processes: Cl
     assert report.ledger.shard_applied == {"embedding-0": own.run.batches()}
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_of_the_only_trainer_it_ends_the_job(supervise: Callable[..., Supervised]) -> None:
     job = supervise(ONE_TRAINER)
     job.wait_for_batches(20)
@@ -73,7 +73,7 @@ def test_of_the_only_trainer_it_ends_the_job(supervise: Callable[..., Supervised
     assert not any(worker.is_running() for worker in workers)
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_a_killed_trainer_takes_its_workers_with_it(supervise: Callable[..., Supervised]) -> None:
     """The kernel ends the pipe that holds them, whatever they are doing; the memory goes with the last."""
     job = supervise(ONE_TRAINER)
@@ -85,7 +85,7 @@ def test_a_killed_trainer_takes_its_workers_with_it(supervise: Callable[..., Sup
     assert job.process.wait(SECONDS) == 6, job.process.text()
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "sync",
     [{"algorithm": "none"}, {"algorithm": "ma", "mode": "fixed", "every": 5}],
@@ -105,7 +105,7 @@ def test_a_worker_process_that_stands_still_is_seen(
     assert not any(worker.is_running() for worker in workers)
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_an_interrupt_ends_workers_in_order(supervise: Callable[..., Supervised]) -> None:
     job = supervise(ONE_TRAINER)
     job.wait_for_batches(20)
@@ -121,6 +121,7 @@ def test_an_interrupt_ends_workers_in_order(supervise: Callable[..., Supervised]
     assert not any(worker.is_running() for worker in workers)
 
 
+@pytest.mark.matrix
 def test_a_loss_that_is_no_number_is_told_as_it_is_by_a_thread(
     in_process: Callable[..., InProcessCluster],
 ) -> None:

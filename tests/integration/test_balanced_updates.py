@@ -67,7 +67,9 @@ def batches_of(run: RunFolder) -> dict[str, int]:
     return dict(run.query("SELECT trainer, count(*) FROM batches GROUP BY trainer"))
 
 
-@pytest.mark.parametrize("faults", [(), (fake_device,)], ids=["on the host", "on a device"])
+@pytest.mark.parametrize(
+    "faults", [(), pytest.param((fake_device,), marks=pytest.mark.matrix)], ids=["on the host", "on a device"]
+)
 def test_a_slow_trainer_makes_more_updates_and_the_books_hold(
     cluster: Callable[..., InProcessCluster], faults: tuple[Fault, ...]
 ) -> None:

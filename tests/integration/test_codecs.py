@@ -9,7 +9,11 @@ from shadowsync.tests.support.in_process_cluster import InProcessCluster
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "link", "holders"), [("easgd", "center", {"trainer", "sync"}), ("ma", "peers", {"trainer"})]
+    ("algorithm", "link", "holders"),
+    [
+        ("easgd", "center", {"trainer", "sync"}),
+        pytest.param("ma", "peers", {"trainer"}, marks=pytest.mark.matrix),
+    ],
 )
 def test_int8_saves_what_it_says_and_costs_no_quality(
     cluster: Callable[..., InProcessCluster], algorithm: str, link: str, holders: set[str]

@@ -17,7 +17,9 @@ NONE = {"algorithm": "none"}
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"storage": "bfloat16", "optimizer": "adam"}], ids=["float32", "bfloat16, adam"]
+    "settings",
+    [{}, pytest.param({"storage": "bfloat16", "optimizer": "adam"}, marks=pytest.mark.matrix)],
+    ids=["float32", "bfloat16, adam"],
 )
 def test_threads_change_no_bit_of_a_deterministic_job(
     cluster: Callable[..., InProcessCluster], settings: dict[str, Any]

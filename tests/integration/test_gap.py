@@ -36,7 +36,9 @@ def finished(cluster: Clusters, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "trainer"), [("easgd", {"worker_kind": "process"}), ("ma", {})], ids=["easgd", "ma"]
+    ("algorithm", "trainer"),
+    [("easgd", {"worker_kind": "process"}), pytest.param("ma", {}, marks=pytest.mark.matrix)],
+    ids=["easgd", "ma"],
 )
 def test_a_gap_bounds_the_rounds(
     finished: Callable[..., RunFolder], algorithm: str, trainer: dict[str, Any]

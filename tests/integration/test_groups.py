@@ -104,7 +104,7 @@ def apart(cluster: Callable[..., InProcessCluster], sync: dict[str, object]) -> 
     return own.report, own.report.replicas.divergence
 
 
-@pytest.mark.parametrize("algorithm", ["gossip", "ds_sync"])
+@pytest.mark.parametrize("algorithm", [pytest.param("gossip", marks=pytest.mark.matrix), "ds_sync"])
 def test_groups_that_change_from_round_to_round(
     cluster: Callable[..., InProcessCluster], algorithm: str
 ) -> None:

@@ -69,7 +69,7 @@ def test_to_the_bit_nothing_of_a_bad_batch_is_left(cluster: ClusterMaker) -> Non
     }
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
 @pytest.mark.parametrize(
     "sync", [{"algorithm": "easgd"}, {"algorithm": "ma", "mode": "fixed", "every": 5, "nodes": 0}]
 )

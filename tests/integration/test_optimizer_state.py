@@ -29,7 +29,10 @@ def apart(run: RunFolder, tensor: str) -> float:
     return float(np.linalg.norm(first - second) / np.linalg.norm(first))
 
 
-@pytest.mark.parametrize(("optimizer", "names"), [("adagrad", ["sum"]), ("adam", ["exp_avg", "exp_avg_sq"])])
+@pytest.mark.parametrize(
+    ("optimizer", "names"),
+    [("adagrad", ["sum"]), pytest.param("adam", ["exp_avg", "exp_avg_sq"], marks=pytest.mark.matrix)],
+)
 def test_a_closing_round_makes_states_equal(cluster: ClusterMaker, optimizer: str, names: list[str]) -> None:
     sync: dict[str, Any] = {"algorithm": "ma", "nodes": 0, "options": {"elastic_rate": 1.0}}
     runs = {}

@@ -113,6 +113,7 @@ def _finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
     return RunFolder(own.run.folder.resolve())
 
 
+@pytest.mark.matrix
 def test_deterministic_runs_have_one_plan_and_no_clock_in_it(cluster: ClusterMaker) -> None:
     settings: Settings = {
         "sync": {"algorithm": "none"},

@@ -144,14 +144,14 @@ def _check_the_trace(trace: Mapping[str, Any], wall_seconds: float) -> None:
     assert 0 < length < wall_seconds, "all nodes are on one clock"
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_without_a_plant_it_computes(profiled: Profiled, found: Callable[[Process], Profile]) -> None:
     """The control of all below."""
     profile = found(profiled())
     assert planted(profile) == "compute", profile.verdict
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 @pytest.mark.parametrize(("role", "bottleneck"), [("reader", "reader"), ("embedding", "embedding")])
 def test_a_node_that_is_stopped_nine_tenths_of_the_time(
     role: str,
@@ -174,7 +174,7 @@ def test_a_node_that_is_stopped_nine_tenths_of_the_time(
     assert "was stopped" in reasons[role]
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_a_network_whose_delay_every_lookup_waits_for(
     profiled: Profiled, found: Callable[[Process], Profile]
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_network_whose_delay_every_lookup_waits_for(
     assert trip > 0.100, "there and back, 50 ms each"
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_layers_that_hide_the_same_delay(profiled: Profiled, found: Callable[[Process], Profile]) -> None:
     """Lookups are asked for ahead, and steps are longer than these are on their way."""
     bigger = {"model": {"bottom": [2048, 1024, 256], "top": [2048, 1024]}, "trainer": {"batch": 1024}}
@@ -193,7 +193,7 @@ def test_layers_that_hide_the_same_delay(profiled: Profiled, found: Callable[[Pr
     assert planted(profile) == "compute", profile.verdict
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_rounds_that_every_step_waits_for(profiled: Profiled, found: Callable[[Process], Profile]) -> None:
     fixed = {"model": SMALL, "sync": {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 1}}
     slow = {"network": {"delay": "20ms", "delay_links": "sync", "emulation": "relay"}}
@@ -202,7 +202,7 @@ def test_rounds_that_every_step_waits_for(profiled: Profiled, found: Callable[[P
     assert any("sync.mode" in remedy for remedy in profile.verdict.remedies)
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_loops_under_one_interpreter_lock(
     profiled: Profiled, found: Callable[[Process], Profile], loop: Settings
 ) -> None:
@@ -211,7 +211,7 @@ def test_loops_under_one_interpreter_lock(
     assert any("worker_kind" in remedy for remedy in profile.verdict.remedies)
 
 
-@pytest.mark.faults_matrix
+@pytest.mark.matrix
 def test_the_same_loops_in_processes_as_the_profile_advises(
     profiled: Profiled, found: Callable[[Process], Profile], loop: Settings
 ) -> None:

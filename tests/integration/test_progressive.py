@@ -37,7 +37,7 @@ class Recorder(nn.Module):
 """
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
 def test_the_report_has_what_the_model_predicted_before_its_steps(
     cluster: Callable[..., InProcessCluster],
     click_log: Path,

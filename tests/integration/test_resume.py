@@ -42,7 +42,10 @@ def finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
     return run
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "bmuf", "none"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["easgd", pytest.param("bmuf", marks=pytest.mark.matrix), pytest.param("none", marks=pytest.mark.matrix)],
+)
 def test_an_interrupted_run_goes_on(cluster: ClusterMaker, algorithm: str) -> None:
     settings = {**LONG, "sync": {"algorithm": algorithm, "nodes": 1 if algorithm == "easgd" else 0}}
     first = interrupted(cluster, settings, 300)

@@ -21,7 +21,7 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("codec", ["float32", "bfloat16"])
+@pytest.mark.parametrize("codec", [pytest.param("float32", marks=pytest.mark.matrix), "bfloat16"])
 def test_tables_of_their_own(cluster: Callable[..., InProcessCluster], codec: str) -> None:
     settings: dict[str, dict[str, Any]] = {
         "tables": TABLES,

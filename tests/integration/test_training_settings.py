@@ -113,6 +113,7 @@ def _crossed(log: Path, *, weight: str = "ignored") -> dict[str, Any]:
     }
 
 
+@pytest.mark.matrix
 def test_models_with_tables_of_their_own_dimensions_beat_a_linear_one(
     cluster: MakeCluster, crossed_log: Path, tmp_path: Path
 ) -> None:

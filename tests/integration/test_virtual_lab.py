@@ -21,12 +21,15 @@ def emulated(job_file: JobMaker, settings: Settings, step_seconds: float) -> Vir
 @pytest.mark.parametrize(
     "changes",
     [
-        {"sync": {"algorithm": "none"}},
+        pytest.param({"sync": {"algorithm": "none"}}, marks=pytest.mark.matrix),
         {"sync": {"algorithm": "easgd", "mode": "fixed", "every": 7}},
-        {
-            "sync": {"algorithm": "bmuf", "mode": "fixed", "every": 5},
-            "trainer": {"optimizer": "adam", "schedule": {"kind": "linear", "decay_examples": 30_000}},
-        },
+        pytest.param(
+            {
+                "sync": {"algorithm": "bmuf", "mode": "fixed", "every": 5},
+                "trainer": {"optimizer": "adam", "schedule": {"kind": "linear", "decay_examples": 30_000}},
+            },
+            marks=pytest.mark.matrix,
+        ),
         {
             "sync": {
                 "algorithm": "easgd",

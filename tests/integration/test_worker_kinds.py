@@ -60,8 +60,8 @@ def test_the_same_books_and_the_same_quality(cluster: Clusters) -> None:
 @pytest.mark.parametrize(
     "sync",
     [
-        {"algorithm": "easgd", "mode": "fixed", "every": 7},
-        {"algorithm": "ma", "mode": "fixed", "every": 7},
+        pytest.param({"algorithm": "easgd", "mode": "fixed", "every": 7}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "ma", "mode": "fixed", "every": 7}, marks=pytest.mark.matrix),
         {"algorithm": "downpour", "mode": "fixed", "every": 7},
     ],
     ids=["own rounds with the center", "rounds at the gate", "rounds with the center at the gate"],
@@ -77,7 +77,14 @@ def test_a_deterministic_job_gives_the_same_bytes(cluster: Clusters, sync: dict[
     assert counted[1][0] > 0
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "ma", "downpour"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "easgd",
+        pytest.param("ma", marks=pytest.mark.matrix),
+        pytest.param("downpour", marks=pytest.mark.matrix),
+    ],
+)
 def test_a_fixed_rate_with_several_workers_and_trainers(cluster: Clusters, algorithm: str) -> None:
     sync = {"algorithm": algorithm, "mode": "fixed", "every": 5}
     done = run(cluster, "process", {"trainer": {"workers": 2}, "sync": sync}, "fixed")

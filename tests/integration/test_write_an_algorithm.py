@@ -87,6 +87,7 @@ def test_the_job_file_finds_the_class(folder: Path) -> None:
     assert algorithm.describe() == {"outer_lr": 0.5, "epsilon": 0.001}
 
 
+@pytest.mark.matrix
 def test_the_commands_install_list_and_test_it(folder: Path) -> None:
     (block,) = [block for block in BLOCKS if block.language == "bash"]
     done = _run(["bash", "-e", "-c", block.text], folder)
