@@ -40,7 +40,7 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
         reasons["returned by a dead trainer, and the job stopped before they were trained again"] = given_up
     return ExampleCounts(
         read=total(outcome.readers, "read_examples")
-        + sum(int(member.metrics.get("read_examples", 0)) for member in _dead(state, "reader")),
+        + sum(_read_by_dead(state, outcome, member.info.name) for member in _dead(state, "reader")),
         distinct=totals.distinct_examples,
         trained=totals.trained_examples,
         replayed=totals.replayed_examples,
@@ -110,10 +110,22 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
 
 def _read_identity(state: JobState, left_out: str, examples: ExampleCounts) -> Identity:
     name = f"read by the readers = trained{left_out} + returned + in flight"
-    if dead := [member.info.name for member in _dead(state, "reader")]:
-        return Identity.unchecked(name, f"what {dead[0]} had sent since its last heartbeat died with it")
     settled = examples.trained + state.ledger.totals.left_out_examples
     return Identity.of(name, examples.read, settled + examples.returned + examples.in_flight)
+
+
+def _read_by_dead(state: JobState, outcome: Outcome, reader: str) -> int:
+    """Count the examples that a dead reader delivered: what its trainers say that they got.
+
+    Of a dead trainer, what the ledger knows of: what else the one sent to the other, nobody can say.
+    """
+    read = 0
+    for trainer in state.members.everyone("trainer"):
+        name = trainer.info.name
+        counts = outcome.trainers.get(name) if trainer.alive else None
+        known = state.ledger.known_deliveries(reader, name)
+        read += known if counts is None else int(counts.get(f"training_examples/{reader}", 0))
+    return read
 
 
 def _left_out_identities(
@@ -162,12 +174,17 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
     known = total(outcome.shards, "repeated_pushes")
     trainers = state.members.everyone("trainer")
     counts = {one.info.name: outcome.trainers.get(one.info.name, one.metrics) for one in trainers}
-    again = len(outcome.shards) * state.ledger.totals.returned_batches
+    again = len(outcome.shards) * (state.ledger.totals.returned_batches + _pushed_before(state))
     explained = total(counts, "resent_pushes") + again + early
     unheard = [one for one in counts if one not in outcome.trainers]
     if known > explained and unheard:
         return Identity.unchecked(name, f"what {unheard[0]} sent again since its last heartbeat is not known")
     return Identity.bounded(name, known, explained)
+
+
+def _pushed_before(state: JobState) -> int:
+    """Count the batches that a dead trainer may have pushed, and whose reader could not return them."""
+    return state.ledger.reread_batches if _dead(state, "trainer") and _dead(state, "reader") else 0
 
 
 def _dead(state: JobState, role: str) -> list[Member]:
@@ -181,11 +198,11 @@ def lost_batches(ledger: LedgerState, readers: Iterable[Member]) -> int:
 
     A reader keeps a batch until its trainer says that the coordinator has noted it. So when all readers have
     cut all spans and keep nothing, what the ledger still misses will never come. A heartbeat may be older
-    than the ledger: it counts only once its `parsed_examples` says that it knew of every span.
+    than the ledger: it counts only once its `read_spans` says that it knew of every span.
     """
-    metrics = [reader.metrics for reader in readers]
-    if not metrics or any(int(counts.get("kept_bytes", 1)) for counts in metrics):
+    living = [(reader.metrics, ledger.spans_read_of[reader.info.name]) for reader in readers]
+    if not living or any(int(counts.get("kept_bytes", 1)) for counts, _ in living):
         return 0
-    if sum(int(counts.get("parsed_examples", 0)) for counts in metrics) != ledger.totals.parsed_examples:
+    if any(int(counts.get("read_spans", 0)) != read for counts, read in living):
         return 0
     return ledger.missing_batches() or 0

@@ -9,74 +9,14 @@ deliveries of batches whose loss or gradients were not finite, which changed not
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ...pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from ...pipeline.data.spans import Span, span_order
 from ...pipeline.types import BatchId
-
-
-@dataclass(slots=True)
-class OpenSpan:
-    """The settled batches, trained or left out, of a span in one epoch.
-
-    Examples are by batch number.
-
-    Attributes:
-        reader: to whom it was handed out.
-        restored: batches that the resumed run had trained.
-        restored_left_out: batches that the resumed run had left out.
-        batches, examples: of the whole span; None until it was read.
-        done: batches that this run trained.
-        left_out: batches that this run left out, and has not trained.
-    """
-
-    reader: str
-    restored: Mapping[int, int] = field(default_factory=dict)
-    restored_left_out: Mapping[int, int] = field(default_factory=dict)
-    batches: int | None = None
-    examples: int | None = None
-    bad_rows: int = 0
-    done: dict[int, int] = field(default_factory=dict)
-    left_out: dict[int, int] = field(default_factory=dict)
-    done_examples: int = 0
-
-    @property
-    def skipped(self) -> list[int]:
-        """Return the batches that a reader must not send, ascending."""
-        return sorted({*self.restored, *self.restored_left_out})
-
-    @property
-    def skipped_examples(self) -> int:
-        """Return the examples of the skipped batches."""
-        return sum(self.restored.values()) + sum(self.restored_left_out.values())
-
-    @property
-    def settled(self) -> int:
-        """Number of batches that need nothing more."""
-        return len(self.done) + len(self.left_out) + len(self.restored) + len(self.restored_left_out)
-
-    @property
-    def last(self) -> int:
-        """The highest number of a settled batch; -1 if there is none."""
-        numbers = (self.done, self.left_out, self.restored, self.restored_left_out)
-        return max(max(some, default=-1) for some in numbers)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all of its batches are settled."""
-        return self.batches is not None and self.settled == self.batches
-
-    @property
-    def trained_examples(self) -> int:
-        """Examples trained by this run and the one that it resumes."""
-        return self.done_examples + sum(self.restored.values())
-
-    @property
-    def settled_examples(self) -> int:
-        """Examples trained or left out by this run and the one that it resumes."""
-        return self.done_examples + sum(self.left_out.values()) + self.skipped_examples
+from .open_span import OpenSpan
 
 
 @dataclass
@@ -132,6 +72,8 @@ class LedgerState:
 
     Attributes:
         totals: of this run alone.
+        spans_read_of: spans that each reader has reported as read.
+        reread_batches: settled after their span was handed out again.
     """
 
     def __init__(
@@ -150,12 +92,19 @@ class LedgerState:
         self._order = self._grants(epochs, seed, shuffled)
         self._next = next(self._order, None)
         self._open: dict[tuple[int, int], OpenSpan] = {}
+        # Of readers that died: to be handed out again.
+        self._again: deque[tuple[int, Span]] = deque()
+        self._read_again: set[tuple[int, int]] = set()
         self._incomplete = 0
         self._seed = seed
         self.totals = LedgerTotals()
         self.trained_batches_of: dict[str, int] = {}
         self.trained_examples_of: dict[str, int] = {}
         self.left_out_examples_of: dict[str, int] = {}
+        self.spans_read_of: Counter[str] = Counter()
+        self.reread_batches = 0
+        # By (reader, trainer): examples of deliveries that are settled or returned.
+        self._known_deliveries: Counter[tuple[str, str]] = Counter()
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -176,6 +125,10 @@ class LedgerState:
 
         None when all are handed out.
         """
+        if self._again:
+            epoch, span = self._again.popleft()
+            self._open[epoch, span.number].reader = reader
+            return epoch, span
         if self._next is None:
             return None
         epoch, span = self._next
@@ -190,12 +143,46 @@ class LedgerState:
         """Return the batches of a handed-out span that a reader must not send, ascending."""
         return self._require(epoch, number).skipped
 
-    def span_read(self, epoch: int, number: int, *, batches: int, examples: int, bad_rows: int) -> None:
-        """Record that a reader has cut a whole span.
+    def lose_reader(self, reader: str) -> int:
+        """Take what a dead reader has cut of unfinished spans as unread; return how many spans these are.
 
-        Raises ValueError for one that it does not have.
+        They are handed out again once `read_again` was called.
+        """
+        lost = [span for span in self._open.values() if span.reader == reader and not span.complete]
+        for span in lost:
+            if span.batches is not None:
+                self.totals.parsed_examples -= (span.examples or 0) - span.restored_examples
+                self.totals.bad_rows -= span.bad_rows
+            span.batches = span.examples = None
+            span.bad_rows = 0
+        return len(lost)
+
+    def read_again(self, reader: str) -> list[tuple[int, int]]:
+        """Have a lost reader's unfinished spans handed out again, before all others.
+
+        To be called when no trainer has an unsettled batch of this reader: what is settled is not sent again.
+        Returns the spans' epochs and numbers.
+        """
+        by_number = {span.number: span for span in self._spans}
+        keys = [key for key, span in self._open.items() if span.reader == reader and not span.complete]
+        for key in keys:
+            self._open[key].reader = ""
+            self._again.append((key[0], by_number[key[1]]))
+        self._read_again.update(keys)
+        return keys
+
+    def known_deliveries(self, reader: str, trainer: str) -> int:
+        """Return the examples of a reader's deliveries to a trainer that were settled or returned."""
+        return self._known_deliveries[reader, trainer]
+
+    def span_read(self, epoch: int, number: int, *, batches: int, examples: int, bad_rows: int) -> None:
+        """Record that the reader that has a span has cut all of it.
+
+        Raises ValueError for a span that no reader has.
         """
         span = self._require(epoch, number)
+        if not span.reader:
+            raise ValueError(f"span {number} of epoch {epoch} waits for a reader")
         if span.batches is not None:
             raise ValueError(f"span {number} of epoch {epoch} was reported as read before")
         if span.last >= batches:
@@ -203,7 +190,8 @@ class LedgerState:
                 f"batch {span.last} of span {number} of epoch {epoch} was trained, and it has {batches}"
             )
         span.batches, span.examples, span.bad_rows = batches, examples, bad_rows
-        self.totals.parsed_examples += examples - span.skipped_examples
+        self.spans_read_of[span.reader] += 1
+        self.totals.parsed_examples += examples - span.restored_examples
         self.totals.bad_rows += bad_rows
         if span.complete:
             self._incomplete -= 1
@@ -219,6 +207,7 @@ class LedgerState:
         self.totals.trained_batches += 1
         self.trained_batches_of[trainer] = self.trained_batches_of.get(trainer, 0) + 1
         self.trained_examples_of[trainer] = self.trained_examples_of.get(trainer, 0) + examples
+        self._settled_by(trainer, batch, examples)
         if repeated:
             self.totals.replayed_examples += examples
         else:
@@ -245,6 +234,7 @@ class LedgerState:
         totals.left_out_examples += examples
         totals.left_out_batches += 1
         self.left_out_examples_of[trainer] = self.left_out_examples_of.get(trainer, 0) + examples
+        self._settled_by(trainer, batch, examples)
         if batch.number not in span.done and batch.number not in span.left_out:
             was_complete = span.complete
             span.left_out[batch.number] = examples
@@ -254,7 +244,7 @@ class LedgerState:
                 self._incomplete -= 1
         return LeftOut(batch, examples, trainer, why)
 
-    def return_batches(self, batches: Iterable[tuple[BatchId, int]]) -> list[BatchId]:
+    def return_batches(self, trainer: str, batches: Iterable[tuple[BatchId, int]]) -> list[BatchId]:
         """Decide which of a dead trainer's unconfirmed batches are to be trained again.
 
         Batches whose acknowledgement is here stay trained, or left out; the others' deliveries are
@@ -267,6 +257,7 @@ class LedgerState:
                 again.append(batch)
                 self.totals.returned_examples += examples
                 self.totals.returned_batches += 1
+                self._known_deliveries[span.reader, trainer] += examples
         return again
 
     def missing_batches(self) -> int | None:
@@ -274,7 +265,7 @@ class LedgerState:
 
         None while some spans are still to be read.
         """
-        if self._next is not None:
+        if self._next is not None or self._again:
             return None
         missing = 0
         for span in self._open.values():
@@ -332,6 +323,11 @@ class LedgerState:
             elif span.done:
                 partial[key] = {**span.restored, **span.done}
         return SavedLedger(self._seed, complete, partial, left_out)
+
+    def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:
+        key = batch.epoch, batch.span
+        self._known_deliveries[self._open[key].reader, trainer] += examples
+        self.reread_batches += key in self._read_again
 
     def _span_of(self, batch: BatchId, examples: int) -> OpenSpan:
         """Return the span of a batch that a trainer names.

@@ -91,9 +91,9 @@ class LedgerStore:
             self._write(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", batches)
 
     def grant(self, epoch: int, span: Span, reader: str) -> None:
-        """Store that a span was handed out."""
+        """Store that a span was handed out, perhaps again."""
         self._write(
-            "INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL)",
+            "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL)",
             [(epoch, span.number, span.path, span.kind, span.start, span.stop, reader)],
         )
 

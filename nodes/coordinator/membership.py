@@ -61,8 +61,10 @@ class Membership:
         self._members: dict[str, Member] = {}
         self.started = False
 
-    def join(self, role: str, token: str, digest: str, endpoint: str) -> Member:
+    def join(self, role: str, token: str, digest: str, endpoint: str, *, late: bool = False) -> Member:
         """Admit a node that says hello.
+
+        With `late` a node may join the running job: it gets a name that no other had.
 
         Raises ClusterError if it cannot be in this job.
         """
@@ -78,23 +80,30 @@ class Membership:
                 "the node's job differs from the coordinator's",
                 remedy="start every node with the same job file and the same --set options",
             )
-        taken = {member.info.index for member in self.alive(role)}
-        free = [index for index in range(self._expected[role]) if index not in taken]
-        if self.started:
+        index = self._late_index(role, late) if self.started else self._free_index(role)
+        info = MemberInfo(f"{role}-{index}", role, index, token, endpoint)
+        self._members[token] = member = Member(info)
+        return member
+
+    def _late_index(self, role: str, late: bool) -> int:
+        if not late:
             raise ClusterError(
-                "the job is running, and nodes cannot join a running job yet", remedy="wait for the next job"
+                f"the job is running: a {role} cannot join it now", remedy="wait for the next job"
             )
-        if not free:
+        return 1 + max((member.info.index for member in self.everyone(role)), default=-1)
+
+    def _free_index(self, role: str) -> int:
+        taken = {member.info.index for member in self.alive(role)}
+        free = next((index for index in range(self._expected[role]) if index not in taken), None)
+        if free is None:
             raise ClusterError(
                 f"the job already has its {self._expected[role]} {role} nodes",
                 remedy=f"start fewer, or raise the number of {role} nodes in the job file",
             )
-        info = MemberInfo(f"{role}-{free[0]}", role, free[0], token, endpoint)
-        self._members[token] = member = Member(info)
-        return member
+        return free
 
     def start(self) -> None:
-        """Start the job: no node joins any more."""
+        """Start the job: from here on a node joins only late."""
         self.started = True
 
     def lose(self, token: str, why: str) -> Member | None:

@@ -11,6 +11,7 @@ from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.wire.control_base import Done, Reply, Request
 from ...pipeline.wire.control_messages import (
     ChildExited,
+    ChildExitedReply,
     GetStatus,
     Hello,
     HelloReply,
@@ -32,20 +33,26 @@ from ...pipeline.wire.control_messages import (
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from .membership import Member
 from .outcome import Stop
+from .reader_recovery import ReaderRecovery
 from .server import CoordinatorServer
-from .state import JobPhase
+from .state import JOINING_ROLES, JobPhase
 from .status import answer_status
 
 log = logging.getLogger(__name__)
 
 
 class RequestHandler:
-    """Handle every request to the coordinator. Runs on its loop."""
+    """Handle every request to the coordinator. Runs on its loop.
+
+    Attributes:
+        recovery: of readers; it is to be told of deaths.
+    """
 
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
         self._state = server.state
         self._store = server.store
+        self.recovery = ReaderRecovery(server)
         self._of_members: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
             Ready: self._ready,
             NodeFailed: self._failed,
@@ -89,17 +96,22 @@ class RequestHandler:
         plan = self._state.placement.plan.to_body()
         return HelloReply(info.name, info.index, str(self._state.folder.resolve()), plan)
 
-    def _exited(self, sender: str, request: ChildExited) -> Done:
+    def _exited(self, sender: str, request: ChildExited) -> ChildExitedReply:
         if not sender or sender != self._server.settings.supervisor:
             raise ProtocolError("only this job's supervisor may say that a process has ended")
-        if self._state.members.find(request.token) is None:
+        state = self._state
+        has_use = request.role in JOINING_ROLES and state.phase is JobPhase.TRAINING
+        replace = has_use and request.replaceable and state.stop is None
+        if state.members.find(request.token) is not None:
+            self._server.mark_dead(request.token, f"died ({request.how})")
+        elif not has_use and not state.over:
             text = f"a {request.role} ended before it joined ({request.how})"
             # Also one that ended well has ended the job early.
             code = request.code if request.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
             self._server.request_stop(Stop("death", text, code))
-        else:
-            self._server.mark_dead(request.token, f"died ({request.how})")
-        return Done()
+        if has_use:
+            self.recovery.expect(another=replace)
+        return ChildExitedReply(replace)
 
     def _status(self, token: str, request: GetStatus) -> StatusReply:
         if request.tell_end:
@@ -108,6 +120,8 @@ class RequestHandler:
 
     async def _ready(self, member: Member, request: Ready) -> Done:
         member.get_ready(request.facts)
+        if self._state.members.started:
+            self.recovery.admit(member)
         await self._server.notify()
         return Done()
 
@@ -181,7 +195,7 @@ class RequestHandler:
         if dead is None or dead.alive:
             raise ProtocolError("only a dead trainer's batches can be returned")
         sizes = {batch.id: batch.examples for batch in request.batches}
-        again = self._state.ledger.return_batches(sizes.items())
+        again = self._state.ledger.return_batches(dead.info.name, sizes.items())
         rows = [(b.epoch, b.span, b.number, sizes[b], dead.info.name) for b in again]
         await self._store.run(lambda store: store.returned(rows))
         await self._server.notify()

@@ -71,6 +71,7 @@ class CoordinatorServer:
         self._unmet: dict[str, ShadowSyncError] = {}
         self._refusals = Refusals(log)
         self._handle: HandleMemberRequest | None = None
+        self._died: Callable[[Member], None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         # From `listen` on.
         self._socket: zmq.asyncio.Socket | None = None
@@ -93,9 +94,12 @@ class CoordinatorServer:
         host = own_address() if self.settings.advertise == AUTO else self.settings.advertise
         return advertised(bound, self.settings.bind, host)
 
-    def start(self, handle: HandleMemberRequest) -> None:
-        """Begin to receive, to watch heartbeats, and to handle signals; `handle` answers requests."""
-        self._handle = handle
+    def start(self, handle: HandleMemberRequest, died: Callable[[Member], None]) -> None:
+        """Begin to receive, to watch heartbeats, and to handle signals.
+
+        `handle` answers requests; `died` is told of each node that died.
+        """
+        self._handle, self._died = handle, died
         loop = asyncio.get_running_loop()
         self.spawn(self._receive())
         self.spawn(self._watch())
@@ -241,6 +245,8 @@ class CoordinatorServer:
             if other.ready:
                 self.spawn(self.call(other, lost, NOTICE_SECONDS))
         self.broadcast_group(death.group)
+        if self._died is not None:
+            self._died(death.member)
         self.spawn(self.notify())
 
     async def _receive(self) -> None:

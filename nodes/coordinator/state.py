@@ -29,6 +29,8 @@ from .update_balancer import UpdateBalancer, UpdateCounts
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512
 STRANGERS: Final = "others"
+# Those that may join, and be replaced, while the job trains.
+JOINING_ROLES: Final = frozenset({"reader"})
 
 
 class JobPhase(enum.Enum):
@@ -223,7 +225,7 @@ class JobState:
         self.page = url
 
     def start_members(self) -> None:
-        """Begin STARTING: no node joins from here on, and the job has a report."""
+        """Begin STARTING: nodes join only late from here on, and the job has a report."""
         self.enter(JobPhase.STARTING)
         self.members.start()
         trainers = self.members.alive("trainer")
@@ -233,7 +235,8 @@ class JobState:
 
     def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""
-        member = self.members.join(role, token, digest, endpoint)
+        late = role in JOINING_ROLES and self.phase is JobPhase.TRAINING
+        member = self.members.join(role, token, digest, endpoint, late=late)
         self.places[token] = host, pid
         return member
 
@@ -279,6 +282,8 @@ class JobState:
         if member is None:
             return None
         name = member.info.name
+        if member.info.role == "reader":
+            self.ledger.lose_reader(name)
         if member.info.role != "trainer":
             return Death(member, self._verdict(member), None)
         if self.balancer is not None:
@@ -295,6 +300,8 @@ class JobState:
         elif role == "embedding":
             text = f"{name} died, and its {member.facts.rows:,} rows are lost"
             return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
+        elif role == "reader" and self.phase is JobPhase.TRAINING:
+            return None
         elif role == "reader":
             text = f"{name} died; the batches that it had not delivered are untrained"
         elif role == "trainer" and not self.members.alive("trainer"):

@@ -36,16 +36,12 @@ class ReadSpan:
 
 @dataclass(frozen=True, slots=True)
 class SpanTotals:
-    """Totals of a whole span; they follow its last batch.
-
-    `skipped_examples` of the `examples` were not sent.
-    """
+    """Totals of a whole span; they follow its last batch."""
 
     work: ReadSpan
     batches: int
     examples: int
     bad_rows: int
-    skipped_examples: int = 0
 
 
 Parsed = tuple[int, Batch] | SpanTotals
@@ -117,7 +113,7 @@ class Parser(Service):
         training = work.pass_number == 0
         bad_rows = self._train_bad_rows if training else BadRows(data.max_bad_rows)
         bad_before = bad_rows.count
-        batches = examples = skipped_examples = 0
+        batches = examples = 0
         batches_of_span = self._input.batches(
             work.span,
             epoch=work.epoch,
@@ -131,11 +127,9 @@ class Parser(Service):
                 return
             batches += 1
             examples += len(batch)
-            if batch.id.number in work.skip:
-                skipped_examples += len(batch)
-                continue
-            self._put((work.pass_number, batch))
-        self._put(SpanTotals(work, batches, examples, bad_rows.count - bad_before, skipped_examples))
+            if batch.id.number not in work.skip:
+                self._put((work.pass_number, batch))
+        self._put(SpanTotals(work, batches, examples, bad_rows.count - bad_before))
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while True:

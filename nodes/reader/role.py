@@ -22,6 +22,7 @@ from ...pipeline.wire.control_orders import (
     DrainReply,
     Evaluate,
     EvaluateReply,
+    MoreSpans,
     NodeLost,
 )
 from ...pipeline.wire.sockets import Listener
@@ -52,7 +53,8 @@ class ReaderRole(Role):
         self._eval_totals: dict[int, list[int]] = {}
         self._eval_parsed: dict[int, asyncio.Event] = {}
         self._span_read = asyncio.Event()
-        self._parsed_examples = 0
+        self._more_spans = asyncio.Event()
+        self._read_spans = 0
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the socket that workers connect to."""
@@ -72,13 +74,15 @@ class ReaderRole(Role):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, Begin, NodeLost, Drain and Evaluate."""
+        """Answer ConnectPeers, Begin, MoreSpans, NodeLost, Drain and Evaluate."""
         if isinstance(request, Drain):
             return await self._drain()
         if isinstance(request, Evaluate):
             return await self._evaluate(request)
         if isinstance(request, Begin):
             self._tasks.start(self._take_spans())
+        elif isinstance(request, MoreSpans):
+            self._more_spans.set()
         elif isinstance(request, NodeLost):
             self._returning.append(self._tasks.start(self._return_batches(request.token)))
         elif isinstance(request, ConnectPeers):
@@ -93,7 +97,7 @@ class ReaderRole(Role):
         bad_rows = self._parser.bad_rows.count if self._parser else 0
         sent = self._sender.metrics() if self._sender else {}
         parsed = self._parser.metrics() if self._parser else {}
-        return sent | parsed | {"bad_rows": bad_rows, "parsed_examples": self._parsed_examples}
+        return sent | parsed | {"bad_rows": bad_rows, "read_spans": self._read_spans}
 
     async def close(self) -> None:
         """End the parser and the sender."""
@@ -110,16 +114,19 @@ class ReaderRole(Role):
         assert self._parser is not None
         while True:
             self._span_read.clear()
+            self._more_spans.clear()
             reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=self._node.patience_seconds)
             if (grant := reply.grant) is None:
-                return
+                # Until another reader dies.
+                await self._more_spans.wait()
+                continue
             self._parser.submit(ReadSpan(TRAINING, grant.epoch, grant.span, frozenset(grant.skip)))
             await self._span_read.wait()
 
     def _on_totals(self, totals: SpanTotals) -> None:
         number = totals.work.pass_number
         if number == TRAINING:
-            self._parsed_examples += totals.examples - totals.skipped_examples
+            self._read_spans += 1
             self._span_read.set()
             self._tasks.start(self._report_span_read(totals))
         elif number in self._eval_totals:

@@ -53,6 +53,10 @@ class Emulation:
         self._tokens = {node: uuid4().hex for node in self._nodes}
         self._figures: dict[str, Any] = {}
 
+    def has(self, role: str, index: int) -> bool:
+        """Return whether a node's links go through the relay, at an endpoint of its own."""
+        return (role, index) in self._options
+
     def token(self, role: str, index: int) -> str:
         """Return the incarnation that a child is to have."""
         return self._tokens.get((role, index)) or uuid4().hex

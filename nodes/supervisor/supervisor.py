@@ -10,6 +10,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
 from .child import Child
 from .job_check import have_checked
-from .slow_network import Emulation
+from .slow_network import Emulation, NodeKey
 from .starter import Starter
 
 STOP_SECONDS = 9.0
@@ -79,6 +80,8 @@ class Supervisor:
         self._profile_seconds = profile_seconds
         self._emulation = Emulation(job)
         self._children: list[Child] = []
+        self._restarts: Counter[NodeKey] = Counter()
+        self._starting: list[asyncio.Task[Child]] = []
         self._scratch = Path(tempfile.mkdtemp(prefix="shadowsync-"))
         # For the coordinator; the others read the copy that it puts into the run's folder.
         self._job_file = self._scratch / "job.json"
@@ -136,6 +139,7 @@ class Supervisor:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._starting, return_exceptions=True)
             await self._end_all()
             await self._emulation.stop()
             self._clear_scratch()
@@ -206,7 +210,7 @@ class Supervisor:
 
         channel = RpcChannel("the coordinator", send, _refuse)
         watchers = [
-            asyncio.create_task(self._report_exit(channel, child))
+            asyncio.create_task(self._keep(channel, endpoint, child))
             for child in self._children
             if child is not coordinator
         ]
@@ -221,11 +225,29 @@ class Supervisor:
             socket.close()
             context.term()
 
-    async def _report_exit(self, channel: RpcChannel, child: Child) -> None:
-        await child.ended.wait()
-        exited = ChildExited(child.token, child.role, exit_status_text(child.code), ExitCode(child.exit_code))
-        with contextlib.suppress(ConnectionLost, RemoteError):
-            await channel.call(exited, timeout_seconds=10.0)
+    async def _keep(self, channel: RpcChannel, endpoint: str, child: Child) -> None:
+        """Report when a child ends, and start another in its place as long as the job has use for it."""
+        while True:
+            await child.ended.wait()
+            left = self._job.run.restarts - self._restarts[child.role, child.index]
+            exited = ChildExited(
+                child.token,
+                child.role,
+                exit_status_text(child.code),
+                ExitCode(child.exit_code),
+                replaceable=left > 0 and not self._emulation.has(child.role, child.index),
+            )
+            try:
+                reply = await channel.call(exited, timeout_seconds=10.0)
+            except (ConnectionLost, RemoteError):
+                return
+            if not reply.replace or self._interrupts:
+                return
+            self._restarts[child.role, child.index] += 1
+            start = asyncio.create_task(self._spawn(child.role, child.index, ["--join", endpoint]))
+            self._starting.append(start)
+            # One that is being started when the job ends is ended as the others are.
+            child = await asyncio.shield(start)
 
     async def _show_progress(self, channel: RpcChannel) -> None:
         logged = False

@@ -31,12 +31,14 @@ from ...pipeline.wire.control_orders import (
     PrepareEval,
     PrepareEvalReply,
     ProcessTrace,
+    ReaderJoined,
     ReadReplica,
     ReplicaSample,
     ReplicaValues,
     SampleReplica,
     SetGroup,
     SetSync,
+    SettleReader,
     WriteCheckpoint,
 )
 from ...pipeline.wire.worker_messages import BatchAck
@@ -123,6 +125,8 @@ class TrainerRole(Role):
             ConnectPeers: self._connect_peers,
             Begin: self._begin,
             NodeLost: self._node_lost,
+            SettleReader: self._settle_reader,
+            ReaderJoined: self._reader_joined,
             SetGroup: self._set_group,
             SetSync: self._set_sync,
             DivideBatches: self._divide_batches,
@@ -227,6 +231,16 @@ class TrainerRole(Role):
         if lost.role in ("reader", "embedding"):
             for worker in self._workers:
                 worker.lose_node(lost.name)
+        return Done()
+
+    async def _settle_reader(self, request: SettleReader) -> Done:
+        assert self._pool is not None
+        await self._pool.settle_reader(request.name)
+        return Done()
+
+    async def _reader_joined(self, request: ReaderJoined) -> Done:
+        for worker in self._workers:
+            worker.meet_reader(request.member)
         return Done()
 
     async def _set_group(self, request: SetGroup) -> Done:

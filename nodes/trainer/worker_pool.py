@@ -109,6 +109,15 @@ class WorkerPool(ABC):
             progressive.merge(drained.progressive)
         return DrainResult(in_flight, progressive), not late
 
+    async def settle_reader(self, name: str) -> None:
+        """Train what a lost reader has delivered to the workers; returns when all of that is confirmed."""
+        waits: list[asyncio.Future[None]] = []
+        for worker in self.workers:
+            bridge = ThreadBridge[None]()
+            worker.settle_reader(name, partial(bridge.give, None))
+            waits.append(bridge.result)
+        await asyncio.gather(*waits)
+
     async def collect(self, pass_number: int) -> QualitySums:
         """Return the sums of a pass, over all workers."""
         total = QualitySums()

@@ -48,9 +48,10 @@ class WorkerConnections:
         def connect(member: MemberInfo) -> Connection:
             return Connection(context, member.endpoint, identity)
 
+        self._connect, self._credit = connect, job.trainer.credit
         readers = [member for member in members if member.role == "reader"]
         shards = sorted((m for m in members if m.role == "embedding"), key=lambda m: m.index)
-        self.readers = {r.name: ReaderClient(r.name, connect(r), job.trainer.credit) for r in readers}
+        self.readers = {r.name: ReaderClient(r.name, connect(r), self._credit) for r in readers}
         names = [member.name for member in shards]
         # For lookups ahead, the batch that is computed, pushes that are not answered, and a few to spare.
         blocks = job.trainer.lookups_ahead + MAX_UNANSWERED_PUSHES + SPARE_BLOCKS
@@ -113,8 +114,26 @@ class WorkerConnections:
         """Expect nothing more of a lost node; return the batches that an embedding node leaves stranded."""
         if name in self.readers:
             self._answering_readers.discard(name)
+            self.readers[name].lose()
             return []
         return self.shards.lose(name)
+
+    def leave(self, name: str) -> None:
+        """Close the connection to a lost reader; nothing happens for an unknown or closed one."""
+        socket = self.readers[name].connection.socket if name in self.readers else None
+        if socket is not None and not socket.closed:
+            self._poller.unregister(socket)
+            socket.close()
+
+    def meet(self, member: MemberInfo) -> None:
+        """Connect to a reader that has joined, unless it is known."""
+        if member.name in self.readers:
+            return
+        reader = ReaderClient(member.name, self._connect(member), self._credit)
+        # A new one: another thread may be going through it for `metrics`.
+        self.readers = {**self.readers, member.name: reader}
+        self._poller.register(reader.connection.socket, zmq.POLLIN)
+        self._answering_readers.add(member.name)
 
     def _receive_from(self, name: str, connection: Connection) -> Iterator[Message]:
         """Yield what the last `poll` saw at a connection, and what has come since."""
@@ -146,6 +165,9 @@ class WorkerConnections:
             "received_bytes": sum(connection.received_bytes for _, connection in connections),
         }
         counts |= self._shared_memory_counts()
+        counts |= {
+            f"training_examples/{name}": reader.training_examples for name, reader in self.readers.items()
+        }
         for name, connection in connections:
             counts[f"to/{name}"] = connection.sent_bytes
             counts[f"from/{name}"] = connection.received_bytes

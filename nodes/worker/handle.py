@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import ProcessTrace
+from ...pipeline.wire.control_orders import MemberInfo, ProcessTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,17 @@ class WorkerHandle(Protocol):
 
     def lose_node(self, name: str) -> None:
         """Expect nothing more of a reader, or of an embedding node, without which training ends."""
+        ...
+
+    def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
+        """Take nothing more of a lost reader, and train what it has delivered.
+
+        Calls `reply`, on a thread of the worker's, when all of that is confirmed; at once for an unknown one.
+        """
+        ...
+
+    def meet_reader(self, member: MemberInfo) -> None:
+        """Connect to a reader that has joined; nothing happens for one that is known."""
         ...
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:

@@ -37,7 +37,10 @@ from ...pipeline.wire.worker_messages import (
     LoseNode,
     LoseSyncNode,
     MeetMembers,
+    MeetReader,
     ScorePass,
+    SettledReader,
+    SettleLostReader,
     StopProcess,
     TracedProcess,
     TraceProcess,
@@ -147,6 +150,10 @@ class WorkerProcessMain:
                 worker.drain(message.sequences, self._on_drained)
             case LoseNode():
                 worker.lose_node(message.name)
+            case SettleLostReader():
+                worker.settle_reader(message.name, lambda: self._report(SettledReader(message.name)))
+            case MeetReader():
+                worker.meet_reader(message.member)
             case LoseSyncNode():
                 if rounds is not None:
                     rounds.mark_lost(message.token)

@@ -34,8 +34,11 @@ from ...pipeline.wire.worker_messages import (
     GateWork,
     LoseNode,
     MeetMembers,
+    MeetReader,
     RoundEnded,
     ScorePass,
+    SettledReader,
+    SettleLostReader,
     StopProcess,
     TracedProcess,
     TraceProcess,
@@ -222,6 +225,7 @@ class ProcessWorker:
         self._lock = threading.Lock()
         self._drain_reply: Callable[[DrainResult], object] | None = None
         self._trace_reply: Callable[[ProcessTrace], object] | None = None
+        self._settling: list[tuple[str, Callable[[], object]]] = []
         self._sums_replies: list[Callable[[QualitySums], object]] = []
         self._metrics: dict[str, Any] = {}
         self.process_metrics: Mapping[str, float] = {}
@@ -260,6 +264,16 @@ class ProcessWorker:
     def lose_node(self, name: str) -> None:
         """Go on without this reader, or end training without this embedding node; see `WorkerHandle`."""
         self._monitor.send(LoseNode(name))
+
+    def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
+        """Train what a lost reader has delivered; see `WorkerHandle.settle_reader`."""
+        with self._lock:
+            self._settling.append((name, reply))
+        self._monitor.send(SettleLostReader(name))
+
+    def meet_reader(self, member: MemberInfo) -> None:
+        """Connect to a reader that has joined; see `WorkerHandle.meet_reader`."""
+        self._monitor.send(MeetReader(member))
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
         """Score this pass with these weights; see `WorkerHandle.evaluate`.
@@ -311,6 +325,8 @@ class ProcessWorker:
             case DrainedWorker():
                 assert self._drain_reply is not None
                 self._drain_reply(DrainResult(message.in_flight, QualitySums.from_bytes(message.progressive)))
+            case SettledReader():
+                self._on_settled(message.name)
             case CollectedSums():
                 with self._lock:
                     reply = self._sums_replies.pop(0)
@@ -327,6 +343,13 @@ class ProcessWorker:
         assert self._trained is not None
         for batch in acked.batches:
             self._trained(batch)
+
+    def _on_settled(self, name: str) -> None:
+        with self._lock:
+            replies = [reply for reader, reply in self._settling if reader == name]
+            self._settling = [one for one in self._settling if one[0] != name]
+        for reply in replies:
+            reply()
 
     def _on_pulse(self, pulse: WorkerPulse) -> None:
         self._metrics, self.process_metrics, self.threads = pulse.metrics, pulse.process, pulse.threads

@@ -14,14 +14,17 @@ GATHER_SECONDS = 0.1
 class ReaderClient:
     """Sequence numbers and credit of one reader; owned by the worker's thread.
 
-    A delivery that came before is dropped. `Credit` carries absolute numbers and is sent at least every
-    RESEND_SECONDS, so that losing one costs nothing. A change is sent at once where half the window of new
-    credit has come together; otherwise it waits up to GATHER_SECONDS for others: a message wakes the reader,
-    which costs more than what it then does. So a worker has between half the window and all of it, here or on
-    its way, while the reader has batches.
+    A delivery that came before is dropped, and so is each of a lost reader. `Credit` carries absolute numbers
+    and is sent at least every RESEND_SECONDS, so that losing one costs nothing. A change is sent at once
+    where half the window of new credit has come together; otherwise it waits up to GATHER_SECONDS for others:
+    a message wakes the reader, which costs more than what it then does. So a worker has between half the
+    window and all of it, here or on its way, while the reader has batches.
 
     Args:
         window: how many deliveries may be here, or on their way, that are not processed.
+
+    Attributes:
+        training_examples: examples of accepted deliveries that are to be trained.
     """
 
     def __init__(self, name: str, connection: Connection, window: int) -> None:
@@ -35,7 +38,9 @@ class ReaderClient:
         self._done_early: set[int] = set()
         self._sent_state = (0, 0, 0)
         self._sent_at = -math.inf
+        self._lost = False
         self.repeated_deliveries = 0
+        self.training_examples = 0
 
     @property
     def received(self) -> int:
@@ -48,16 +53,24 @@ class ReaderClient:
         return self._received + len(self._early) - self._done - len(self._done_early)
 
     def accept(self, delivery: Delivery) -> bool:
-        """Record a delivery; return False if it came before."""
+        """Record a delivery; return False if it came before, or the reader is lost."""
+        if self._lost:
+            return False
         sequence = delivery.sequence
         if sequence <= self._received or sequence in self._early:
             self.repeated_deliveries += 1
             return False
         self._early.add(sequence)
+        if delivery.pass_number == 0:
+            self.training_examples += len(delivery.labels)
         while self._received + 1 in self._early:
             self._received += 1
             self._early.discard(self._received)
         return True
+
+    def lose(self) -> None:
+        """Accept nothing more, and send no more credit: the reader is lost."""
+        self._lost = True
 
     def mark_processed(self) -> None:
         """Allow one more delivery: one has been computed, or dropped."""
@@ -75,6 +88,8 @@ class ReaderClient:
 
         To be called again and again.
         """
+        if self._lost:
+            return
         limit = self._processed + self._window
         state = limit, self._received, self._done
         since = now - self._sent_at

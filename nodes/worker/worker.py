@@ -23,6 +23,7 @@ from ..shadow.fixed_rate import FixedRate
 from .batches import InFlightBatch
 from .connections import MAX_UNANSWERED_PUSHES, WorkerConnections
 from .handle import DrainResult
+from .reader_client import ReaderClient
 from .step import Step, Stepper
 
 POLL_MILLISECONDS = 50
@@ -70,6 +71,7 @@ class Worker(Service):
         self._launched: deque[tuple[InFlightBatch, Step]] = deque()
         self._drain_until: Mapping[str, int] | None = None
         self._drain_reply: Callable[[DrainResult], object] | None = None
+        self._settling: list[tuple[str, Callable[[], object]]] = []
         self._progressive: frozenset[int] = frozenset()
         self._progressive_sums = QualitySums()
         self._stranded: list[InFlightBatch] = []
@@ -107,6 +109,25 @@ class Worker(Service):
         def command() -> None:
             assert self._connections is not None
             self._stranded.extend(self._connections.lose(name))
+
+        self._call(command)
+
+    def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
+        """Train what a lost reader has delivered; see `WorkerHandle.settle_reader`."""
+
+        def command() -> None:
+            assert self._connections is not None
+            self._connections.lose(name)
+            self._settling.append((name, reply))
+
+        self._call(command)
+
+    def meet_reader(self, member: MemberInfo) -> None:
+        """Connect to a reader that has joined; see `WorkerHandle.meet_reader`."""
+
+        def command() -> None:
+            assert self._connections is not None
+            self._connections.meet(member)
 
         self._call(command)
 
@@ -163,7 +184,7 @@ class Worker(Service):
             self._shared.job,
             self.waker.fileno(),
         )
-        self._readers, self._shards, self._connections = connections.readers, connections.shards, connections
+        self._shards, self._connections = connections.shards, connections
         try:
             while not self.stopping:
                 idle = self._next_ready() is None and not self._launched
@@ -182,6 +203,11 @@ class Worker(Service):
             connections.close()
             if self._fixed_rate is not None:
                 self._fixed_rate.close()
+
+    @property
+    def _readers(self) -> Mapping[str, ReaderClient]:
+        assert self._connections is not None
+        return self._connections.readers
 
     def _call(self, command: Callable[[], None]) -> None:
         self._commands.put(command)
@@ -333,6 +359,8 @@ class Worker(Service):
         now = time.monotonic()
         for reader in self._readers.values():
             reader.send_credit(now)
+        if self._settling:
+            self._settle_readers()
         if self._drain_reply is not None and self._is_drained():
             untrained = [batch for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training]
             self._batches.clear()
@@ -344,6 +372,15 @@ class Worker(Service):
             in_flight = sum(len(batch.delivery.labels) for batch in untrained)
             self._drain_reply(DrainResult(in_flight, self._progressive_sums))
             self._drain_reply = None
+
+    def _settle_readers(self) -> None:
+        assert self._connections is not None
+        for name, reply in tuple(self._settling):
+            reader = self._readers.get(name)
+            if reader is None or not reader.unfinished:
+                self._connections.leave(name)
+                self._settling.remove((name, reply))
+                reply()
 
     def _is_drained(self) -> bool:
         assert self._drain_until is not None

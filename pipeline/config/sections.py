@@ -58,6 +58,14 @@ class RunSection(Section):
     start_timeout_seconds: Seconds = Field(
         default=60.0, description="How long to wait at the start until all nodes have joined."
     )
+    restarts: Annotated[int, Field(ge=0, le=1000)] = Field(
+        default=10,
+        description="How often `shadowsync run` replaces each reader that dies while the job trains.",
+    )
+    rejoin_seconds: Seconds = Field(
+        default=60.0,
+        description="How long a job without a reader waits until one joins, before it stops.",
+    )
 
 
 class StartSection(BaseModel):

@@ -189,13 +189,24 @@ class Interrupt(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class ChildExited(Request[Done]):
-    """A process of the supervisor ended: `how` in words, and the exit code that the command would have."""
+class ChildExited(Request["ChildExitedReply"]):
+    """A process of the supervisor ended: `how` in words, and the exit code that the command would have.
+
+    `replaceable` says whether the supervisor would start another in its place.
+    """
 
     token: str
     role: str
     how: str
     code: ExitCode
+    replaceable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExitedReply(Reply):
+    """Whether the job has use for another in its place."""
+
+    replace: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,28 @@ class NodeLost(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class SettleReader(Request[Done]):
+    """A reader is lost: the trainer takes nothing more of it, and trains what it has.
+
+    The reply comes when the coordinator has recorded all of it.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderJoined(Request[Done]):
+    """A reader has joined the running job; the trainer connects to it."""
+
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class MoreSpans(Request[Done]):
+    """There are spans to read again, also for a reader that was told that there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetGroup(Request[Done]):
     """The trainers' group anew."""
 

@@ -57,6 +57,20 @@ class LoseNode:
 
 
 @dataclass(frozen=True, slots=True)
+class SettleLostReader:
+    """The reader of this name is lost; what it has delivered is trained, and nothing more is taken of it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeetReader:
+    """A reader has joined: the process connects to it."""
+
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
 class LoseSyncNode:
     """The sync node of this token is lost."""
 
@@ -101,6 +115,8 @@ WorkerOrder: TypeAlias = (
     | ConfirmBatch
     | DrainWorker
     | LoseNode
+    | SettleLostReader
+    | MeetReader
     | LoseSyncNode
     | ScorePass
     | CollectSums
@@ -236,6 +252,13 @@ class DrainedWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class SettledReader:
+    """All that the lost reader of this name has delivered is recorded by the coordinator."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class CollectedSums:
     """See `QualitySums`, float64."""
 
@@ -266,6 +289,7 @@ WorkerReport: TypeAlias = (
     | GateArrive
     | GateStarve
     | DrainedWorker
+    | SettledReader
     | CollectedSums
     | TracedProcess
     | WorkerError
@@ -295,6 +319,8 @@ ORDERS: Final = WorkerVerbs[WorkerOrder](
         "confirm": ConfirmBatch,
         "drain": DrainWorker,
         "lose_node": LoseNode,
+        "settle_reader": SettleLostReader,
+        "meet_reader": MeetReader,
         "lose_sync": LoseSyncNode,
         "evaluate": ScorePass,
         "collect": CollectSums,
@@ -313,6 +339,7 @@ REPORTS: Final = WorkerVerbs[WorkerReport](
         "arrive": GateArrive,
         "starve": GateStarve,
         "drained": DrainedWorker,
+        "settled_reader": SettledReader,
         "sums": CollectedSums,
         "traced": TracedProcess,
         "failed": WorkerError,

@@ -39,18 +39,6 @@ def test_an_embedding_node(cluster: Callable[..., AnyCluster], embedding: dict[s
     assert [one.unknown for one in report.ledger.identities if one.holds is None] == ["it died"]
 
 
-def test_a_reader(cluster: Callable[..., AnyCluster]) -> None:
-    own = endless(cluster, {})
-    own.nodes["reader"][0].kill()
-    assert own.wait(SECONDS) == 6, own.coordinator.text()
-    assert "reader-0 died; the batches that it had not delivered are untrained" in own.coordinator.text()
-    assert own.run.report.exit_code == 6
-    (unknown,) = (one for one in own.run.report.ledger.identities if one.holds is None)
-    assert unknown.name == "read by the readers = trained + returned + in flight"
-    said = "unknown: what reader-0 had sent since its last heartbeat died with it"
-    assert said in (own.run.folder / "report.md").read_text("utf-8")
-
-
 @pytest.mark.matrix
 def test_a_node_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     """It tells of a death at once, and ends with what the coordinator says."""

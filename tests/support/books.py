@@ -40,6 +40,7 @@ class Books:
     confirmed: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
     left_out: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
     in_flight: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
+    received: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
     resent_pushes: dict[str, int] = field(default_factory=lambda: {"t0": 0, "t1": 0})
     repeated_pushes: dict[str, int] = field(default_factory=lambda: {"embedding-0": 0, "embedding-1": 0})
     applied: dict[str, int] = field(default_factory=lambda: {"embedding-0": 0, "embedding-1": 0})
@@ -100,6 +101,7 @@ class Books:
     def train(self, token: str, batch: BatchId) -> None:
         """Everything that one batch is: delivered, pushed, acknowledged, confirmed."""
         self.deliver()
+        self.received[token] += BATCH
         self.push()
         self.acknowledge(token, batch)
         self.confirm(token)
@@ -107,6 +109,7 @@ class Books:
     def leave_out(self, token: str, batch: BatchId, why: str = "why", *, stored: bool = True) -> None:
         """Everything that one batch is whose gradients are not finite: delivered, told, confirmed."""
         self.deliver()
+        self.received[token] += BATCH
         name = self.members.require(token).info.name
         row = self.ledger.leave_out(name, batch, BATCH, why)
         self.bad_batches.add(row, self.ledger.path_of)
@@ -118,7 +121,7 @@ class Books:
         """A trainer died, to which the reader had sent `held`; gives what is to be trained again."""
         name = self.members.require(token).info.name
         self.members.lose(token, "died")
-        again = self.ledger.return_batches((batch, BATCH) for batch in held)
+        again = self.ledger.return_batches(name, ((batch, BATCH) for batch in held))
         self.store.returned((b.epoch, b.span, b.number, BATCH, name) for b in again)
         return again
 
@@ -132,6 +135,7 @@ class Books:
                 "confirmed_examples": self.confirmed[token],
                 "left_out_examples": self.left_out[token],
                 "in_flight": self.in_flight[token],
+                "training_examples/reader-0": self.received[token],
                 "resent_pushes": self.resent_pushes[token],
             }
             for token in self.confirmed

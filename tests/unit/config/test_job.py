@@ -28,6 +28,8 @@ OTHER: dict[str, Any] = {
     "run.directory": "elsewhere",
     "run.node_timeout_seconds": 16.0,
     "run.start_timeout_seconds": 61.0,
+    "run.restarts": 1,
+    "run.rejoin_seconds": 61.0,
     "data.format": "criteo_tsv",
     "data.path": ["/other"],
     "data.validation_path": ["/other"],

@@ -65,7 +65,8 @@ def served(
         server = CoordinatorServer(NodeSettings(job=state.job, supervisor=SUPERVISOR), state, store)
         context = zmq.asyncio.Context()
         client = Client(context, server.listen(), identity)
-        server.start(RequestHandler(server).handle)
+        requests = RequestHandler(server)
+        server.start(requests.handle, requests.recovery.lost)
         try:
             await asyncio.wait_for(work(server, client), 60.0)
         finally:

@@ -212,7 +212,7 @@ def test_a_return_that_is_forgotten_or_told_twice_is_red(tmp_path: Path) -> None
         books.deliver()
         books.members.lose("t0", "died")
         for _ in range(times):
-            books.ledger.return_batches([(last, BATCH)])
+            books.ledger.return_batches("trainer-0", [(last, BATCH)])
         books.train("t1", last)
         _, ledger = books.close()
         assert red(ledger) == ([] if times == 1 else [READ])
@@ -261,16 +261,38 @@ def test_what_was_returned_and_not_trained_again_is_dropped_and_said(books: Book
 
 
 def test_a_dead_readers_own_count_is_no_part_of_the_books(books: Books) -> None:
+    """What it had delivered is what its trainers say that they got."""
     books.outcome = Outcome(stop=Stop("death", "reader-0 died", ExitCode.STOPPED_BY_DEATH))
     train_all(books, but=4)
     books.members.require("r").metrics = {"read_examples": 3 * BATCH}
     books.members.lose("r", "died")
     examples, ledger = books.close()
-    assert examples.read == 3 * BATCH
-    assert unknown(ledger) == [READ]
-    (why,) = (identity.unknown for identity in ledger.identities if identity.unknown)
-    assert why == "what reader-0 had sent since its last heartbeat died with it"
+    assert examples.read == 4 * BATCH
+    assert unknown(ledger) == []
     assert ledger.adds_up
+
+
+def test_a_delivery_of_a_dead_reader_that_nobody_trained_is_seen(books: Books) -> None:
+    books.outcome = Outcome(stop=Stop("death", "reader-0 died", ExitCode.STOPPED_BY_DEATH))
+    train_all(books, but=4)
+    books.received["t1"] += BATCH
+    books.members.lose("r", "died")
+    _, ledger = books.close()
+    assert red(ledger) == [READ]
+
+
+def test_what_two_dead_nodes_had_sent_each_other_is_as_the_ledger_knows_it(books: Books) -> None:
+    books.outcome = Outcome(stop=Stop("death", "reader-0 died", ExitCode.STOPPED_BY_DEATH))
+    train_all(books, but=4)
+    books.deliver()
+    books.die("t1", [books.batches[4]])
+    # What nobody has returned is on neither side.
+    books.received["t1"] += 2 * BATCH
+    books.members.lose("r", "died")
+    examples, ledger = books.close()
+    assert examples.read == 5 * BATCH
+    assert examples.returned == BATCH
+    assert ledger.adds_up, ledger.identities
 
 
 def test_a_dead_shards_count_is_unknown(books: Books) -> None:

@@ -89,7 +89,7 @@ def test_the_dead_return_what_is_not_acknowledged() -> None:
     state = ledger()
     read(state, 3)
     state.acknowledge("trainer-0", batch_id(1), 10)
-    again = state.return_batches([(batch_id(n), 10) for n in range(3)])
+    again = state.return_batches("trainer-0", [(batch_id(n), 10) for n in range(3)])
     assert again == [batch_id(0), batch_id(2)]
     assert (state.totals.returned_batches, state.totals.returned_examples) == (2, 20)
     for batch in again:
@@ -97,7 +97,7 @@ def test_the_dead_return_what_is_not_acknowledged() -> None:
         state.acknowledge("trainer-1", batch, 10)
     assert state.complete
     # A second trainer dies with what is trained by now.
-    assert state.return_batches([(batch_id(0), 10)]) == []
+    assert state.return_batches("trainer-0", [(batch_id(0), 10)]) == []
     assert state.totals.returned_examples == 20
 
 
@@ -128,7 +128,7 @@ def test_a_strangers_batch_changes_nothing(batch: BatchId, examples: int, why: s
     assert state.trained_batches_of == {}
     if batch.span or batch.epoch:
         with pytest.raises(ValueError, match="was not handed out"):
-            state.return_batches([(batch, examples)])
+            state.return_batches("trainer-0", [(batch, examples)])
 
 
 def test_a_span_is_read_once_and_only_if_handed_out() -> None:
@@ -197,7 +197,7 @@ def test_the_sums_are_those_of_plain_sets(
     assert totals.trained_batches == len(acknowledged)
     assert state.complete is (len(plain) == 24)
     everything = [(batch_id(n, epoch=e, span=s), 10) for e in range(2) for s in range(3) for n in range(4)]
-    again = state.return_batches(everything)
+    again = state.return_batches("trainer-0", everything)
     assert len(again) == 24 - len(plain)
     for batch in again:
         state.acknowledge("trainer-1", batch, 10)
@@ -298,7 +298,7 @@ def test_what_is_left_out_is_settled_and_not_trained() -> None:
     row = state.leave_out("trainer-1", batch_id(1), 10, "why")
     assert (row.id, row.examples, row.trainer, row.why) == (batch_id(1), 10, "trainer-1", "why")
     assert state.missing_batches() == 1
-    assert state.return_batches([(batch_id(n), 10) for n in range(3)]) == [batch_id(2)]
+    assert state.return_batches("trainer-0", [(batch_id(n), 10) for n in range(3)]) == [batch_id(2)]
     assert not state.complete
     state.leave_out("trainer-0", batch_id(2), 10, "why")
     assert state.complete
@@ -361,7 +361,7 @@ def test_whatever_is_left_out_the_books_add_up_over_all_runs(data: st.DataObject
             batch = batch_id(number, span=span)
             deliveries += 1
             what = data.draw(st.sampled_from(["train", "leave out", "return", "return"]))
-            if what == "return" and state.return_batches([(batch, 10)]):
+            if what == "return" and state.return_batches("trainer-0", [(batch, 10)]):
                 returned += 1
                 deliveries += 1
                 what = data.draw(st.sampled_from(["train", "leave out"]))

@@ -64,7 +64,7 @@ def test_the_file_has_the_sums_of_the_memory(
         # Batch n has 10 + n examples, so that a mix-up shows.
         store.acknowledge([state.acknowledge("trainer-0", batch_id(n), 10 + n) for n in numbers])
     store.left_out(state.leave_out("trainer-0", batch_id(n), 10 + n, "why") for n in bad)
-    again = state.return_batches([(batch_id(n), 10 + n) for n in sorted(lost)])
+    again = state.return_batches("trainer-0", [(batch_id(n), 10 + n) for n in sorted(lost)])
     store.returned((b.epoch, b.span, b.number, 10 + b.number, "trainer-0") for b in again)
     totals = state.totals
     assert store.sums() == {

@@ -10,10 +10,10 @@ from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control_orders import MemberInfo
 
 
-def reader(kept_bytes: int, parsed_examples: int) -> Member:
+def reader(kept_bytes: int, read_spans: int, index: int = 0) -> Member:
     """A reader as its last heartbeat has it."""
-    info = MemberInfo("reader-0", "reader", 0, "token", "tcp://127.0.0.1:1")
-    return Member(info, metrics={"kept_bytes": kept_bytes, "parsed_examples": parsed_examples})
+    info = MemberInfo(f"reader-{index}", "reader", index, "token", "tcp://127.0.0.1:1")
+    return Member(info, metrics={"kept_bytes": kept_bytes, "read_spans": read_spans})
 
 
 def ledger(trained: int, *, read: bool = True) -> LedgerState:
@@ -28,13 +28,13 @@ def ledger(trained: int, *, read: bool = True) -> LedgerState:
 
 
 def test_batches_that_nobody_has_are_lost() -> None:
-    assert lost_batches(ledger(2), [reader(0, 30)]) == 1
-    assert lost_batches(ledger(0), [reader(0, 30)]) == 3
+    assert lost_batches(ledger(2), [reader(0, 1)]) == 1
+    assert lost_batches(ledger(0), [reader(0, 1)]) == 3
 
 
 def test_batches_that_a_reader_keeps_are_not() -> None:
-    assert lost_batches(ledger(2), [reader(640, 30)]) == 0
-    assert lost_batches(ledger(2), [reader(0, 15), reader(640, 15)]) == 0
+    assert lost_batches(ledger(2), [reader(640, 1)]) == 0
+    assert lost_batches(ledger(2), [reader(0, 1), reader(640, 0, index=1)]) == 0
 
 
 def test_an_old_heartbeat_tells_nothing() -> None:
@@ -47,8 +47,21 @@ def test_a_span_that_is_being_cut_is_not_lost() -> None:
 
 
 def test_nothing_is_lost_of_a_whole_job_or_without_a_reader() -> None:
-    assert lost_batches(ledger(3), [reader(0, 30)]) == 0
+    assert lost_batches(ledger(3), [reader(0, 1)]) == 0
     assert lost_batches(ledger(2), []) == 0
-    silent = reader(0, 30)
+    silent = reader(0, 1)
     silent.metrics = {}
     assert lost_batches(ledger(2), [silent]) == 0
+
+
+def test_what_a_dead_reader_had_cut_is_read_again_and_not_lost() -> None:
+    books = ledger(2)
+    books.lose_reader("reader-0")
+    assert lost_batches(books, [reader(0, 0, index=1)]) == 0
+    books.read_again("reader-0")
+    assert lost_batches(books, [reader(0, 0, index=1)]) == 0
+    books.grant("reader-1")
+    assert lost_batches(books, [reader(0, 0, index=1)]) == 0
+    books.span_read(0, 0, batches=3, examples=30, bad_rows=0)
+    assert lost_batches(books, [reader(0, 0, index=1)]) == 0
+    assert lost_batches(books, [reader(0, 1, index=1)]) == 1

@@ -67,6 +67,17 @@ def test_nobody_joins_a_running_job() -> None:
         join(members, "trainer", "t1")
 
 
+def test_one_that_joins_late_has_a_name_of_its_own() -> None:
+    members = membership()
+    join(members, "reader", "r1")
+    members.started = True
+    members.lose("r1", "died")
+    late = members.join("reader", "r2", DIGEST, "", late=True)
+    assert late.info.name == "reader-1"
+    assert members.join("reader", "r3", DIGEST, "", late=True).info.name == "reader-2"
+    assert members.join("reader", "r2", DIGEST, "", late=True) is late
+
+
 def test_the_lost_are_known_and_stay_lost() -> None:
     members = membership()
     join(members, "trainer", "t1")

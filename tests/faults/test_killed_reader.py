@@ -1,0 +1,106 @@
+"""A reader is killed while the job trains: what it had read and nobody had trained is read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.report.model import Report
+from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.supervised import Supervised
+
+SECONDS = 90.0
+EPOCHS = 4
+# Small spans, so that a reader has several of them in its life.
+SMALL = {"epochs": EPOCHS, "span_bytes": 1 << 16, "readers": 2}
+QUICK = {"node_timeout_seconds": 2.0}
+
+
+def _require_whole(report: Report) -> None:
+    """Everything was read, trained once, and no identity is unknown."""
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.examples.replayed == 0
+    assert report.examples.read == report.examples.trained + report.examples.returned
+
+
+@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
+def test_the_other_reader_reads_what_it_had(cluster: Callable[..., AnyCluster], kind: str) -> None:
+    own = cluster({"run": QUICK, "data": SMALL, "trainer": {"worker_kind": kind}}).start()
+    own.wait_for_batches(20)
+    own.nodes["reader"][0].kill()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    _require_whole(report)
+    said = [event.what for event in report.events if event.node.startswith("reader")]
+    assert any("can be read again after" in what or "is trained" in what for what in said), said
+
+
+def test_another_one_takes_the_place_of_the_only_one(in_process: Callable[..., InProcessCluster]) -> None:
+    """It joins the running job, under a name of its own."""
+    own = in_process({"run": QUICK, "data": SMALL | {"readers": 1}}).start()
+    own.wait_for_batches(20)
+    own.nodes["reader"][0].kill()
+    own.join("reader")
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+    events = [(event.node, event.what) for event in own.run.report.events]
+    assert ("reader-1", "joined the running job") in events
+
+
+def test_nobody_takes_the_place_of_the_only_one(cluster: Callable[..., AnyCluster]) -> None:
+    changes: dict[str, dict[str, Any]] = {"run": QUICK | {"rejoin_seconds": 0.5}, "data": ENDLESS}
+    own = cluster(FEW_NODES | changes).start()
+    own.wait_for_batches(20)
+    own.nodes["reader"][0].kill()
+    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    last = "reader-0 died, the last reader; the batches that it had not delivered are untrained"
+    assert last in own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+
+
+def test_a_trainer_dies_with_it(in_process: Callable[..., InProcessCluster]) -> None:
+    """What the one had sent to the other is known to neither, and read again all the same."""
+    own = in_process({"run": QUICK, "data": SMALL, "trainer": {"count": 2}}).start()
+    own.wait_for_batches(20)
+    own.nodes["trainer"][0].kill()
+    own.nodes["reader"][0].kill()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+
+
+def test_a_reader_joins_though_none_has_died(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process({"run": QUICK, "data": SMALL | {"readers": 1}}).start()
+    own.wait_for_batches(20)
+    own.join("reader")
+    assert own.wait(SECONDS) == 0, own.coordinator.text()
+    _require_whole(own.run.report)
+    readers = own.run.query("SELECT DISTINCT reader FROM spans ORDER BY reader")
+    assert readers == [("reader-0",), ("reader-1",)]
+
+
+def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+    """Again and again, as often as the job file says."""
+    job = supervise({"run": QUICK | {"restarts": 2}, "data": SMALL | {"readers": 1} | ENDLESS})
+    for deaths in range(2):
+        job.wait_for_batches(20)
+        job.node("reader").kill()
+        joined = f"reader-{deaths + 1}: joined the running job"
+        wait_until(lambda said=joined: job.run.logged(said), joined)  # type: ignore[misc]
+        trained = job.run.batches()
+        job.wait_for_batches(trained + 100)
+    job.node("reader").kill()
+    assert job.process.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, job.process.text()
+    assert "reader-2 died, the last reader" in job.last_line()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
