@@ -136,7 +136,7 @@ async def run_coordinator(
         endpoint = server.listen()
         watching.open()
         requests = RequestHandler(server)
-        server.start(requests.handle, requests.recovery.lost)
+        server.start(requests.handle, requests.died)
         server.spawn(watching.run())
         _announce(settings, endpoint, folder)
         controller = JobController(server, plan.test, plan.validation)

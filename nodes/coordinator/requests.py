@@ -35,24 +35,22 @@ from .membership import Member
 from .outcome import Stop
 from .reader_recovery import ReaderRecovery
 from .server import CoordinatorServer
-from .state import JOINING_ROLES, JobPhase
+from .state import JobPhase
 from .status import answer_status
+from .sync_recovery import SyncRecovery
 
 log = logging.getLogger(__name__)
 
 
 class RequestHandler:
-    """Handle every request to the coordinator. Runs on its loop.
-
-    Attributes:
-        recovery: of readers; it is to be told of deaths.
-    """
+    """Handle every request to the coordinator. Runs on its loop."""
 
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
         self._state = server.state
         self._store = server.store
-        self.recovery = ReaderRecovery(server)
+        self._readers = ReaderRecovery(server)
+        self._syncs = SyncRecovery(server)
         self._of_members: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
             Ready: self._ready,
             NodeFailed: self._failed,
@@ -84,6 +82,10 @@ class RequestHandler:
         except ValueError as error:
             raise ProtocolError(f"{verb}: {error}") from error
 
+    def died(self, node: Member) -> None:
+        """Begin to recover from the death of a node."""
+        self._readers.lost(node)
+
     def _hello(self, token: str, hello: Hello) -> HelloReply:
         if hello.token != token:
             raise ClusterError("the token differs from the connection's")
@@ -100,17 +102,18 @@ class RequestHandler:
         if not sender or sender != self._server.settings.supervisor:
             raise ProtocolError("only this job's supervisor may say that a process has ended")
         state = self._state
-        has_use = request.role in JOINING_ROLES and state.phase is JobPhase.TRAINING
-        replace = has_use and request.replaceable and state.stop is None
-        if state.members.find(request.token) is not None:
+        known = state.members.find(request.token) is not None
+        if known:
             self._server.mark_dead(request.token, f"died ({request.how})")
-        elif not has_use and not state.over:
+        has_use = state.can_join(request.role)
+        replace = has_use and request.replaceable and state.stop is None
+        if not known and not state.over and not state.members.started:
             text = f"a {request.role} ended before it joined ({request.how})"
             # Also one that ended well has ended the job early.
             code = request.code if request.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
             self._server.request_stop(Stop("death", text, code))
-        if has_use:
-            self.recovery.expect(another=replace)
+        if has_use and request.role == "reader":
+            self._readers.expect(another=replace)
         return ChildExitedReply(replace)
 
     def _status(self, token: str, request: GetStatus) -> StatusReply:
@@ -121,7 +124,7 @@ class RequestHandler:
     async def _ready(self, member: Member, request: Ready) -> Done:
         member.get_ready(request.facts)
         if self._state.members.started:
-            self.recovery.admit(member)
+            (self._readers if member.info.role == "reader" else self._syncs).admit(member)
         await self._server.notify()
         return Done()
 

@@ -29,8 +29,6 @@ from .update_balancer import UpdateBalancer, UpdateCounts
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512
 STRANGERS: Final = "others"
-# Those that may join, and be replaced, while the job trains.
-JOINING_ROLES: Final = frozenset({"reader"})
 
 
 class JobPhase(enum.Enum):
@@ -167,6 +165,8 @@ class JobState:
         self.events: list[tuple[float, str, str]] = []
         # Host and process by token, for those who watch.
         self.places: dict[str, tuple[str, int]] = {}
+        # The slice of the center that each sync node holds, or held, by token.
+        self.slices: dict[str, int] = {}
         self.page = ""
         self.outcome = "ended"
         self.phase = JobPhase.GATHERING
@@ -229,16 +229,35 @@ class JobState:
         self.enter(JobPhase.STARTING)
         self.members.start()
         trainers = self.members.alive("trainer")
+        self.slices = {sync.info.token: number for number, sync in enumerate(self.members.alive("sync"))}
         # They are of one job; a plug-in of another version would differ in its first weights or fail.
         elastic = trainers[0].facts.elastic if trainers else None
         self.control = control_of(self.job.sync, len(trainers), elastic)
 
     def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""
-        late = role in JOINING_ROLES and self.phase is JobPhase.TRAINING
+        new, late = self.members.find(token) is None, self.can_join(role)
         member = self.members.join(role, token, digest, endpoint, late=late)
+        if role == "sync" and new and self.members.started:
+            self.slices[token] = self._free_slices()[0]
         self.places[token] = host, pid
         return member
+
+    def can_join(self, role: str) -> bool:
+        """Return whether a node of this role may join while the job trains.
+
+        A reader may; a sync node in the place of a dead one, if the algorithm can make its slice anew.
+        """
+        if self.phase is not JobPhase.TRAINING:
+            return False
+        return role == "reader" or (role == "sync" and bool(self._free_slices()))
+
+    def _free_slices(self) -> list[int]:
+        """Return the slices of the center that no living sync node holds, and that can be made anew."""
+        if not any(trainer.facts.recenters for trainer in self.members.alive("trainer")):
+            return []
+        held = {self.slices.get(member.info.token) for member in self.members.alive("sync")}
+        return sorted(set(self.slices.values()) - held)
 
     def heartbeat(self, member: Member, metrics: Counts) -> float | None:
         """Record the counts of a living node; `metrics` is kept, not copied.

@@ -110,8 +110,9 @@ class CenterClient:
         self._answered_slices = 0
         self.traffic = Traffic()
         async_context = zmq.asyncio.Context(context)
-        self._connections = [
-            CenterConnection.connect(
+
+        def connect(member: MemberInfo, part: Slice) -> CenterConnection:
+            return CenterConnection.connect(
                 async_context,
                 identity,
                 member,
@@ -120,8 +121,12 @@ class CenterClient:
                 timeout_seconds=timeout_seconds,
                 traffic=self.traffic,
             )
-            for member, part in zip(members, split_evenly(numel, len(members)), strict=False)
-        ]
+
+        self._connect = connect
+        parts = split_evenly(numel, len(members))
+        self._connections = [connect(member, part) for member, part in zip(members, parts, strict=False)]
+        # To nodes that were replaced, for their counts.
+        self._closed: list[CenterConnection] = []
         self._references = {
             connection.part: Reference(self._codecs.up, len(connection.part))
             for connection in self._connections
@@ -136,9 +141,7 @@ class CenterClient:
         self._open: dict[Slice, _OpenExchange] = {}
         # One answer of each slice.
         self._answers = BufferPool(sum(bytes_of(len(connection.part)) for connection in self._connections))
-        self._tasks = [
-            asyncio.get_running_loop().create_task(connection.receive()) for connection in self._connections
-        ]
+        self._tasks = [self._receive(connection) for connection in self._connections]
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -158,7 +161,7 @@ class CenterClient:
     @property
     def refused_messages(self) -> int:
         """Received messages that could not be used, including refusals of sync nodes."""
-        return sum(connection.refusals.count for connection in self._connections)
+        return sum(connection.refusals.count for connection in (*self._closed, *self._connections))
 
     @property
     def reference_bytes(self) -> int:
@@ -175,10 +178,9 @@ class CenterClient:
             "answered_slices": self._answered_slices,
             "refused_messages": self.refused_messages,
         }
-        ends = {f"to/{connection.member.name}": connection.sent_bytes for connection in self._connections}
-        ends |= {
-            f"from/{connection.member.name}": connection.received_bytes for connection in self._connections
-        }
+        links = [*self._closed, *self._connections]
+        ends = {f"to/{link.member.name}": link.sent_bytes for link in links}
+        ends |= {f"from/{link.member.name}": link.received_bytes for link in links}
         return self.traffic.metrics("center") | counts | ends | self._choices()
 
     def want_rounds_every(self, seconds: float | None) -> None:
@@ -241,20 +243,45 @@ class CenterClient:
             list(await asyncio.gather(*(self.read(connection.part) for connection in self._connections)))
         )
 
-    async def seed(self, flat: torch.Tensor) -> None:
-        """Send every sync node its slice's bounds and first value; raises PeerLost."""
+    async def seed(self, flat: torch.Tensor, number: int | None = None) -> None:
+        """Send every sync node its slice's bounds and first value; raises PeerLost.
+
+        Only that with the slice of this `number`, if given.
+        """
         # Frames are sent without a copy, and a repeat may still be queued when this returns.
         array = flat.numpy().copy()
 
         async def one(connection: CenterConnection) -> None:
-            number, part = self._number(), connection.part
+            request, part = self._number(), connection.part
 
             def chunk(start: int, stop: int) -> CenterSeed:
-                return CenterSeed(number, part.start, part.stop, start, array[start:stop])
+                return CenterSeed(request, part.start, part.stop, start, array[start:stop])
 
-            await connection.request(number, chunk, None)
+            await connection.request(request, chunk, None)
 
-        await asyncio.gather(*(one(connection) for connection in self._connections))
+        seeded = self._connections if number is None else self._connections[number : number + 1]
+        await asyncio.gather(*(one(connection) for connection in seeded))
+
+    async def replace(self, number: int, member: MemberInfo) -> None:
+        """Connect to the node that holds the slice of this number from now on, and close the lost one's.
+
+        An exchange without an answer is dropped, and the next one has no reference. Nothing happens if it is
+        the node that there is.
+        """
+        # Of more nodes than elements the last ones hold nothing.
+        if number >= len(self._connections) or self._connections[number].member.token == member.token:
+            return
+        before = self._connections[number]
+        part = before.part
+        connection = self._connections[number] = self._connect(member, part)
+        self._closed.append(before)
+        self._references[part] = Reference(self._codecs.up, len(part))
+        self._open.pop(part, None)
+        self._answered.pop(part, None)
+        receiving, self._tasks[number] = self._tasks[number], self._receive(connection)
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        before.socket.close()
 
     def mark_lost(self, token: str) -> None:
         """Mark the node with this token as lost.
@@ -286,6 +313,9 @@ class CenterClient:
                     fits=chooser.fits,
                 )
         return counts
+
+    def _receive(self, connection: CenterConnection) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(connection.receive())
 
     def _connection(self, part: Slice) -> CenterConnection:
         return next(connection for connection in self._connections if connection.part == part)

@@ -14,12 +14,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
+from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.worker_messages import (
     CompletedRound,
     GateArrive,
     GateStarve,
     GateWork,
     LoseSyncNode,
+    ReplaceSyncNode,
     RoundEnded,
     WorkerPulse,
     WorkerReport,
@@ -47,6 +49,9 @@ class WorkerRounds:
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
+
+    def replace(self, number: int, member: MemberInfo) -> None:
+        """Take another sync node for the slice of this number."""
 
     @property
     def bytes(self) -> tuple[int, int]:
@@ -105,7 +110,7 @@ class GatedRounds(FixedRate):
 class CenterRounds(FixedRate):
     """A worker's own rounds with the center, with its own loop and client.
 
-    Any thread may make it and call `mark_lost`; only the worker's thread may use and close it.
+    Any thread may make it and call `mark_lost` and `replace`; only the worker's thread may use and close it.
     """
 
     def __init__(self, index: int, shared: TrainerContext, link_config: LinkConfig, rounds: RoundLog) -> None:
@@ -115,7 +120,8 @@ class CenterRounds(FixedRate):
         self._rounds = rounds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._center: CenterClient | None = None
-        self._lost: set[str] = set()
+        # What has happened to sync nodes, in order; a round begins with what is new.
+        self._happened: queue.SimpleQueue[str | tuple[int, MemberInfo]] = queue.SimpleQueue()
 
     @property
     def bytes(self) -> tuple[int, int]:
@@ -136,9 +142,13 @@ class CenterRounds(FixedRate):
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost; any thread may call."""
-        self._lost.add(token)
+        self._happened.put(token)
         if self._loop is not None and self._center is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._center.mark_lost, token)
+
+    def replace(self, number: int, member: MemberInfo) -> None:
+        """Take another sync node for a slice, from the next round on; any thread may call."""
+        self._happened.put((number, member))
 
     def close(self) -> None:
         """Close the sockets, on the worker's thread."""
@@ -151,8 +161,12 @@ class CenterRounds(FixedRate):
         if self._center is None:
             self._center = self._link_config.open_center(self._shared, f"fixed-{self._index}")
             assert self._center is not None
-            for token in self._lost:
-                self._center.mark_lost(token)
+        while not self._happened.empty():
+            happened = self._happened.get()
+            if isinstance(happened, str):
+                self._center.mark_lost(happened)
+            else:
+                await self._center.replace(*happened)
         started, cpu = time.monotonic(), time.thread_time()
         iterations = self._shared.total_iterations()
         links = ZmqPeers(self._link_config.index, self._center, None)
@@ -246,8 +260,8 @@ class RemoteRounds(WorkerRounds):
 
     def __init__(self, rounds: RoundCounter) -> None:
         self._rounds = rounds
-        self._lost: list[str] = []
-        self._send: Callable[[LoseSyncNode], None] | None = None
+        self._happened: list[LoseSyncNode | ReplaceSyncNode] = []
+        self._send: Callable[[LoseSyncNode | ReplaceSyncNode], None] | None = None
         self._bytes = (0, 0)
         self._links: dict[str, int] = {}
 
@@ -260,17 +274,25 @@ class RemoteRounds(WorkerRounds):
         """See `CenterClient.metrics`; as of the last update."""
         return self._links
 
-    def bind(self, send: Callable[[LoseSyncNode], None]) -> None:
+    def bind(self, send: Callable[[LoseSyncNode | ReplaceSyncNode], None]) -> None:
         """Set how to notify the worker process; on the control thread, as `mark_lost`."""
         self._send = send
-        for token in self._lost:
-            send(LoseSyncNode(token))
+        for order in self._happened:
+            send(order)
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost, on the control thread."""
-        self._lost.append(token)
+        self._tell(LoseSyncNode(token))
+
+    def replace(self, number: int, member: MemberInfo) -> None:
+        """Take another sync node for a slice, on the control thread."""
+        self._tell(ReplaceSyncNode(number, member))
+
+    def _tell(self, order: LoseSyncNode | ReplaceSyncNode) -> None:
         if self._send is not None:
-            self._send(LoseSyncNode(token))
+            self._send(order)
+        else:
+            self._happened.append(order)
 
     def update(self, pulse: WorkerPulse) -> None:
         """Take over the counts that the worker process last sent."""

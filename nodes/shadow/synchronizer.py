@@ -130,6 +130,21 @@ class Synchronizer:
         for fixed in self.fixed:
             fixed.mark_lost(token)
 
+    async def replace(self, number: int, member: MemberInfo) -> None:
+        """Take another sync node for the slice of this number, and send it this replica's.
+
+        Raises PeerLost.
+        """
+
+        async def on_loop(links: ZmqPeers) -> None:
+            async with self._shadow.round_lock:
+                await links.center.replace(number, member)
+                await links.center.seed(self._shared.replica.snapshot(self._shared.replica.whole), number)
+
+        for fixed in self.fixed:
+            fixed.replace(number, member)
+        await self._shadow.call(on_loop)
+
     async def regroup(self, view: GroupView) -> None:
         """Set another generation of trainers; this ends the rounds of the last one."""
 

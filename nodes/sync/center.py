@@ -12,10 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ...pipeline.codecs.feedback import ErrorFeedback, Reference
 from ...pipeline.codecs.formats import Codec, Float32, LinkCodecs
 from ...pipeline.codecs.ladder import CodecLadder
-from ...pipeline.finite import is_finite
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.messages import (
@@ -25,6 +23,7 @@ from ...pipeline.wire.messages import (
     CenterSeed,
     CenterValues,
 )
+from .exchange_session import ExchangeSession, has_arrived, require_finite
 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -32,144 +31,6 @@ Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 RULE_ELEMENTS = 1 << 15
 
 _PLAIN = Float32()
-
-
-class ExchangeSession:
-    """One trainer thread's session: its current exchange and the answer to its last one.
-
-    Chunks are copied into a buffer of the slice's length, which the answer then overwrites. With a lossy
-    codec up, they are copied into the reference instead. With a lossy codec down, the session has a residual
-    of its own.
-
-    Where exchanges name their codecs, each also says which answer arrived last: what an answer owes is not
-    owed if it never did.
-
-    Args:
-        start: the position of the slice's first element in the model.
-        elements: the slice's length.
-        codecs: the codecs of the job's exchanges; of the first one, where exchanges name theirs.
-        buffers: the pool that the buffer comes from.
-    """
-
-    def __init__(self, start: int, elements: int, codecs: LinkCodecs, buffers: BufferPool) -> None:
-        self.request = 0
-        self._named: str | None = None
-        self._start = start
-        self._elements = elements
-        self._reference = Reference(codecs.up, elements)
-        self._feedback = ErrorFeedback(codecs.down, elements)
-        self._buffers = buffers
-        self._buffer: Float32Array | None = None
-        self._arrived: dict[int, int] = {}
-        self._missing = elements
-        self._answers: dict[int, CenterValues] = {}
-
-    @property
-    def answered(self) -> bool:
-        """Whether the last exchange was applied, and its answer is saved."""
-        return bool(self._answers)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all elements of the current exchange have arrived."""
-        return self._missing == 0
-
-    @property
-    def reference_bytes(self) -> int:
-        """Memory of the codecs in bytes: the reference up and the residual down."""
-        return self._reference.memory_bytes + self._feedback.memory_bytes
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of this session, in bytes."""
-        slice_bytes = self._buffer.nbytes if self._buffer is not None else 0
-        enabled = self._feedback.is_enabled
-        coded = sum(one.payload.nbytes for one in self._answers.values() if one.coded and enabled)
-        return self.reference_bytes + slice_bytes + coded
-
-    def begin(self, message: CenterExchange, codec: Codec | None) -> None:
-        """Begin a new exchange with its first chunk, which replaces the last one.
-
-        `codec` is the one that it names, None where it names none.
-        """
-        if isinstance(message, CenterNamedExchange) and codec is not None:
-            self._named = message.codec
-            if message.answered == self.request:
-                self._feedback.commit()
-            self._feedback.discard()
-            self._feedback.change(codec)
-        self.request = message.request
-        self._arrived = {}
-        self._missing = self._elements
-        self._answers = {}
-        self._reference.begin(codec)
-        # ZeroMQ may still read the old buffer; the pool gives it out again when it is free.
-        self._buffer = None
-
-    def buffer(self) -> Float32Array:
-        """Return this session's buffer, taken from the pool on first use."""
-        if self._buffer is None:
-            self._buffer = self._buffers.take(self._elements)
-        return self._buffer
-
-    def repeat(self, message: CenterExchange) -> CenterValues:
-        """Return the saved answer to a chunk.
-
-        Raises ValueError if the exchange had no such chunk.
-        """
-        self._offset_of(message)
-        answer = self._answers.get(message.start)
-        if answer is None or answer.elements != message.elements:
-            raise ValueError(f"the exchange had no chunk of {message.elements} elements from {message.start}")
-        return answer
-
-    def place(self, message: CenterExchange) -> None:
-        """Accept a chunk; a repeat changes nothing. Raises ValueError for an invalid one."""
-        at = self._offset_of(message)
-        if _has_arrived(self._arrived, message.start, message.elements):
-            return
-        if isinstance(message, CenterNamedExchange) and message.codec != self._named:
-            raise ValueError(
-                f"codec {message.codec!r:.40} named; the exchange was begun by {self._named!r:.40}"
-            )
-        values = self._reference.decode(at, message.reference, message.payload, message.elements)
-        _require_finite(values, message.start)
-        target = self._reference.values if self._reference.is_enabled else self.buffer()
-        target[at : at + message.elements] = values
-        self._arrived[message.start] = message.elements
-        self._missing -= message.elements
-
-    def values(self) -> Float32Array:
-        """Return the received slice, not copied."""
-        return self._reference.values if self._reference.is_enabled else self.buffer()
-
-    def answer(self, delta: Float32Array) -> list[CenterValues]:
-        """Save and return the messages that answer an applied exchange.
-
-        `delta` is the answer, in the session's buffer.
-        """
-        for start, size in sorted(self._arrived.items()):
-            at = start - self._start
-            encoded = self._feedback.encode(at, delta[at : at + size])
-            self._answers[start] = CenterValues(self.request, start, size, encoded.coded, encoded.payload)
-        if self._named is None:
-            self._feedback.commit()
-        self._reference.complete(self.request)
-        return list(self._answers.values())
-
-    def release(self) -> None:
-        """Release the buffer if the answer does not need it any more."""
-        if self._feedback.is_enabled:
-            self._buffer = None
-
-    def _offset_of(self, message: CenterExchange) -> int:
-        at = message.start - self._start
-        if at < 0 or message.elements <= 0 or at + message.elements > self._elements:
-            raise ValueError(
-                f"{message.elements} elements from {message.start} are outside the slice "
-                f"{self._start} to {self._start + self._elements}"
-            )
-        return at
 
 
 class CenterState:
@@ -190,8 +51,10 @@ class CenterState:
         self.start = 0
         self.stop = 0
         self.values: torch.Tensor | None = None
-        self._seeded: dict[int, int] = {}
-        self._seed: Float32Array | None = None
+        self._seeds: dict[bytes, _Seed] = {}
+        self._seeders: set[bytes] = set()
+        self._seed_sum: Float32Array | None = None
+        self._many_seeds = False
         self._sessions: dict[bytes, ExchangeSession] = {}
         self._dead_trainers: set[bytes] = set()
         self._buffers = BufferPool(0)
@@ -215,22 +78,39 @@ class CenterState:
             + sum(session.memory_bytes for session in self._sessions.values())
         )
 
-    def seed(self, message: CenterSeed) -> CenterValues:
-        """Accept a chunk of the first value; repeats and later chunks change nothing."""
-        if self.values is None:
-            if self._seed is None:
+    def await_seeds(self) -> None:
+        """Let the first value be the mean of the seeds that come until `settle_seeds`."""
+        self._many_seeds = True
+
+    def settle_seeds(self) -> int:
+        """Make the mean of the seeds that have come the first value; return how many they are."""
+        count = len(self._seeders)
+        if self.values is None and self._seed_sum is not None:
+            self.values = torch.from_numpy(self._seed_sum).div_(count)
+        self._seeds, self._seed_sum = {}, None
+        return count
+
+    def seed(self, message: CenterSeed, identity: bytes = b"") -> CenterValues:
+        """Accept a chunk of a first value; repeats and later chunks change nothing.
+
+        `identity` is of the trainer's thread that sent it.
+        """
+        if self.values is None and identity not in self._seeders:
+            if not self.stop:
                 if not 0 <= message.slice_start < message.slice_stop:
                     raise ValueError(f"invalid slice from {message.slice_start} to {message.slice_stop}")
-                self._seed = _empty(message.slice_stop - message.slice_start)
-                self.start, self.stop = message.slice_start, message.slice_stop
+                seed = _Seed(message.slice_start, _empty(message.slice_stop - message.slice_start))
+                self._seeds[identity] = seed
                 # One is in use by a session while another is still being sent.
-                self._buffers = BufferPool(bytes_of(len(self._seed), arrays=2))
+                self._buffers = BufferPool(bytes_of(len(seed.values), arrays=2))
+                self.start, self.stop = message.slice_start, message.slice_stop
             elif (message.slice_start, message.slice_stop) != (self.start, self.stop):
                 raise ValueError(f"the slice differs from {self.start} to {self.stop}")
-            self._place(self._seed, self._seeded, message.start, message.values)
-            if sum(self._seeded.values()) == len(self._seed):
-                self.values = torch.from_numpy(self._seed)
-                self._seeded = {}
+            if identity not in self._seeds:
+                self._seeds[identity] = _Seed(self.start, _empty(self.stop - self.start))
+            self._seeds[identity].place(message)
+            if self._seeds[identity].is_complete:
+                self._add_seed(identity)
         return CenterValues(message.request, message.start, 0, False, np.empty(0, dtype=np.uint8))
 
     def exchange(self, identity: bytes, message: CenterExchange) -> list[CenterValues]:
@@ -335,36 +215,42 @@ class CenterState:
             taken[part] = self._rule(center[part], given[part])
         self.applied_slices += 1
 
-    def _place(self, target: Float32Array, arrived: dict[int, int], start: int, values: Float32Array) -> None:
-        """Copy a chunk of the first value that has not arrived yet."""
-        at = start - self.start
-        if at < 0 or len(values) == 0 or at + len(values) > len(target):
+    def _add_seed(self, identity: bytes) -> None:
+        values = self._seeds.pop(identity).values
+        self._seeders.add(identity)
+        if self._seed_sum is None:
+            self._seed_sum = values
+        else:
+            self._seed_sum += values
+        if not self._many_seeds:
+            self.settle_seeds()
+
+
+class _Seed:
+    """A first value of the slice, as far as it has arrived."""
+
+    def __init__(self, start: int, values: Float32Array) -> None:
+        self._start, self.values = start, values
+        self._arrived: dict[int, int] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        return sum(self._arrived.values()) == len(self.values)
+
+    def place(self, message: CenterSeed) -> None:
+        """Copy a chunk that has not arrived yet."""
+        start, values = message.start, message.values
+        at = start - self._start
+        if at < 0 or len(values) == 0 or at + len(values) > len(self.values):
+            stop = self._start + len(self.values)
             raise ValueError(
-                f"{len(values)} elements from {start} are outside the slice {self.start} to {self.stop}"
+                f"{len(values)} elements from {start} are outside the slice {self._start} to {stop}"
             )
-        if _has_arrived(arrived, start, len(values)):
+        if has_arrived(self._arrived, start, len(values)):
             return
-        _require_finite(values, start)
-        target[at : at + len(values)] = values
-        arrived[start] = len(values)
-
-
-def _has_arrived(arrived: dict[int, int], start: int, elements: int) -> bool:
-    """Whether exactly this chunk has arrived; raises ValueError if it overlaps another."""
-    if arrived.get(start) == elements:
-        return True
-    stop = start + elements
-    if any(other < stop and start < other + size for other, size in arrived.items()):
-        raise ValueError(f"{elements} elements from {start} overlap an earlier chunk")
-    return False
-
-
-def _require_finite(values: Float32Array, start: int) -> None:
-    """Raise ValueError for values that would make the center, and then every replica, worth nothing."""
-    if not is_finite(values):
-        raise ValueError(
-            f"the {len(values)} elements from {start} are not all finite: the replica has diverged"
-        )
+        require_finite(values, start)
+        self.values[at : at + len(values)] = values
+        self._arrived[start] = len(values)
 
 
 def _empty(elements: int) -> Float32Array:

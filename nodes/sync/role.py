@@ -11,6 +11,7 @@ import torch
 
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.config.job import Job
+from ...pipeline.errors import ClusterError
 from ...pipeline.wire.control_base import Done, Reply, Request
 from ...pipeline.wire.control_messages import NodeFacts
 from ...pipeline.wire.control_orders import (
@@ -72,7 +73,7 @@ class CenterService(ListeningLoop, LoopThread):
         elif isinstance(message, CenterRead):
             self.listener.send(identity, self.state.read(message))
         elif isinstance(message, CenterSeed):
-            self.listener.send(identity, self.state.seed(message))
+            self.listener.send(identity, self.state.seed(message, identity))
         else:
             raise ValueError(f"a sync node does not accept a {message.KIND}")
 
@@ -88,6 +89,7 @@ class SyncRole(ServingRole[CenterService]):
         self._algorithm = algorithm
         self._index = 0
         self._orphaned_slices = 0
+        self._is_late = False
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
         """Start the service; trainer 0 sends the slice's size and first value."""
@@ -112,8 +114,14 @@ class SyncRole(ServingRole[CenterService]):
                 # Between two exchanges, so that a slice is moved by one rate.
                 await service.run(lambda: self._algorithm.set_elastic_rate(rate))
         elif isinstance(request, ConnectPeers):
+            self._is_late = request.late
+            if request.late:
+                await service.run(service.state.await_seeds)
             admit_trainers(self.bound, request)
-        elif not isinstance(request, Begin):
+        elif isinstance(request, Begin):
+            if self._is_late and not await service.run(service.state.settle_seeds):
+                raise ClusterError("no trainer has sent its slice of the replica")
+        else:
             raise not_answered(self.name, request)
         return Done()
 

@@ -39,6 +39,7 @@ from ...pipeline.wire.control_orders import (
     SetGroup,
     SetSync,
     SettleReader,
+    SyncReplaced,
     WriteCheckpoint,
 )
 from ...pipeline.wire.worker_messages import BatchAck
@@ -115,6 +116,8 @@ class TrainerRole(Role):
             plan_digest=self._shared.router.plan.digest,
             model_origin=self._algorithm.model.value,
             needs_center=self._algorithm.needs_center,
+            # What is summed would be in the mean of the replicas, and be sent to it again.
+            recenters=self._algorithm.needs_center and not self._algorithm.counts_once,
             needs_peers=self._algorithm.needs_peers,
             elastic=self._algorithm.elastic,
         )
@@ -127,6 +130,7 @@ class TrainerRole(Role):
             NodeLost: self._node_lost,
             SettleReader: self._settle_reader,
             ReaderJoined: self._reader_joined,
+            SyncReplaced: self._sync_replaced,
             SetGroup: self._set_group,
             SetSync: self._set_sync,
             DivideBatches: self._divide_batches,
@@ -241,6 +245,11 @@ class TrainerRole(Role):
     async def _reader_joined(self, request: ReaderJoined) -> Done:
         for worker in self._workers:
             worker.meet_reader(request.member)
+        return Done()
+
+    async def _sync_replaced(self, request: SyncReplaced) -> Done:
+        if self._sync is not None:
+            await self._sync.replace(request.number, request.member)
         return Done()
 
     async def _set_group(self, request: SetGroup) -> Done:

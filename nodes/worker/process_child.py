@@ -38,6 +38,7 @@ from ...pipeline.wire.worker_messages import (
     LoseSyncNode,
     MeetMembers,
     MeetReader,
+    ReplaceSyncNode,
     ScorePass,
     SettledReader,
     SettleLostReader,
@@ -157,6 +158,9 @@ class WorkerProcessMain:
             case LoseSyncNode():
                 if rounds is not None:
                     rounds.mark_lost(message.token)
+            case ReplaceSyncNode():
+                if rounds is not None:
+                    rounds.replace(message.number, message.member)
             case ScorePass():
                 worker.evaluate(message.pass_number, self._weights(replica=message.use_replica))
             case CollectSums():

@@ -48,6 +48,7 @@ class NodeFacts:
         fresh_tables, fresh_parameters: what the checkpoint that the job starts from did not have.
         start_digest: of that checkpoint, as the node read it.
         checkpoint_bytes: of the node's part of a checkpoint.
+        recenters: whether a lost slice of the center may be made anew, from the replicas.
         elastic: the elastic rate of a trainer's algorithm, and that of the closest replicas; None if it may
             not change.
         restored_batches: that the shard of a run that goes on had applied.
@@ -66,6 +67,7 @@ class NodeFacts:
     restored_batches: Count = 0
     model_origin: str = ""
     needs_center: bool = False
+    recenters: bool = False
     needs_peers: bool = False
     elastic: tuple[Real, Real] | None = None
 

@@ -41,10 +41,14 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectPeers(Request[Done]):
-    """All nodes of the job; the reply comes when the node has met them."""
+    """All nodes of the job; the reply comes when the node has met them.
+
+    `late` says that it joins a running job: a sync node then takes the mean of the trainers' seeds.
+    """
 
     members: tuple[MemberInfo, ...]
     group: GroupView
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,17 @@ class SettleReader(Request[Done]):
 class ReaderJoined(Request[Done]):
     """A reader has joined the running job; the trainer connects to it."""
 
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReplaced(Request[Done]):
+    """A sync node has joined in the place of a dead one: it holds the slice of this number from now on.
+
+    The reply comes when the trainer has sent it its replica's slice.
+    """
+
+    number: Count
     member: MemberInfo
 
 

@@ -78,6 +78,14 @@ class LoseSyncNode:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceSyncNode:
+    """A sync node has taken the slice of this number."""
+
+    number: Count
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
 class ScorePass:
     """Deliveries of this pass are scored, with the replica's weights or those in the scratch memory."""
 
@@ -118,6 +126,7 @@ WorkerOrder: TypeAlias = (
     | SettleLostReader
     | MeetReader
     | LoseSyncNode
+    | ReplaceSyncNode
     | ScorePass
     | CollectSums
     | GatePass
@@ -322,6 +331,7 @@ ORDERS: Final = WorkerVerbs[WorkerOrder](
         "settle_reader": SettleLostReader,
         "meet_reader": MeetReader,
         "lose_sync": LoseSyncNode,
+        "replace_sync": ReplaceSyncNode,
         "evaluate": ScorePass,
         "collect": CollectSums,
         "pass": GatePass,

@@ -74,7 +74,7 @@ def strangers(own: InProcessCluster, messages: dict[str, list[Message]]) -> Iter
     """One who sends these messages to a node of each role while the block lasts."""
 
     def endpoints() -> dict[str, str]:
-        found = {role: nodes[0].settings.listen_at() for role, nodes in tuple(own.nodes.items())}
+        found = {role: nodes[0].settings.listen_at() for role, nodes in tuple(own.nodes.items()) if nodes}
         return found | ({"coordinator": own.endpoint} if own.endpoint else {})
 
     stranger = Stranger(endpoints, messages)

@@ -68,7 +68,7 @@ def no_leaks(
     descriptors, memory = _descriptors(), _shared_memory(shared_memory)
     yield
     left = [p for p in marked_processes(marker) if p.pid not in servers]
-    assert not left, f"processes are left: {[(p.pid, p.cmdline()) for p in left]}"
+    assert not left, f"processes are left: {[(p.pid, *filter(None, p.cmdline())) for p in left]}"
     assert not sorted(temporary.iterdir()), f"temporary files are left: {sorted(temporary.iterdir())}"
     new = _of_nobody(shared_memory, _shared_memory(shared_memory) - memory)
     assert not new, f"shared memory is left: {new}"

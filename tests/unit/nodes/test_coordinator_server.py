@@ -66,7 +66,7 @@ def served(
         context = zmq.asyncio.Context()
         client = Client(context, server.listen(), identity)
         requests = RequestHandler(server)
-        server.start(requests.handle, requests.recovery.lost)
+        server.start(requests.handle, requests.died)
         try:
             await asyncio.wait_for(work(server, client), 60.0)
         finally:

@@ -11,11 +11,13 @@ import pytest
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.shadow.fixed_rate import GatedRounds, RemoteGate, RemoteRoundLog, RemoteRounds
 from shadowsync.nodes.shadow.rounds import RoundCounter, RoundGate
+from shadowsync.pipeline.wire.control_orders import MemberInfo
 from shadowsync.pipeline.wire.worker_messages import (
     GateArrive,
     GateStarve,
     GateWork,
     LoseSyncNode,
+    ReplaceSyncNode,
     RoundEnded,
     WorkerReport,
 )
@@ -152,12 +154,15 @@ def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_the
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
-def test_a_lost_sync_node_is_told_whether_the_process_is_there_or_not(early: bool) -> None:
+def test_a_lost_and_replaced_sync_node_is_told_whether_the_process_is_there_or_not(early: bool) -> None:
     rounds = RemoteRounds(RoundCounter(lambda: 0))
-    told: list[LoseSyncNode] = []
+    told: list[LoseSyncNode | ReplaceSyncNode] = []
+    other = MemberInfo("sync-1", "sync", 1, "other", "tcp://127.0.0.1:1")
     if early:
         rounds.mark_lost("token")
+        rounds.replace(0, other)
     rounds.bind(told.append)
     if not early:
         rounds.mark_lost("token")
-    assert told == [LoseSyncNode("token")]
+        rounds.replace(0, other)
+    assert told == [LoseSyncNode("token"), ReplaceSyncNode(0, other)]

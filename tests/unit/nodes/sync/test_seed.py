@@ -83,3 +83,32 @@ def test_another_slice_than_the_first_is_refused() -> None:
     state.seed(CenterSeed(1, 0, 6, 0, floats(3, 1)))
     with pytest.raises(ValueError, match="the slice differs from 0 to 6"):
         state.seed(CenterSeed(1, 0, 7, 3, floats(3, 1)))
+
+
+def test_late_the_first_value_is_the_mean_of_whole_seeds() -> None:
+    """A node in the place of a dead one: the replicas are all that is left of its slice."""
+    state = unseeded()
+    state.await_seeds()
+    seeds = [floats(7, number) for number in range(3)]
+    for number, values in enumerate(seeds):
+        for start, part in chunks(values, 3):
+            state.seed(CenterSeed(1, START, START + 7, start, part), b"%d/shadow" % number)
+            # A repeat, whose answer was lost.
+            state.seed(CenterSeed(1, START, START + 7, start, part), b"%d/shadow" % number)
+    half, part = chunks(floats(7, 9), 3)[0]
+    state.seed(CenterSeed(1, START, START + 7, half, part), b"9/shadow")
+    assert not state.ready
+    with pytest.raises(ValueError, match="no first value yet"):
+        state.exchange(b"0/shadow", exchange_of(2, START, floats(7, 1)))
+    assert state.settle_seeds() == 3
+    np.testing.assert_allclose(whole(state), np.mean(seeds, axis=0), rtol=1e-6)
+    # One that comes too late.
+    state.seed(CenterSeed(3, START, START + 7, START, floats(7, 9)), b"9/shadow")
+    np.testing.assert_allclose(whole(state), np.mean(seeds, axis=0), rtol=1e-6)
+
+
+def test_late_without_a_seed_there_is_no_center() -> None:
+    state = unseeded()
+    state.await_seeds()
+    assert state.settle_seeds() == 0
+    assert not state.ready

@@ -1,0 +1,166 @@
+"""A trainer thread's session with a sync node: its current exchange, and the answer to its last one."""
+
+from __future__ import annotations
+
+from ...pipeline.codecs.feedback import ErrorFeedback, Reference
+from ...pipeline.codecs.formats import Codec, LinkCodecs
+from ...pipeline.finite import is_finite
+from ...pipeline.types import Float32Array
+from ...pipeline.wire.buffers import BufferPool
+from ...pipeline.wire.messages import CenterExchange, CenterNamedExchange, CenterValues
+
+
+class ExchangeSession:
+    """One trainer thread's session: its current exchange and the answer to its last one.
+
+    Chunks are copied into a buffer of the slice's length, which the answer then overwrites. With a lossy
+    codec up, they are copied into the reference instead. With a lossy codec down, the session has a residual
+    of its own.
+
+    Where exchanges name their codecs, each also says which answer arrived last: what an answer owes is not
+    owed if it never did.
+
+    Args:
+        start: the position of the slice's first element in the model.
+        elements: the slice's length.
+        codecs: the codecs of the job's exchanges; of the first one, where exchanges name theirs.
+        buffers: the pool that the buffer comes from.
+    """
+
+    def __init__(self, start: int, elements: int, codecs: LinkCodecs, buffers: BufferPool) -> None:
+        self.request = 0
+        self._named: str | None = None
+        self._start = start
+        self._elements = elements
+        self._reference = Reference(codecs.up, elements)
+        self._feedback = ErrorFeedback(codecs.down, elements)
+        self._buffers = buffers
+        self._buffer: Float32Array | None = None
+        self._arrived: dict[int, int] = {}
+        self._missing = elements
+        self._answers: dict[int, CenterValues] = {}
+
+    @property
+    def answered(self) -> bool:
+        """Whether the last exchange was applied, and its answer is saved."""
+        return bool(self._answers)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all elements of the current exchange have arrived."""
+        return self._missing == 0
+
+    @property
+    def reference_bytes(self) -> int:
+        """Memory of the codecs in bytes: the reference up and the residual down."""
+        return self._reference.memory_bytes + self._feedback.memory_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of this session, in bytes."""
+        slice_bytes = self._buffer.nbytes if self._buffer is not None else 0
+        enabled = self._feedback.is_enabled
+        coded = sum(one.payload.nbytes for one in self._answers.values() if one.coded and enabled)
+        return self.reference_bytes + slice_bytes + coded
+
+    def begin(self, message: CenterExchange, codec: Codec | None) -> None:
+        """Begin a new exchange with its first chunk, which replaces the last one.
+
+        `codec` is the one that it names, None where it names none.
+        """
+        if isinstance(message, CenterNamedExchange) and codec is not None:
+            self._named = message.codec
+            if message.answered == self.request:
+                self._feedback.commit()
+            self._feedback.discard()
+            self._feedback.change(codec)
+        self.request = message.request
+        self._arrived = {}
+        self._missing = self._elements
+        self._answers = {}
+        self._reference.begin(codec)
+        # ZeroMQ may still read the old buffer; the pool gives it out again when it is free.
+        self._buffer = None
+
+    def buffer(self) -> Float32Array:
+        """Return this session's buffer, taken from the pool on first use."""
+        if self._buffer is None:
+            self._buffer = self._buffers.take(self._elements)
+        return self._buffer
+
+    def repeat(self, message: CenterExchange) -> CenterValues:
+        """Return the saved answer to a chunk.
+
+        Raises ValueError if the exchange had no such chunk.
+        """
+        self._offset_of(message)
+        answer = self._answers.get(message.start)
+        if answer is None or answer.elements != message.elements:
+            raise ValueError(f"the exchange had no chunk of {message.elements} elements from {message.start}")
+        return answer
+
+    def place(self, message: CenterExchange) -> None:
+        """Accept a chunk; a repeat changes nothing. Raises ValueError for an invalid one."""
+        at = self._offset_of(message)
+        if has_arrived(self._arrived, message.start, message.elements):
+            return
+        if isinstance(message, CenterNamedExchange) and message.codec != self._named:
+            raise ValueError(
+                f"codec {message.codec!r:.40} named; the exchange was begun by {self._named!r:.40}"
+            )
+        values = self._reference.decode(at, message.reference, message.payload, message.elements)
+        require_finite(values, message.start)
+        target = self._reference.values if self._reference.is_enabled else self.buffer()
+        target[at : at + message.elements] = values
+        self._arrived[message.start] = message.elements
+        self._missing -= message.elements
+
+    def values(self) -> Float32Array:
+        """Return the received slice, not copied."""
+        return self._reference.values if self._reference.is_enabled else self.buffer()
+
+    def answer(self, delta: Float32Array) -> list[CenterValues]:
+        """Save and return the messages that answer an applied exchange.
+
+        `delta` is the answer, in the session's buffer.
+        """
+        for start, size in sorted(self._arrived.items()):
+            at = start - self._start
+            encoded = self._feedback.encode(at, delta[at : at + size])
+            self._answers[start] = CenterValues(self.request, start, size, encoded.coded, encoded.payload)
+        if self._named is None:
+            self._feedback.commit()
+        self._reference.complete(self.request)
+        return list(self._answers.values())
+
+    def release(self) -> None:
+        """Release the buffer if the answer does not need it any more."""
+        if self._feedback.is_enabled:
+            self._buffer = None
+
+    def _offset_of(self, message: CenterExchange) -> int:
+        at = message.start - self._start
+        if at < 0 or message.elements <= 0 or at + message.elements > self._elements:
+            raise ValueError(
+                f"{message.elements} elements from {message.start} are outside the slice "
+                f"{self._start} to {self._start + self._elements}"
+            )
+        return at
+
+
+def has_arrived(arrived: dict[int, int], start: int, elements: int) -> bool:
+    """Whether exactly this chunk has arrived; raises ValueError if it overlaps another."""
+    if arrived.get(start) == elements:
+        return True
+    stop = start + elements
+    if any(other < stop and start < other + size for other, size in arrived.items()):
+        raise ValueError(f"{elements} elements from {start} overlap an earlier chunk")
+    return False
+
+
+def require_finite(values: Float32Array, start: int) -> None:
+    """Raise ValueError for values that would make the center, and then every replica, worth nothing."""
+    if not is_finite(values):
+        raise ValueError(
+            f"the {len(values)} elements from {start} are not all finite: the replica has diverged"
+        )

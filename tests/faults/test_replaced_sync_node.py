@@ -1,0 +1,82 @@
+"""A sync node is killed, and another one takes its slice of the center: the mean of the replicas."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.faults.conftest import ENDLESS
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.supervised import Supervised
+
+EPOCHS = 6
+SECONDS = 90.0
+QUICK = {"node_timeout_seconds": 2.0}
+MODES: dict[str, dict[str, Any]] = {
+    "shadow": {"mode": "shadow"},
+    "fixed": {"mode": "fixed", "every": 3},
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        ("shadow", "thread"),
+        ("fixed", "thread"),
+        pytest.param("fixed", "process", marks=pytest.mark.matrix),
+    ],
+)
+def test_the_center_is_made_again_of_the_replicas(
+    in_process: Callable[..., InProcessCluster], mode: str, kind: str
+) -> None:
+    own = in_process(
+        {
+            "run": QUICK,
+            "data": {"epochs": EPOCHS},
+            "trainer": {"worker_kind": kind},
+            "sync": {"nodes": 2} | MODES[mode],
+        },
+        supervised=True,
+    ).start()
+    own.wait_for_batches(40)
+    own.nodes["sync"][0].kill()
+    own.join("sync")
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    events = [(event.node, event.what) for event in report.events]
+    assert ("sync-2", "joined the running job; its slice of the center is the mean of 2 replicas") in events
+    # Without it the center would be lost: `test_a_killed_sync_node`.
+    assert report.model_saved == "the center (easgd)"
+    assert report.eval is not None
+    assert report.eval.model == "the center (easgd)"
+
+
+def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: Callable[..., InProcessCluster]) -> None:
+    """What a replica has not sent yet would be in the mean, and be sent again."""
+    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": {"algorithm": "downpour"}}
+    own = in_process(changes, supervised=True).start()
+    own.wait_for_batches(40)
+    own.nodes["sync"][0].kill()
+    late = own.join("sync")
+    assert late.wait(60.0) == ExitCode.CLUSTER
+    assert "the job is running: a sync cannot join it now" in late.text()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.run.report.ledger.adds_up
+
+
+def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+    job = supervise({"data": ENDLESS, "sync": {"algorithm": "easgd", "nodes": 1}})
+    job.wait_for_batches(20)
+    job.node("sync").kill()
+    joined = "sync-1: joined the running job; its slice of the center is the mean of 1 replica"
+    wait_until(lambda: job.run.logged(joined), joined)
+    job.process.signal(signal.SIGINT)
+    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
