@@ -23,10 +23,15 @@ log = logging.getLogger(__name__)
 
 
 class ReaderRecovery:
-    """Recover from deaths of readers, one task for each. Runs on the coordinator's loop."""
+    """Recover from deaths of readers, one task for each. Runs on the coordinator's loop.
 
-    def __init__(self, server: CoordinatorServer) -> None:
+    Args:
+        admitting: held while a node is admitted, so that the next one is told of it.
+    """
+
+    def __init__(self, server: CoordinatorServer, admitting: asyncio.Lock) -> None:
         self._server = server
+        self._admitting = admitting
         self._nobody_comes = asyncio.Event()
 
     @property
@@ -104,6 +109,10 @@ class ReaderRecovery:
             server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))
 
     async def _admit(self, reader: Member) -> None:
+        async with self._admitting:
+            await self._introduce(reader)
+
+    async def _introduce(self, reader: Member) -> None:
         server, state = self._server, self._server.state
         infos = tuple(member.info for member in state.members.alive())
         # The reader first: it accepts nothing of a trainer that it has not been told of.

@@ -38,6 +38,7 @@ from .server import CoordinatorServer
 from .state import JobPhase
 from .status import answer_status
 from .sync_recovery import SyncRecovery
+from .trainer_recovery import TrainerRecovery
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,13 @@ class RequestHandler:
         self._server = server
         self._state = server.state
         self._store = server.store
-        self._readers = ReaderRecovery(server)
-        self._syncs = SyncRecovery(server)
+        admitting = asyncio.Lock()
+        self._readers = ReaderRecovery(server, admitting)
+        self._joined: dict[str, Callable[[Member], None]] = {
+            "reader": self._readers.admit,
+            "sync": SyncRecovery(server, admitting).admit,
+            "trainer": TrainerRecovery(server, admitting).admit,
+        }
         self._of_members: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
             Ready: self._ready,
             NodeFailed: self._failed,
@@ -124,7 +130,7 @@ class RequestHandler:
     async def _ready(self, member: Member, request: Ready) -> Done:
         member.get_ready(request.facts)
         if self._state.members.started:
-            (self._readers if member.info.role == "reader" else self._syncs).admit(member)
+            self._joined[member.info.role](member)
         await self._server.notify()
         return Done()
 

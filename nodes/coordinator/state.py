@@ -246,16 +246,23 @@ class JobState:
     def can_join(self, role: str) -> bool:
         """Return whether a node of this role may join while the job trains.
 
-        A reader may; a sync node in the place of a dead one, if the algorithm can make its slice anew.
+        A reader may. A sync node may in the place of a dead one, if the algorithm can make its slice anew. A
+        trainer may if another one lives, it meets no peers in rounds, and the center is whole.
         """
         if self.phase is not JobPhase.TRAINING:
             return False
+        if role == "trainer":
+            trainers = [one.facts for one in self.members.alive("trainer") if one.ready]
+            alone = bool(trainers) and not any(facts.needs_peers for facts in trainers)
+            return alone and self.balancer is None and not self._empty_slices()
         return role == "reader" or (role == "sync" and bool(self._free_slices()))
 
     def _free_slices(self) -> list[int]:
         """Return the slices of the center that no living sync node holds, and that can be made anew."""
-        if not any(trainer.facts.recenters for trainer in self.members.alive("trainer")):
-            return []
+        anew = any(trainer.facts.recenters for trainer in self.members.alive("trainer"))
+        return self._empty_slices() if anew else []
+
+    def _empty_slices(self) -> list[int]:
         held = {self.slices.get(member.info.token) for member in self.members.alive("sync")}
         return sorted(set(self.slices.values()) - held)
 

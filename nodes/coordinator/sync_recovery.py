@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ...pipeline.wire.control_orders import Begin, ConnectPeers, SyncReplaced
 from .membership import Member
 from .outcome import REQUEST_SECONDS
@@ -9,16 +11,25 @@ from .server import CoordinatorServer
 
 
 class SyncRecovery:
-    """Admit sync nodes to a running job, in the place of dead ones. Runs on the coordinator's loop."""
+    """Admit sync nodes to a running job, in the place of dead ones. Runs on the coordinator's loop.
 
-    def __init__(self, server: CoordinatorServer) -> None:
+    Args:
+        admitting: held while a node is admitted, so that the next one is told of it.
+    """
+
+    def __init__(self, server: CoordinatorServer, admitting: asyncio.Lock) -> None:
         self._server = server
+        self._admitting = admitting
 
     def admit(self, node: Member) -> None:
         """Introduce a sync node that is ready to the trainers, which send it their slices."""
         self._server.spawn(self._admit(node))
 
     async def _admit(self, node: Member) -> None:
+        async with self._admitting:
+            await self._introduce(node)
+
+    async def _introduce(self, node: Member) -> None:
         server, state = self._server, self._server.state
         infos = tuple(member.info for member in state.members.alive())
         # The node first: it accepts nothing of a trainer that it has not been told of.

@@ -36,6 +36,7 @@ from ...pipeline.wire.control_orders import (
     Drain,
     DrainReply,
     NodeLost,
+    TrainerJoined,
     WriteCheckpoint,
     WriteCheckpointReply,
 )
@@ -175,7 +176,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         return store, AppliedBatches.from_array(ranges), absent, manifest.digest
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, Begin, NodeLost, Drain and WriteCheckpoint."""
+        """Answer ConnectPeers, TrainerJoined, Begin, NodeLost, Drain and WriteCheckpoint."""
         if isinstance(request, Drain):
             applied = tuple(batch for batch in request.batches if batch in self.service.applied)
             return DrainReply(self.metrics(), {}, applied_of=applied)
@@ -184,6 +185,8 @@ class EmbeddingRole(ServingRole[ShardService]):
         if isinstance(request, NodeLost):
             service, token = self.service, request.token
             service.call(lambda: service.lose(token))
+        elif isinstance(request, TrainerJoined):
+            self.bound.admit_also(request.member.token)
         elif isinstance(request, ConnectPeers):
             admit_trainers(self.bound, request)
         elif not isinstance(request, Begin):

@@ -24,6 +24,7 @@ from ...pipeline.wire.control_orders import (
     EvaluateReply,
     MoreSpans,
     NodeLost,
+    TrainerJoined,
 )
 from ...pipeline.wire.sockets import Listener
 from ...pipeline.wire.tasks import TaskSet
@@ -74,7 +75,7 @@ class ReaderRole(Role):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, Begin, MoreSpans, NodeLost, Drain and Evaluate."""
+        """Answer ConnectPeers, TrainerJoined, Begin, MoreSpans, NodeLost, Drain and Evaluate."""
         if isinstance(request, Drain):
             return await self._drain()
         if isinstance(request, Evaluate):
@@ -85,6 +86,9 @@ class ReaderRole(Role):
             self._more_spans.set()
         elif isinstance(request, NodeLost):
             self._returning.append(self._tasks.start(self._return_batches(request.token)))
+        elif isinstance(request, TrainerJoined):
+            assert self._listener is not None
+            self._listener.admit_also(request.member.token)
         elif isinstance(request, ConnectPeers):
             assert self._listener is not None
             admit_trainers(self._listener, request)

@@ -21,6 +21,7 @@ from ...pipeline.wire.control_orders import (
     DrainReply,
     NodeLost,
     SetSync,
+    TrainerJoined,
     WriteCheckpoint,
     WriteCheckpointReply,
 )
@@ -100,7 +101,7 @@ class SyncRole(ServingRole[CenterService]):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, Begin, NodeLost, SetSync, Drain and WriteCheckpoint."""
+        """Answer ConnectPeers, TrainerJoined, Begin, NodeLost, SetSync, Drain and WriteCheckpoint."""
         service = self.service
         if isinstance(request, Drain):
             return DrainReply(self.metrics(), {})
@@ -113,6 +114,8 @@ class SyncRole(ServingRole[CenterService]):
             if rate := request.elastic_rate:
                 # Between two exchanges, so that a slice is moved by one rate.
                 await service.run(lambda: self._algorithm.set_elastic_rate(rate))
+        elif isinstance(request, TrainerJoined):
+            self.bound.admit_also(request.member.token)
         elif isinstance(request, ConnectPeers):
             self._is_late = request.late
             if request.late:

@@ -13,6 +13,7 @@ import zmq
 
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import from_runs
+from ...pipeline.errors import ProtocolError
 from ...pipeline.models.flat import digest_of
 from ...pipeline.wire.control_base import Done, Reply, Request
 from ...pipeline.wire.control_messages import NodeFacts
@@ -41,6 +42,7 @@ from ...pipeline.wire.control_orders import (
     SettleReader,
     SyncReplaced,
     WriteCheckpoint,
+    WriteReplica,
 )
 from ...pipeline.wire.worker_messages import BatchAck
 from ...sync_algos.base import Algorithm
@@ -53,6 +55,7 @@ from ..worker.handle import WorkerHandle
 from .acknowledgements import AckSender
 from .checkpoint import TrainerCheckpoint, TrainerSnapshot
 from .restore import Restored, restore_trainer
+from .state_transfer import optimizer_sizes, read_state, write_state
 from .worker_pool import WorkerPool, make_worker_pool
 
 DRAIN_SECONDS = 5.0
@@ -79,6 +82,7 @@ class TrainerRole(Role):
         self._socket: PeerListener | None = None
         self._sync: Synchronizer | None = None
         self._restored: Restored | None = None
+        self._is_late = False
         self._outbox: AckSender | None = None
         self._outbox_task: asyncio.Task[None] | None = None
 
@@ -116,6 +120,7 @@ class TrainerRole(Role):
             plan_digest=self._shared.router.plan.digest,
             model_origin=self._algorithm.model.value,
             needs_center=self._algorithm.needs_center,
+            optimizer_state=optimizer_sizes(self._shared),
             # What is summed would be in the mean of the replicas, and be sent to it again.
             recenters=self._algorithm.needs_center and not self._algorithm.counts_once,
             needs_peers=self._algorithm.needs_peers,
@@ -131,6 +136,7 @@ class TrainerRole(Role):
             SettleReader: self._settle_reader,
             ReaderJoined: self._reader_joined,
             SyncReplaced: self._sync_replaced,
+            WriteReplica: self._write_replica,
             SetGroup: self._set_group,
             SetSync: self._set_sync,
             DivideBatches: self._divide_batches,
@@ -201,6 +207,7 @@ class TrainerRole(Role):
         node = self._node
         assert node is not None
         members = list(request.members)
+        self._is_late = request.late
         self._outbox = AckSender(
             node.coordinator, self._on_confirmed, self._synced_iterations, node.patience_seconds
         )
@@ -211,7 +218,7 @@ class TrainerRole(Role):
                 self._shared, self._algorithm, node, members, self._socket, request.group, state
             )
             self._sync.start()
-            if node.index == 0:
+            if node.index == 0 and not request.late:
                 await self._sync.seed(restored.model if restored is not None else None)
         assert self._pool is not None
         self._pool.meet(members, self._outbox.put, self._sync.fixed if self._sync else [])
@@ -220,6 +227,9 @@ class TrainerRole(Role):
 
     async def _begin(self, request: Begin) -> Done:
         assert self._outbox is not None
+        if self._is_late:
+            # Its replica is another one than when it met the others.
+            self._algorithm.start(self._shared.replica)
         self._shared.count.start(request.examples)
         self._outbox_task = self._loop.create_task(self._outbox.run())
         self._outbox_task.add_done_callback(self._outbox_ended)
@@ -296,7 +306,13 @@ class TrainerRole(Role):
         return FinalizeReply(self.metrics(), final.complete, final.ready, final.digest, final.rounds)
 
     async def _read_replica(self, request: ReadReplica) -> ReplicaValues:
-        return ReplicaValues(self._shared.replica.read(request.start, request.stop).numpy().tobytes())
+        return ReplicaValues(read_state(self._shared, request.name, request.start, request.stop))
+
+    async def _write_replica(self, request: WriteReplica) -> Done:
+        if self._outbox_task is not None:
+            raise ProtocolError("training has begun")
+        write_state(self._shared, request.name, request.start, request.values)
+        return Done()
 
     async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:
         """Return every `stride`-th element of the replica as it is now."""

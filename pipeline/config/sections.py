@@ -60,8 +60,8 @@ class RunSection(Section):
     )
     restarts: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=10,
-        description="How often `shadowsync run` replaces each reader and sync node that dies while the job"
-        " trains.",
+        description="How often `shadowsync run` replaces each reader, sync node and trainer that dies while"
+        " the job trains.",
     )
     rejoin_seconds: Seconds = Field(
         default=60.0,

@@ -48,6 +48,7 @@ class NodeFacts:
         fresh_tables, fresh_parameters: what the checkpoint that the job starts from did not have.
         start_digest: of that checkpoint, as the node read it.
         checkpoint_bytes: of the node's part of a checkpoint.
+        optimizer_state: names and elements of a trainer's, which another one may begin with.
         recenters: whether a lost slice of the center may be made anew, from the replicas.
         elastic: the elastic rate of a trainer's algorithm, and that of the closest replicas; None if it may
             not change.
@@ -68,6 +69,7 @@ class NodeFacts:
     model_origin: str = ""
     needs_center: bool = False
     recenters: bool = False
+    optimizer_state: Annotated[tuple[tuple[str, Count], ...], Items(MAX_BATCHES)] = ()
     needs_peers: bool = False
     elastic: tuple[Real, Real] | None = None
 

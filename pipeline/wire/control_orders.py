@@ -43,7 +43,8 @@ class GroupView:
 class ConnectPeers(Request[Done]):
     """All nodes of the job; the reply comes when the node has met them.
 
-    `late` says that it joins a running job: a sync node then takes the mean of the trainers' seeds.
+    `late` says that it joins a running job: a sync node then takes the mean of the trainers' seeds, and a
+    trainer gives no center its first value.
     """
 
     members: tuple[MemberInfo, ...]
@@ -81,6 +82,13 @@ class SettleReader(Request[Done]):
 @dataclass(frozen=True, slots=True)
 class ReaderJoined(Request[Done]):
     """A reader has joined the running job; the trainer connects to it."""
+
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerJoined(Request[Done]):
+    """A trainer has joined the running job; its messages are to be accepted."""
 
     member: MemberInfo
 
@@ -169,10 +177,20 @@ class FinalizeReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ReadReplica(Request["ReplicaValues"]):
-    """The elements `start` to `stop` - 1 of a replica."""
+    """The elements `start` to `stop` - 1 of a replica, or of the state of this `name` of its optimizer."""
 
     start: Count
     stop: Count
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReplica(Request[Done]):
+    """Elements from `start` on, float32, of another trainer's replica or optimizer; before it trains."""
+
+    start: Count
+    values: Values
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,10 @@ from .control_orders import (
     SyncReplaced,
     Trace,
     TraceReply,
+    TrainerJoined,
     WriteCheckpoint,
     WriteCheckpointReply,
+    WriteReplica,
 )
 
 _COORDINATOR: Final = frozenset({"coordinator"})
@@ -89,6 +91,7 @@ CONTROL_VERBS: Final = VerbTable(
         "node_lost": Verb(NodeLost, Done, _COORDINATOR, _NODE),
         "settle_reader": Verb(SettleReader, Done, _COORDINATOR, _TRAINER),
         "reader_joined": Verb(ReaderJoined, Done, _COORDINATOR, _TRAINER),
+        "trainer_joined": Verb(TrainerJoined, Done, _COORDINATOR, frozenset({"reader", "embedding", "sync"})),
         "sync_replaced": Verb(SyncReplaced, Done, _COORDINATOR, _TRAINER),
         "more_spans": Verb(MoreSpans, Done, _COORDINATOR, _READER),
         "set_group": Verb(SetGroup, Done, _COORDINATOR, _TRAINER),
@@ -96,6 +99,7 @@ CONTROL_VERBS: Final = VerbTable(
         "drain": Verb(Drain, DrainReply, _COORDINATOR, _NODE),
         "finalize": Verb(Finalize, FinalizeReply, _COORDINATOR, _TRAINER),
         "read_replica": Verb(ReadReplica, ReplicaValues, _COORDINATOR, _TRAINER, repeatable=True),
+        "write_replica": Verb(WriteReplica, Done, _COORDINATOR, _TRAINER, repeatable=True),
         "sample_replica": Verb(SampleReplica, ReplicaSample, _COORDINATOR, _TRAINER, repeatable=True),
         "set_sync": Verb(SetSync, Done, _COORDINATOR, frozenset({"trainer", "sync"})),
         "checkpoint": Verb(WriteCheckpoint, WriteCheckpointReply, _COORDINATOR, _SAVER),

@@ -188,6 +188,10 @@ class Listener:
         """
         self._admitted = frozenset(token.encode() for token in tokens)
 
+    def admit_also(self, token: str) -> None:
+        """Accept messages of one more node; one thread at a time may call this or `admit`."""
+        self._admitted = (self._admitted or frozenset()) | {token.encode()}
+
     def send(self, identity: bytes, message: Message) -> None:
         """Queue a message for a peer.
 

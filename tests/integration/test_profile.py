@@ -216,7 +216,7 @@ def test_the_same_loops_in_processes_as_the_profile_advises(
     profiled: Profiled, found: Callable[[Process], Profile], loop: Settings
 ) -> None:
     profile = found(profiled(merged(loop, {"trainer": {"worker_kind": "process"}})))
-    assert planted(profile) == "compute", profile.verdict
+    assert profile.verdict.bottleneck == "compute", profile.verdict
     assert profile.verdict.time.gil == 0.0
     trainer = profile.measured.of("trainer")[0]
     # What kept them is known of the processes, not of the threads that talk to them.

@@ -1,0 +1,115 @@
+"""A trainer joins the running job, in the place of one that died or besides."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.faults.conftest import ENDLESS
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.supervised import Supervised
+
+SECONDS = 90.0
+EPOCHS = 6
+QUICK = {"node_timeout_seconds": 2.0}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "easgd": {"algorithm": "easgd"},
+    "fixed": {"algorithm": "easgd", "mode": "fixed", "every": 3, "nodes": 2},
+    "downpour": {"algorithm": "downpour"},
+    "none": {"algorithm": "none", "nodes": 0},
+}
+
+
+def _batches_of(own: InProcessCluster, trainer: str) -> int:
+    return int(own.run.query(f"SELECT count(*) FROM batches WHERE trainer = '{trainer}'")[0][0])
+
+
+def _squares(folder: Path, trainer: str) -> float:
+    """The mean of Adagrad's sums in a trainer's part of the last checkpoint."""
+    path, manifest = open_checkpoint(folder, verify=True)
+    reader = TensorReader(path, [entry for entry in manifest.files if entry.role == trainer])
+    return float(np.mean(reader.read("optimizer.sum")))
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "fixed", "downpour", "none"])
+def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
+    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": ALGORITHMS[algorithm]}
+    own = in_process(changes, supervised=True).start()
+    own.wait_for_batches(60)
+    own.nodes["trainer"][0].kill()
+    own.join("trainer")
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    events = [(event.node, event.what) for event in report.events]
+    joined = "joined the running job, with the weights and the optimizer of trainer-1"
+    assert ("trainer-2", joined) in events
+    assert _batches_of(own, "trainer-2") > 0
+
+
+def test_besides_the_others_with_the_optimizer_of_one(in_process: Callable[..., InProcessCluster]) -> None:
+    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"optimizer": "adagrad"}}
+    own = in_process(changes).start()
+    own.wait_for_batches(80)
+    own.join("trainer")
+    assert own.wait(SECONDS) == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.model_saved == "the center (easgd)"
+    # Sums of squares only grow, most of all at the beginning: it has those of the donor in its own.
+    late, first = _squares(own.run.folder, "trainer-2"), _squares(own.run.folder, "trainer-0")
+    assert late > 0.5 * first
+    assert _batches_of(own, "trainer-2") < _batches_of(own, "trainer-0")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sync": {"algorithm": "ma"}}, {"trainer": {"balance": "updates"}}],
+    ids=["it would meet peers", "updates are balanced"],
+)
+def test_where_none_can_join_it_is_refused(
+    in_process: Callable[..., InProcessCluster], changes: dict[str, Any]
+) -> None:
+    own = in_process({"run": QUICK, "data": {"epochs": EPOCHS}} | changes).start()
+    own.wait_for_batches(20)
+    late = own.join("trainer")
+    assert late.wait(60.0) == ExitCode.CLUSTER
+    assert "the job is running: a trainer cannot join it now" in late.text()
+    assert own.wait(SECONDS) == 0, own.coordinator.text()
+
+
+def test_a_donor_that_dies_is_followed_by_another(in_process: Callable[..., InProcessCluster]) -> None:
+    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"count": 3}}
+    own = in_process(changes, supervised=True).start()
+    own.wait_for_batches(40)
+    own.join("trainer")
+    own.nodes["trainer"][0].kill()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert any("joined the running job" in event.what for event in report.events), report.events
+
+
+def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+    job = supervise({"data": ENDLESS, "trainer": {"count": 2}, "sync": {"algorithm": "easgd", "nodes": 1}})
+    job.wait_for_batches(20)
+    job.node("trainer").kill()
+    joined = "joined the running job, with the weights and the optimizer of trainer"
+    wait_until(lambda: job.run.logged(joined), joined)
+    job.wait_for_batches(job.run.batches() + 100)
+    job.process.signal(signal.SIGINT)
+    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
