@@ -40,7 +40,11 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
         reasons["returned by a dead trainer, and the job stopped before they were trained again"] = given_up
     return ExampleCounts(
         read=total(outcome.readers, "read_examples")
-        + sum(_read_by_dead(state, outcome, member.info.name) for member in _dead(state, "reader")),
+        + sum(
+            _read_by_dead(state, outcome, member.info.name)
+            for member in _dead(state, "reader")
+            if member.info.name not in outcome.readers
+        ),
         distinct=totals.distinct_examples,
         trained=totals.trained_examples,
         replayed=totals.replayed_examples,
@@ -92,6 +96,8 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
             )
         )
     interrupted_replay = _given_up(state, stored) > 0 or (outcome.stop is not None and examples.returned > 0)
+    # Nobody returned what a dead reader had sent to a dead trainer, and it was not trained again.
+    interrupted_replay |= _pushed_and_lost(state) and state.ledger.has_lost_spans
     # With a shard dead, the others may have applied a push that it never will.
     interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
     shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
@@ -122,7 +128,7 @@ def _read_by_dead(state: JobState, outcome: Outcome, reader: str) -> int:
     read = 0
     for trainer in state.members.everyone("trainer"):
         name = trainer.info.name
-        counts = outcome.trainers.get(name) if trainer.alive else None
+        counts = outcome.trainers.get(name)
         known = state.ledger.known_deliveries(reader, name)
         read += known if counts is None else int(counts.get(f"training_examples/{reader}", 0))
     return read
@@ -184,7 +190,11 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
 
 def _pushed_before(state: JobState) -> int:
     """Count the batches that a dead trainer may have pushed, and whose reader could not return them."""
-    return state.ledger.reread_batches if _dead(state, "trainer") and _dead(state, "reader") else 0
+    return state.ledger.reread_batches if _pushed_and_lost(state) else 0
+
+
+def _pushed_and_lost(state: JobState) -> bool:
+    return bool(_dead(state, "trainer") and _dead(state, "reader"))
 
 
 def _dead(state: JobState, role: str) -> list[Member]:

@@ -74,7 +74,9 @@ class JobController:
     async def finish(self, exit_code: ExitCode, why: str) -> set[str]:
         """Tell every node to end; return the names of those that confirmed it."""
         self._state.finish(why or "finished")
-        return set(await self._server.call_all(self._state.members.alive(), Finish(exit_code, why), 5.0))
+        members = self._state.members
+        everyone = [*members.alive(), *members.joining()]
+        return set(await self._server.call_all(everyone, Finish(exit_code, why), 5.0))
 
     async def _wait_for_nodes(self) -> None:
         limit = self._job.run.start_timeout_seconds
@@ -275,7 +277,8 @@ class JobController:
         trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
         outcome.trainers = {n: reply.counts | {"in_flight": reply.in_flight} for n, reply in trainers.items()}
         outcome.progressive = sum_progressive(reply.progressive for reply in trainers.values())
-        doubtful = Drain({}, batches=tuple(await store.run(LedgerStore.returned_and_left_out)))
+        left_out = {*await store.run(LedgerStore.returned_and_left_out), *self._state.ledger.left_out_again()}
+        doubtful = Drain({}, batches=tuple(sorted(left_out)))
         shards = await self._server.call_all(members.alive("embedding"), doubtful, short)
         outcome.shards = {name: reply.counts for name, reply in shards.items()}
         outcome.applied_of = {name: reply.applied_of for name, reply in shards.items()}

@@ -61,6 +61,14 @@ class LeftOut:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadSpan:
+    """A span that a dead reader had cut wholly, and that is to be read again."""
+
+    number: int
+    examples: int
+
+
 class LedgerState:
     """The state of the ledger: spans out, batches in. Owned by the coordinator's loop.
 
@@ -95,6 +103,7 @@ class LedgerState:
         # Of readers that died: to be handed out again.
         self._again: deque[tuple[int, Span]] = deque()
         self._read_again: set[tuple[int, int]] = set()
+        self._lost_spans: set[tuple[int, int]] = set()
         self._incomplete = 0
         self._seed = seed
         self.totals = LedgerTotals()
@@ -143,19 +152,36 @@ class LedgerState:
         """Return the batches of a handed-out span that a reader must not send, ascending."""
         return self._require(epoch, number).skipped
 
-    def lose_reader(self, reader: str) -> int:
-        """Take what a dead reader has cut of unfinished spans as unread; return how many spans these are.
+    def lose_reader(self, reader: str) -> list[UnreadSpan]:
+        """Take what a dead reader has cut of unfinished spans as unread; return those that it had cut wholly.
 
         They are handed out again once `read_again` was called.
         """
-        lost = [span for span in self._open.values() if span.reader == reader and not span.complete]
-        for span in lost:
-            if span.batches is not None:
-                self.totals.parsed_examples -= (span.examples or 0) - span.restored_examples
+        unread = []
+        for key, span in self._open.items():
+            if span.reader != reader or span.complete:
+                continue
+            self._lost_spans.add(key)
+            if span.batches is not None and span.examples is not None:
+                self.totals.parsed_examples -= span.examples - span.restored_examples
                 self.totals.bad_rows -= span.bad_rows
+                unread.append(UnreadSpan(key[1], span.examples))
             span.batches = span.examples = None
             span.bad_rows = 0
-        return len(lost)
+        return unread
+
+    @property
+    def has_lost_spans(self) -> bool:
+        """Whether spans of dead readers are not finished."""
+        return any(not self._open[key].complete for key in self._lost_spans)
+
+    def left_out_again(self) -> list[BatchId]:
+        """Return the left-out batches of dead readers' spans: a dead trainer may have pushed them."""
+        return [
+            BatchId(epoch, number, batch, self._seed)
+            for epoch, number in sorted(self._lost_spans)
+            for batch in self._open[epoch, number].left_out
+        ]
 
     def read_again(self, reader: str) -> list[tuple[int, int]]:
         """Have a lost reader's unfinished spans handed out again, before all others.

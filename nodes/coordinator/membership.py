@@ -20,11 +20,18 @@ from ...pipeline.wire.field_checks import Counts
 
 @dataclass
 class Member:
-    """One node as the coordinator knows it."""
+    """One node as the coordinator knows it.
+
+    Attributes:
+        begun: whether it takes part. One that joins the running job does not before it was introduced.
+        joined_at: seconds of the job.
+    """
 
     info: MemberInfo
     ready: bool = False
     alive: bool = True
+    begun: bool = True
+    joined_at: float = 0.0
     facts: NodeFacts = field(default_factory=NodeFacts)
     metrics: Counts = field(default_factory=dict)
     lost_because: str = ""
@@ -41,6 +48,10 @@ class Member:
     def die(self, why: str) -> None:
         """Record that it left or died."""
         self.alive, self.lost_because = False, why
+
+    def begin(self) -> None:
+        """Record that it was introduced to the others, and takes part."""
+        self.begun = True
 
     def beat(self, metrics: Counts) -> None:
         """Record the counts of its heartbeat."""
@@ -61,10 +72,12 @@ class Membership:
         self._members: dict[str, Member] = {}
         self.started = False
 
-    def join(self, role: str, token: str, digest: str, endpoint: str, *, late: bool = False) -> Member:
+    def join(
+        self, role: str, token: str, digest: str, endpoint: str, *, late: bool = False, seconds: float = 0.0
+    ) -> Member:
         """Admit a node that says hello.
 
-        With `late` a node may join the running job: it gets a name that no other had.
+        With `late` a node may join the running job: it gets a name that no other had. `seconds` is the time.
 
         Raises ClusterError if it cannot be in this job.
         """
@@ -82,13 +95,14 @@ class Membership:
             )
         index = self._late_index(role, late) if self.started else self._free_index(role)
         info = MemberInfo(f"{role}-{index}", role, index, token, endpoint)
-        self._members[token] = member = Member(info)
+        self._members[token] = member = Member(info, begun=not self.started, joined_at=seconds)
         return member
 
     def _late_index(self, role: str, late: bool) -> int:
         if not late:
             raise ClusterError(
-                f"the job is running: a {role} cannot join it now", remedy="wait for the next job"
+                f"the job is running: a {role} cannot join it now",
+                remedy='"Joining a running job" in docs/guarantees.md says when one can',
             )
         return 1 + max((member.info.index for member in self.everyone(role)), default=-1)
 
@@ -133,9 +147,12 @@ class Membership:
         return self._members.get(token)
 
     def alive(self, role: str | None = None) -> list[Member]:
-        """Return the living members, of one role or all, by role and index."""
-        found = [m for m in self._members.values() if m.alive and role in (None, m.info.role)]
-        return sorted(found, key=lambda member: (member.info.role, member.info.index))
+        """Return the living members that take part, of one role or all, by role and index."""
+        return [member for member in self.everyone(role) if member.alive and member.begun]
+
+    def joining(self, role: str | None = None) -> list[Member]:
+        """Return the living members that do not take part yet, of one role or all."""
+        return [member for member in self.everyone(role) if member.alive and not member.begun]
 
     def everyone(self, role: str | None = None) -> list[Member]:
         """Return all members that there ever were, of one role or all."""

@@ -272,6 +272,11 @@ class InputSize:
             # Not every row of the file is of this part of the data.
             self._exact = False
 
+    def span_unread(self, number: int, examples: int) -> None:
+        """Record that a span which was read is to be read again."""
+        self._read_weight -= self._weights.get(number, 0.0)
+        self._read_examples -= examples
+
     def expected(self, bad_rows: int) -> Expected | None:
         """Return the examples of the whole job, after so many bad rows.
 

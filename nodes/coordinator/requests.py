@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.wire.control_base import Done, Reply, Request
 from ...pipeline.wire.control_messages import (
@@ -31,14 +32,13 @@ from ...pipeline.wire.control_messages import (
     TrainedBatches,
 )
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
+from .admission import Admission, ReaderAdmission, SyncAdmission, TrainerAdmission
 from .membership import Member
 from .outcome import Stop
 from .reader_recovery import ReaderRecovery
 from .server import CoordinatorServer
 from .state import JobPhase
 from .status import answer_status
-from .sync_recovery import SyncRecovery
-from .trainer_recovery import TrainerRecovery
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ class RequestHandler:
         self._state = server.state
         self._store = server.store
         admitting = asyncio.Lock()
-        self._readers = ReaderRecovery(server, admitting)
-        self._joined: dict[str, Callable[[Member], None]] = {
-            "reader": self._readers.admit,
-            "sync": SyncRecovery(server, admitting).admit,
-            "trainer": TrainerRecovery(server, admitting).admit,
+        self._readers = ReaderRecovery(server)
+        self._admissions: dict[str, Admission] = {
+            "reader": ReaderAdmission(server, admitting),
+            "sync": SyncAdmission(server, admitting),
+            "trainer": TrainerAdmission(server, admitting),
         }
         self._of_members: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
             Ready: self._ready,
@@ -98,8 +98,11 @@ class RequestHandler:
         if self._state.over:
             # The coordinator would never tell it to end.
             raise ClusterError("the job has ended", remedy="start its nodes again")
+        known = self._state.members.find(token) is not None
         member = self._state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid)
         info = member.info
+        if info.role == "reader" and not known and not member.begun:
+            self._readers.arrived()
         log.info("%s joined (%s)", info.name, info.endpoint or "connects only")
         plan = self._state.placement.plan.to_body()
         return HelloReply(info.name, info.index, str(self._state.folder.resolve()), plan)
@@ -118,8 +121,9 @@ class RequestHandler:
             # Also one that ended well has ended the job early.
             code = request.code if request.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
             self._server.request_stop(Stop("death", text, code))
-        if has_use and request.role == "reader":
-            self._readers.expect(another=replace)
+        if request.role == "reader":
+            self._readers.exited(request.token, replaced=replace)
+            self._server.spawn(self._server.notify())
         return ChildExitedReply(replace)
 
     def _status(self, token: str, request: GetStatus) -> StatusReply:
@@ -129,16 +133,17 @@ class RequestHandler:
 
     async def _ready(self, member: Member, request: Ready) -> Done:
         member.get_ready(request.facts)
-        if self._state.members.started:
-            self._joined[member.info.role](member)
+        if not member.begun:
+            self._admissions[member.info.role].admit(member)
         await self._server.notify()
         return Done()
 
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
         if request.exit_code is ExitCode.OK:
             raise ProtocolError("a failure has an exit code, and not 0")
-        # A node whose part has died is only dead itself; other failures end the job.
-        if request.exit_code is not ExitCode.STOPPED_BY_DEATH:
+        # A node whose part has died is only dead itself, and one that joins and fails too; other failures end
+        # the job.
+        if request.exit_code is not ExitCode.STOPPED_BY_DEATH and member.begun:
             text = f"{member.info.name}: {request.what}"
             self._server.request_stop(Stop("failed", text, request.exit_code))
         # It ends once it has the reply, so no one should wait for it. The reply is sent before this runs. If
@@ -160,7 +165,8 @@ class RequestHandler:
         reader = member.info.name
         await self._store.run(lambda store: store.grant(epoch, span, reader))
         await self._server.notify()
-        return NextSpanReply(SpanGrant(epoch, span, tuple(self._state.ledger.skip_of(epoch, span.number))))
+        skip = to_runs(self._state.ledger.skip_of(epoch, span.number))
+        return NextSpanReply(SpanGrant(epoch, span, tuple((start, stop) for start, stop in skip)))
 
     async def _span_read(self, member: Member, read: SpanRead) -> Done:  # noqa: ARG002
         state, counts = (

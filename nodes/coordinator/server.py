@@ -316,10 +316,14 @@ class CoordinatorServer:
 
     def _end_silent(self, now: float, limit: float) -> None:
         members = self.state.members
-        for member in members.alive():
+        for member in [*members.alive(), *members.joining()]:
             seen_at = self.sessions.seen_at(member.info.token)
             if member.ready and seen_at is not None and now - seen_at > limit:
                 self.mark_dead(member.info.token, f"was silent for {limit:g} s")
+        start = self.state.job.run.start_timeout_seconds
+        for member in members.joining():
+            if self.state.seconds() - member.joined_at > start:
+                self.mark_dead(member.info.token, f"was not ready to take part within {start:g} s")
         self.sessions.forget_silent(now, lambda token: members.find(token) is not None)
 
     def _require_no_lost_batches(self) -> None:

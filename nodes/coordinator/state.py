@@ -183,6 +183,11 @@ class JobState:
         return self._clock() - self._started_at
 
     @property
+    def is_training(self) -> bool:
+        """Whether the job trains, and is not to stop."""
+        return self.phase is JobPhase.TRAINING and self.stop is None
+
+    @property
     def over(self) -> bool:
         """Whether nodes were told to end; one that ends is then not dead."""
         return self.phase is JobPhase.DONE
@@ -237,7 +242,7 @@ class JobState:
     def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""
         new, late = self.members.find(token) is None, self.can_join(role)
-        member = self.members.join(role, token, digest, endpoint, late=late)
+        member = self.members.join(role, token, digest, endpoint, late=late, seconds=self.seconds())
         if role == "sync" and new and self.members.started:
             self.slices[token] = self._free_slices()[0]
         self.places[token] = host, pid
@@ -247,22 +252,26 @@ class JobState:
         """Return whether a node of this role may join while the job trains.
 
         A reader may. A sync node may in the place of a dead one, if the algorithm can make its slice anew. A
-        trainer may if another one lives, it meets no peers in rounds, and the center is whole.
+        trainer may if another one lives, it meets no peers in rounds, and the center is whole; but not in a
+        job of one trainer, whose schedule counts that one alone.
         """
-        if self.phase is not JobPhase.TRAINING:
+        if not self.is_training:
             return False
         if role == "trainer":
-            trainers = [one.facts for one in self.members.alive("trainer") if one.ready]
-            alone = bool(trainers) and not any(facts.needs_peers for facts in trainers)
-            return alone and self.balancer is None and not self._empty_slices()
+            trainers = [one.facts for one in self.members.alive("trainer")]
+            meets_none = bool(trainers) and not any(facts.needs_peers for facts in trainers)
+            fits = self.job.trainer.count > 1 and self.balancer is None
+            return meets_none and fits and not self.empty_slices()
         return role == "reader" or (role == "sync" and bool(self._free_slices()))
 
     def _free_slices(self) -> list[int]:
         """Return the slices of the center that no living sync node holds, and that can be made anew."""
         anew = any(trainer.facts.recenters for trainer in self.members.alive("trainer"))
-        return self._empty_slices() if anew else []
+        reserved = {self.slices.get(member.info.token) for member in self.members.joining("sync")}
+        return [number for number in self.empty_slices() if anew and number not in reserved]
 
-    def _empty_slices(self) -> list[int]:
+    def empty_slices(self) -> list[int]:
+        """Return the slices of the center that no sync node holds which takes part."""
         held = {self.slices.get(member.info.token) for member in self.members.alive("sync")}
         return sorted(set(self.slices.values()) - held)
 
@@ -309,8 +318,9 @@ class JobState:
             return None
         name = member.info.name
         if member.info.role == "reader":
-            self.ledger.lose_reader(name)
-        if member.info.role != "trainer":
+            for span in self.ledger.lose_reader(name):
+                self.input.size.span_unread(span.number, span.examples)
+        if member.info.role != "trainer" or not member.begun:
             return Death(member, self._verdict(member), None)
         if self.balancer is not None:
             self.balancer.lose(name)
@@ -321,6 +331,8 @@ class JobState:
     def _verdict(self, member: Member) -> Stop | None:
         """Return why the job cannot continue without this node, if it cannot."""
         name, role = member.info.name, member.info.role
+        if not member.begun:
+            return None
         if not self.members.started:
             text = f"{name} died before the job started ({member.lost_because})"
         elif role == "embedding":

@@ -131,9 +131,16 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
     )
 
 
+def _read_by_dead(state: JobState) -> int:
+    """Count what dead readers had sent and is settled; the rest is read again."""
+    trainers = [trainer.info.name for trainer in state.members.everyone("trainer")]
+    dead = [reader.info.name for reader in state.members.everyone("reader") if not reader.alive]
+    return sum(state.ledger.known_deliveries(reader, trainer) for reader in dead for trainer in trainers)
+
+
 def _ledger_figures(state: JobState) -> LedgerFigures:
     totals = state.ledger.totals
-    read = _sum(state.members.everyone("reader"), "read_examples")
+    read = _sum(state.members.alive("reader"), "read_examples") + _read_by_dead(state)
     return LedgerFigures(
         read=read,
         trained=totals.trained_examples,

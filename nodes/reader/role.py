@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import zmq
 
 from ...pipeline.config.job import Job
+from ...pipeline.data.span import from_runs
 from ...pipeline.wire.control_base import Done, Reply, Request
 from ...pipeline.wire.control_messages import HeldBatch, NextSpan, NodeFacts, ReturnBatches, SpanRead
 from ...pipeline.wire.control_orders import (
@@ -124,7 +125,7 @@ class ReaderRole(Role):
                 # Until another reader dies.
                 await self._more_spans.wait()
                 continue
-            self._parser.submit(ReadSpan(TRAINING, grant.epoch, grant.span, frozenset(grant.skip)))
+            self._parser.submit(ReadSpan(TRAINING, grant.epoch, grant.span, from_runs(grant.skip)))
             await self._span_read.wait()
 
     def _on_totals(self, totals: SpanTotals) -> None:

@@ -127,6 +127,7 @@ class CenterClient:
         self._connections = [connect(member, part) for member, part in zip(members, parts, strict=False)]
         # To nodes that were replaced, for their counts.
         self._closed: list[CenterConnection] = []
+        self._lost: set[str] = set()
         self._references = {
             connection.part: Reference(self._codecs.up, len(connection.part))
             for connection in self._connections
@@ -274,6 +275,8 @@ class CenterClient:
         before = self._connections[number]
         part = before.part
         connection = self._connections[number] = self._connect(member, part)
+        if member.token in self._lost:
+            connection.mark_lost()
         self._closed.append(before)
         self._references[part] = Reference(self._codecs.up, len(part))
         self._open.pop(part, None)
@@ -288,6 +291,7 @@ class CenterClient:
 
         Pending and later requests end with PeerLost.
         """
+        self._lost.add(token)
         for connection in self._connections:
             if connection.member.token == token:
                 connection.mark_lost()

@@ -8,6 +8,7 @@ import json
 import logging
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections import Counter
@@ -25,7 +26,7 @@ from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import resume_hint
 from ...pipeline.report.write import read_report, rewrite_texts
 from ...pipeline.wire.control_base import Reply, Request
-from ...pipeline.wire.control_messages import ChildExited, GetStatus
+from ...pipeline.wire.control_messages import ChildExited, ChildExitedReply, GetStatus
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
@@ -237,17 +238,37 @@ class Supervisor:
                 ExitCode(child.exit_code),
                 replaceable=left > 0 and not self._emulation.has(child.role, child.index),
             )
-            try:
-                reply = await channel.call(exited, timeout_seconds=10.0)
-            except (ConnectionLost, RemoteError):
-                return
-            if not reply.replace or self._interrupts:
+            reply = await self._told(channel, exited)
+            if reply is None or not reply.replace or self._interrupts:
                 return
             self._restarts[child.role, child.index] += 1
             start = asyncio.create_task(self._spawn(child.role, child.index, ["--join", endpoint]))
             self._starting.append(start)
             # One that is being started when the job ends is ended as the others are.
             child = await asyncio.shield(start)
+
+    async def _told(self, channel: RpcChannel, exited: ChildExited) -> ChildExitedReply | None:
+        """Report an exit until the coordinator, which may stand still for long, has replied or ended."""
+        while not self._children[0].ended.is_set():
+            try:
+                return await channel.call(exited, timeout_seconds=10.0)
+            except ConnectionLost:
+                continue
+            except RemoteError as error:
+                log.warning("the coordinator did not accept that a %s ended: %s", exited.role, error)
+                return None
+        return None
+
+    def _end_dead(self, status: dict[str, Any]) -> None:
+        """Kill the children that the coordinator has declared dead, so that others can take their places.
+
+        They stand still, or are cut off; nothing that they still do counts.
+        """
+        here = socket.gethostname()
+        dead = {node["pid"] for node in status["nodes"] if not node["alive"] and node["host"] == here}
+        for child in self._children:
+            if child.pid in dead:
+                child.signal(signal.SIGKILL)
 
     async def _show_progress(self, channel: RpcChannel) -> None:
         logged = False
@@ -257,6 +278,7 @@ class Supervisor:
                 reply = await channel.call(GetStatus(), timeout_seconds=5.0)
             except (ConnectionLost, RemoteError):
                 continue
+            self._end_dead(reply.status)
             try:
                 self._progress(reply.status)
             except Exception:

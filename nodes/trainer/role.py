@@ -13,7 +13,7 @@ import zmq
 
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import from_runs
-from ...pipeline.errors import ProtocolError
+from ...pipeline.errors import ClusterError, ProtocolError
 from ...pipeline.models.flat import digest_of
 from ...pipeline.wire.control_base import Done, Reply, Request
 from ...pipeline.wire.control_messages import NodeFacts
@@ -45,7 +45,7 @@ from ...pipeline.wire.control_orders import (
     WriteReplica,
 )
 from ...pipeline.wire.worker_messages import BatchAck
-from ...sync_algos.base import Algorithm
+from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.model_origin import ModelOrigin
 from ..allreduce.sockets import PeerListener
 from ..runtime.process import tune_malloc
@@ -259,7 +259,10 @@ class TrainerRole(Role):
 
     async def _sync_replaced(self, request: SyncReplaced) -> Done:
         if self._sync is not None:
-            await self._sync.replace(request.number, request.member)
+            try:
+                await self._sync.replace(request.number, request.member)
+            except PeerLost as error:
+                raise ClusterError(f"its slice could not be sent: {error}") from error
         return Done()
 
     async def _set_group(self, request: SetGroup) -> Done:

@@ -64,6 +64,7 @@ class WorkerConnections:
         self._poller.register(waker, zmq.POLLIN)
         self._checked_at = time.monotonic()
         own = next((m.name for m in members if identity.startswith(f"{m.token}/")), identity)
+        self._lost: set[str] = set()
         # Those that live: each credit wants an answer.
         self._answering_readers = set(self.readers)
         # A step of the model may take long, and then nobody looks.
@@ -112,11 +113,11 @@ class WorkerConnections:
 
     def lose(self, name: str) -> list[InFlightBatch]:
         """Expect nothing more of a lost node; return the batches that an embedding node leaves stranded."""
+        self._lost.add(name)
         if name in self.readers:
             self._answering_readers.discard(name)
             self.readers[name].lose()
-            return []
-        return self.shards.lose(name)
+        return self.shards.lose(name) if name in self.shards.names else []
 
     def leave(self, name: str) -> None:
         """Close the connection to a lost reader; nothing happens for an unknown or closed one."""
@@ -126,8 +127,8 @@ class WorkerConnections:
             socket.close()
 
     def meet(self, member: MemberInfo) -> None:
-        """Connect to a reader that has joined, unless it is known."""
-        if member.name in self.readers:
+        """Connect to a reader that has joined, unless it is known or lost again."""
+        if member.name in self.readers or member.name in self._lost:
             return
         reader = ReaderClient(member.name, self._connect(member), self._credit)
         # A new one: another thread may be going through it for `metrics`.

@@ -54,7 +54,7 @@ class EmbeddingClient:
         shared_memory: Sequence[SharedMemoryClient] = (),
     ) -> None:
         self.connections = list(connections)
-        self._names = list(names)
+        self.names = list(names)
         codecs = codecs or LinkCodecs()
         self._coding = RowCodec(codecs)
         self.shared_memory = list(shared_memory)
@@ -69,7 +69,7 @@ class EmbeddingClient:
     @property
     def named_connections(self) -> list[tuple[str, Connection]]:
         """Name and connection of each node."""
-        return list(zip(self._names, self.connections, strict=True))
+        return list(zip(self.names, self.connections, strict=True))
 
     @property
     def outstanding(self) -> int:
@@ -79,7 +79,7 @@ class EmbeddingClient:
     @property
     def unanswering(self) -> set[str]:
         """Names of the nodes that have not answered everything."""
-        return {self._names[request.shard] for request in self._pending.values()}
+        return {self.names[request.shard] for request in self._pending.values()}
 
     @property
     def pending_pushes(self) -> int:
@@ -136,7 +136,7 @@ class EmbeddingClient:
         """
         number = getattr(message, "request", 0)
         if isinstance(message, Failure):
-            raise LookupRefused(message.what, where=self._names[shard])
+            raise LookupRefused(message.what, where=self.names[shard])
         if isinstance(message, Attached) and self.shared_memory:
             self.shared_memory[shard].receive_answer(message)
             return None
@@ -147,7 +147,7 @@ class EmbeddingClient:
         try:
             message = self._coding.incoming(message)
         except CodecError as error:
-            raise LookupRefused(f"its answer cannot be decoded: {error}", where=self._names[shard]) from error
+            raise LookupRefused(f"its answer cannot be decoded: {error}", where=self.names[shard]) from error
         if isinstance(message, Vectors) and isinstance(request.message, Lookup):
             self._store_vectors(request, message)
         elif isinstance(message, Pushed) and isinstance(request.message, Push):
@@ -164,7 +164,7 @@ class EmbeddingClient:
         node stranded before.
         """
         self.lost = True
-        index = self._names.index(shard)
+        index = self.names.index(shard)
         if self.shared_memory:
             self.shared_memory[index].close()
         dropped = {n: request for n, request in self._pending.items() if request.shard == index}
@@ -203,13 +203,13 @@ class EmbeddingClient:
         if message.shared:
             if request.lease is None:
                 raise LookupRefused(
-                    "it answered into shared memory that was not lent to it", where=self._names[shard]
+                    "it answered into shared memory that was not lent to it", where=self.names[shard]
                 )
             values = request.lease.values
             self.shared_memory[shard].shared_bytes += values.nbytes
         if len(values) != expected:
             raise LookupRefused(
-                f"it answered {len(values)} floats, not the {expected} requested", where=self._names[shard]
+                f"it answered {len(values)} floats, not the {expected} requested", where=self.names[shard]
             )
         batch.answers[shard], batch.versions[shard] = values, message.version
         batch.unanswered -= 1

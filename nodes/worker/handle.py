@@ -61,7 +61,8 @@ class WorkerHandle(Protocol):
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
         """Take nothing more of a lost reader, and train what it has delivered.
 
-        Calls `reply`, on a thread of the worker's, when all of that is confirmed; at once for an unknown one.
+        Calls `reply`, on a thread of the worker's, when all of that is confirmed; at once for an unknown one,
+        which is then not met any more.
         """
         ...
 

@@ -43,6 +43,11 @@ class ReaderClient:
         self.training_examples = 0
 
     @property
+    def is_lost(self) -> bool:
+        """Whether nothing more is accepted of it."""
+        return self._lost
+
+    @property
     def received(self) -> int:
         """Last sequence number up to which all deliveries have arrived."""
         return self._received

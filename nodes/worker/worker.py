@@ -385,7 +385,8 @@ class Worker(Service):
     def _is_drained(self) -> bool:
         assert self._drain_until is not None
         arrived = all(
-            reader.received >= self._drain_until.get(name, 0) for name, reader in self._readers.items()
+            reader.is_lost or reader.received >= self._drain_until.get(name, 0)
+            for name, reader in self._readers.items()
         )
         waiting = sum(1 for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training)
         unconfirmed = sum(reader.unfinished for reader in self._readers.values()) - waiting

@@ -88,11 +88,14 @@ class NextSpan(Request["NextSpanReply"]):
 
 @dataclass(frozen=True, slots=True)
 class SpanGrant:
-    """A span to read in an epoch, without its batches of the numbers `skip`: they are trained or left out."""
+    """A span to read in an epoch, without its batches of the numbers `skip`: they are trained or left out.
+
+    These are runs, each from its first number to before its last.
+    """
 
     epoch: Count
     span: Span
-    skip: Annotated[tuple[int, ...], Items(MAX_BATCHES)]
+    skip: Annotated[tuple[tuple[Count, Count], ...], Items(MAX_BATCHES)]
 
 
 @dataclass(frozen=True, slots=True)

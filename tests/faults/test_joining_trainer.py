@@ -45,7 +45,7 @@ def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster],
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": ALGORITHMS[algorithm]}
     own = in_process(changes, supervised=True).start()
     own.wait_for_batches(60)
-    own.nodes["trainer"][0].kill()
+    own.node("trainer-0").kill()
     own.join("trainer")
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report

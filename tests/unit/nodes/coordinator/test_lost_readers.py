@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.coordinator.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger import LedgerState, UnreadSpan
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.batches import batch_id
@@ -27,7 +27,8 @@ def test_it_is_handed_out_again_without_what_is_settled() -> None:
     state.grant("reader-0")
     state.acknowledge("trainer-0", batch_id(1), EXAMPLES)
     state.leave_out("trainer-0", batch_id(2), EXAMPLES, "why")
-    assert state.lose_reader("reader-0") == 1
+    assert state.lose_reader("reader-0") == []
+    assert state.has_lost_spans
     first = state.grant("reader-1")
     assert first is not None
     assert first[1].number == 1, "not before its trainers have nothing of it any more"
@@ -44,7 +45,7 @@ def test_what_was_cut_is_as_if_it_had_not_been() -> None:
     state.grant("reader-0")
     _read(state, 3, bad_rows=2)
     state.acknowledge("trainer-0", batch_id(0), EXAMPLES)
-    state.lose_reader("reader-0")
+    assert state.lose_reader("reader-0") == [UnreadSpan(0, 3 * EXAMPLES)]
     assert (state.totals.parsed_examples, state.totals.bad_rows) == (0, 0)
     assert state.missing_batches() is None
     state.read_again("reader-0")
@@ -60,7 +61,8 @@ def test_a_complete_span_stays() -> None:
     state.grant("reader-0")
     _read(state, 1)
     state.acknowledge("trainer-0", batch_id(0), EXAMPLES)
-    assert state.lose_reader("reader-0") == 0
+    assert state.lose_reader("reader-0") == []
+    assert not state.has_lost_spans
     assert state.read_again("reader-0") == []
     assert state.complete
 

@@ -1,0 +1,149 @@
+"""Admission of nodes to the running job: each is introduced to the others, and then takes part."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...pipeline.data.span import to_runs
+from ...pipeline.wire.control_orders import (
+    Begin,
+    ConnectPeers,
+    MemberInfo,
+    NodeLost,
+    ReaderJoined,
+    ReadReplica,
+    SyncReplaced,
+    TrainerJoined,
+    WriteReplica,
+)
+from .divergence import CHUNK_ELEMENTS
+from .membership import Member
+from .outcome import REQUEST_SECONDS
+from .server import CoordinatorServer
+
+
+class AdmissionFailed(Exception):
+    """A node cannot take part; the text says why."""
+
+
+class Admission(ABC):
+    """Admission of nodes of one role. Runs on the coordinator's loop.
+
+    Args:
+        admitting: held while a node is admitted, so that the next one is told of it.
+    """
+
+    def __init__(self, server: CoordinatorServer, admitting: asyncio.Lock) -> None:
+        self._server = server
+        self._state = server.state
+        self._admitting = admitting
+
+    def admit(self, node: Member) -> None:
+        """Introduce a node that is ready, and have it take part; one that fails is declared dead.
+
+        Once training has ended it waits for the job's end.
+        """
+        self._server.spawn(self._admit(node))
+
+    @abstractmethod
+    async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
+        """Make it and the others known to each other; return what to say of it.
+
+        `connect` is the order by which it meets the others. Raises AdmissionFailed.
+        """
+
+    async def _admit(self, node: Member) -> None:
+        try:
+            async with self._admitting:
+                await self._take_in(node)
+        except AdmissionFailed as error:
+            self._server.mark_dead(node.info.token, str(error))
+
+    async def _take_in(self, node: Member) -> None:
+        server, state = self._server, self._state
+        infos = tuple(self._infos(node))
+        connect = ConnectPeers(infos, state.group.view, late=True)
+        said = await self._introduce(node, connect) if node.alive and state.is_training else ""
+        if not node.alive or not state.is_training:
+            return
+        node.begin()
+        progressive = tuple((start, stop) for start, stop in to_runs(state.input.progressive))
+        begin = Begin(state.ledger.examples_so_far, progressive)
+        if await server.call(node, begin, REQUEST_SECONDS) is None:
+            raise AdmissionFailed("did not begin")
+        # It may have been told of their death before it knew of them.
+        for info in infos:
+            if (known := state.members.find(info.token)) is not None and not known.alive:
+                await server.call(node, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS)
+        server.event(node.info.name, f"joined the running job{said}")
+
+    async def _connect(self, node: Member, connect: ConnectPeers) -> None:
+        if await self._server.call(node, connect, REQUEST_SECONDS) is None:
+            raise AdmissionFailed("did not connect to the others")
+
+    def _infos(self, node: Member) -> Iterator[MemberInfo]:
+        """Return the nodes that take part and this one; of sync nodes the index is that of their slice."""
+        for member in [*self._state.members.alive(), node]:
+            info = member.info
+            number = self._state.slices.get(info.token)
+            yield info if number is None else replace(info, index=number)
+
+
+class ReaderAdmission(Admission):
+    """Admission of readers: trainers connect to them."""
+
+    async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
+        # The reader first: it accepts nothing of a trainer that it has not been told of.
+        await self._connect(node, connect)
+        trainers = self._state.members.alive("trainer")
+        await self._server.call_all(trainers, ReaderJoined(node.info), REQUEST_SECONDS)
+        return ""
+
+
+class SyncAdmission(Admission):
+    """Admission of a sync node in the place of a dead one: its slice is the mean of the replicas."""
+
+    async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
+        await self._connect(node, connect)
+        replaced = SyncReplaced(self._state.slices[node.info.token], node.info)
+        # A trainer that cannot send its slice in time is not waited for.
+        patience = REQUEST_SECONDS + self._state.job.sync.timeout_seconds
+        trainers = self._state.members.alive("trainer")
+        count = len(await self._server.call_all(trainers, replaced, patience))
+        number = f"{count} replica{'s' * (count != 1)}"
+        return f"; its slice of the center is the mean of {number}"
+
+
+class TrainerAdmission(Admission):
+    """Admission of trainers: each begins with the weights and the optimizer of another one."""
+
+    async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
+        if self._state.empty_slices():
+            raise AdmissionFailed("came when a slice of the center was missing")
+        others = [member for member in self._state.members.alive() if member.info.role != "trainer"]
+        # They accept nothing of a trainer that they have not been told of.
+        told = await self._server.call_all(others, TrainerJoined(node.info), REQUEST_SECONDS)
+        if silent := [one.info.name for one in others if one.alive and one.info.name not in told]:
+            raise AdmissionFailed(f"could not be announced to {', '.join(silent)}")
+        await self._connect(node, connect)
+        for donor in self._state.members.alive("trainer"):
+            fits = donor.facts.weights_digest == node.facts.weights_digest
+            if fits and await self._copied(donor, node):
+                return f", with the weights and the optimizer of {donor.info.name}"
+        raise AdmissionFailed("was given its weights by no other trainer")
+
+    async def _copied(self, donor: Member, node: Member) -> bool:
+        """Copy a trainer's weights and optimizer to another one; return whether all went well."""
+        for name, elements in (("", node.facts.dense_elements), *node.facts.optimizer_state):
+            for start in range(0, elements, CHUNK_ELEMENTS):
+                read = ReadReplica(start, min(start + CHUNK_ELEMENTS, elements), name)
+                found = await self._server.call(donor, read, REQUEST_SECONDS)
+                if found is None:
+                    return False
+                write = WriteReplica(start, found.values, name)
+                if await self._server.call(node, write, REQUEST_SECONDS) is None:
+                    return False
+        return True
