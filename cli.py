@@ -13,6 +13,7 @@ import click
 
 from . import __version__
 from .commands.algos import algos
+from .commands.chaos import chaos
 from .commands.compare import compare
 from .commands.evaluate import evaluate
 from .commands.export import export
@@ -128,7 +129,7 @@ def profile(
 
 
 COMMANDS = (
-    *(algos, compare, evaluate, export, generate, health, key, predict, prepare, resume, top),
+    *(algos, chaos, compare, evaluate, export, generate, health, key, predict, prepare, resume, top),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

@@ -26,7 +26,10 @@ ROLES = ["reader", "trainer", "embedding", "sync"]
 
 def test_commands() -> None:
     other = ["export", "health", "key", "predict", "prepare", "profile", "resume", "top"]
-    assert sorted(["algos", "compare", "coordinator", "eval", "generate", "run", *ROLES, *other]) == COMMANDS
+    assert (
+        sorted(["algos", "chaos", "compare", "coordinator", "eval", "generate", "run", *ROLES, *other])
+        == COMMANDS
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)])

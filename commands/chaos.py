@@ -1,0 +1,98 @@
+"""`shadowsync chaos`: jobs whose processes are killed and stopped, and their accounts checked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..lab.chaos.run import ChaosResult
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting in every run."
+)
+@click.option(
+    "--kills", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Strikes in all."
+)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the schedule.")
+@click.option(
+    "--clean-runs",
+    type=click.IntRange(1, 1000),
+    default=3,
+    show_default=True,
+    help="Jobs that are not struck, to compare with.",
+)
+@click.option(
+    "--longest-stop",
+    type=click.FloatRange(0, 3600),
+    default=5.0,
+    show_default=True,
+    help="Seconds for which a process is stopped at most (SIGSTOP); 0: all are killed.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("chaos"),
+    show_default=True,
+    help="A folder, which must be empty or not exist.",
+)
+def chaos(
+    job_file: Path,
+    overrides: tuple[str, ...],
+    kills: int,
+    seed: int,
+    clean_runs: int,
+    longest_stop: float,
+    out: Path,
+) -> None:
+    """Kill and stop processes of a job, and check that nothing is lost.
+
+    The job runs a few times untouched. Then it runs again and again, and processes of all roles are struck
+    at random moments: SIGKILL, or SIGSTOP for a while. A job that stops is resumed from its last checkpoint,
+    of which it writes one every 5 s unless the job file says otherwise. Of each, the accounts are added up
+    from its files. Ends with exit code 7 if anything hangs, is left, or does not add up. The same seed
+    strikes the same roles at the same shares of the job. chaos.json in --out has all of it.
+    """
+    from ..lab.chaos.run import ChaosPlan, run_chaos
+    from ..pipeline.errors import ExitCode, JobFileError
+    from ..pipeline.jobfile.load import load_job
+
+    if out.exists() and any(out.iterdir()):
+        raise JobFileError("is not empty", where=f"--out {out}", remedy="give another folder")
+    job = load_job(str(job_file), overrides)
+    if not job.checkpoint.every_seconds and not job.checkpoint.every_examples:
+        overrides = (*overrides, "checkpoint.every_seconds=5")
+    plan = ChaosPlan(kills, seed, clean_runs, longest_stop=longest_stop)
+    result = run_chaos(job, (str(job_file), *overrides), out, plan, click.echo)
+    _show(result)
+    if result.problems:
+        sys.exit(int(ExitCode.LEDGER))
+
+
+def _show(result: ChaosResult) -> None:
+    from statistics import fmean
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{sum(result.struck.values())} strikes in {len(result.jobs)} jobs")
+    table.add_column("struck")
+    for column in ("strikes", "jobs that stopped and were resumed"):
+        table.add_column(column, justify="right")
+    for kind, count in sorted(result.struck.items()):
+        table.add_row(kind, str(count), str(result.resumed(kind.removesuffix(" stopped"))))
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print(f"{result.missed} strikes came too late or met nobody")
+    if (difference := result.ne_difference) is not None:
+        struck = f"NE {fmean(result.struck_ne):.4f} of {len(result.struck_ne)} struck jobs"
+        clean = f"{fmean(result.clean_ne):.4f} of {len(result.clean_ne)} clean ones"
+        far = f"{len(result.far())} further from these than 5 standard deviations"
+        console.print(f"{struck}, {clean}: {difference:+.2%}; {far}")
+    console.print(f"problems: {len(result.problems)}" + "".join(f"\n  {one}" for one in result.problems))

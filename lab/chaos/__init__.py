@@ -1,0 +1,1 @@
+"""Chaos: jobs whose processes are killed and stopped by a seeded schedule, and their accounts checked."""

@@ -1,0 +1,94 @@
+"""The accounts of a run, added up once more from its files alone.
+
+Nothing of shadowsync is imported here: what the job's own audit gets wrong, this does not repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+# Batches that were left out and not trained either, each once.
+LEFT_OUT: Final = (
+    "SELECT DISTINCT epoch, span, number, examples FROM left_out l WHERE NOT EXISTS"
+    " (SELECT 1 FROM batches b WHERE (b.epoch, b.span, b.number) = (l.epoch, l.span, l.number))"
+)
+
+
+def problems_of(folder: Path, examples: int) -> list[str]:
+    """Add up a run that ended well; return what is wrong, in words.
+
+    Args:
+        folder: the run's, with report.json and ledger.sqlite.
+        examples: that the whole input has, over all epochs.
+    """
+    try:
+        report = json.loads((folder / "report.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        return [f"report.json: {error}"]
+    path = folder / "ledger.sqlite"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        return [*_of_report(report), *_of_ledger(database, report, examples)]
+
+
+def _of_report(report: dict[str, Any]) -> list[str]:
+    found = []
+    counts = report["examples"]
+    left_out = sum(number for why, number in counts["reasons"].items() if "left out" in why)
+    sent = counts["trained"] + counts["returned"] + counts["in_flight"] + left_out
+    if counts["read"] != sent:
+        found.append(f"read {counts['read']}, and trained + returned + in flight + left out {sent}")
+    if counts["trained"] != counts["distinct"] + counts["replayed"]:
+        found.append(f"trained {counts['trained']}, and distinct + replayed differ")
+    for identity in report["ledger"]["identities"]:
+        if identity.get("unknown"):
+            found.append(f"unknown: {identity['name']}: {identity['unknown']}")
+        elif identity["holds"] is not True:
+            found.append(f"does not hold: {identity['name']}: {identity['left']} and {identity['right']}")
+    return found
+
+
+def _of_ledger(database: sqlite3.Connection, report: dict[str, Any], examples: int) -> list[str]:
+    found = []
+    trained, distinct, batches = database.execute(
+        "SELECT coalesce(sum(examples * acknowledgements), 0), coalesce(sum(examples), 0), count(*)"
+        " FROM batches"
+    ).fetchone()
+    if (trained, distinct) != (report["examples"]["trained"], report["examples"]["distinct"]):
+        found.append(f"the file has {trained} trained and {distinct} distinct examples, the report others")
+    restored = sum(
+        database.execute(f"SELECT coalesce(sum(examples), 0) FROM {table}").fetchone()[0]
+        for table in ("restored_spans", "restored_batches", "restored_left_out")
+    )
+    (left_out,) = database.execute(f"SELECT coalesce(sum(examples), 0) FROM ({LEFT_OUT})").fetchone()
+    if distinct + restored + left_out != examples:
+        whole = f"{distinct} + {restored} restored + {left_out} left out"
+        found.append(f"{whole} examples, and the input has {examples}")
+    found += _of_spans(database)
+    for name, applied in database.execute("SELECT name, applied FROM shards") if not restored else ():
+        if applied != batches:
+            found.append(f"{name} applied {applied} batches, and {batches} are distinct")
+    return found
+
+
+def _of_spans(database: sqlite3.Connection) -> list[str]:
+    """Return the spans whose batches are not all there, or are more than there are."""
+    known = (
+        "SELECT epoch, span, number, examples FROM batches UNION ALL"
+        " SELECT epoch, span, number, examples FROM restored_batches UNION ALL"
+        " SELECT epoch, span, number, examples FROM restored_left_out UNION ALL"
+        f" {LEFT_OUT}"
+    )
+    rows = database.execute(
+        f"SELECT s.epoch, s.span, s.batches, s.examples, count(k.number), coalesce(sum(k.examples), 0),"
+        f" coalesce(max(k.number), -1) FROM spans s LEFT JOIN ({known}) k"
+        f" ON (k.epoch, k.span) = (s.epoch, s.span) GROUP BY s.epoch, s.span"
+    ).fetchall()
+    return [
+        f"span {span} of epoch {epoch}: {found} of {batches} batches, {has} of {examples} examples"
+        for epoch, span, batches, examples, found, has, last in rows
+        if (batches, examples) != (found, has) or last >= (batches or 0)
+    ]

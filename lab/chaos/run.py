@@ -1,0 +1,165 @@
+"""A chaos run: clean jobs, then struck ones; what was struck, what came of it, and whether all adds up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Final
+
+from ...pipeline.checkpoint.atomic_file import whole_file
+from ...pipeline.config.job import Job
+from ...pipeline.errors import ClusterError, ExitCode
+from .accounts import problems_of
+from .schedule import Strike, schedule
+from .struck_job import JobRunner, StruckJob
+
+JSON_NAME: Final = "chaos.json"
+WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
+# A job may differ from the clean ones' mean by so many of their standard deviations.
+FAR_DEVIATIONS: Final = 5.0
+
+
+@dataclass(frozen=True)
+class ChaosPlan:
+    """What is asked for.
+
+    Attributes:
+        kills: strikes in all.
+        clean_runs: jobs that are not struck, to compare with.
+        hang_seconds: see `JobRunner`.
+        longest_stop: of SIGSTOP, in seconds; 0 for none.
+    """
+
+    kills: int
+    seed: int
+    clean_runs: int = 3
+    hang_seconds: float = 60.0
+    longest_stop: float = 5.0
+
+
+@dataclass
+class ChaosResult:
+    """What came of it.
+
+    Attributes:
+        jobs: one entry for each struck job.
+        struck: strikes by role; stops count under "ROLE stopped".
+        problems: what is wrong, each with its job's name; empty if all is well.
+        clean_ne, struck_ne: of the jobs that were scored.
+    """
+
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    struck: Counter[str] = field(default_factory=Counter)
+    missed: int = 0
+    exit_codes: Counter[int] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    clean_ne: list[float] = field(default_factory=list)
+    struck_ne: list[float] = field(default_factory=list)
+
+    @property
+    def ne_difference(self) -> float | None:
+        """The mean NE of struck jobs relative to that of clean ones, less 1."""
+        if not self.clean_ne or not self.struck_ne:
+            return None
+        return fmean(self.struck_ne) / fmean(self.clean_ne) - 1.0
+
+    def resumed(self, role: str) -> int:
+        """Count the jobs in which this role was struck, and that stopped and went on."""
+        of_role = [job for job in self.jobs if any(one["role"] == role for one in job["struck"])]
+        return sum(len(job["exit_codes"]) > 1 for job in of_role)
+
+    def far(self) -> list[float]:
+        """Return the NE of struck jobs that are further from the clean mean than chance explains."""
+        if len(self.clean_ne) < 2:
+            return []
+        mean, spread = fmean(self.clean_ne), stdev(self.clean_ne)
+        return [ne for ne in self.struck_ne if abs(ne - mean) > FAR_DEVIATIONS * spread]
+
+
+def run_chaos(
+    job: Job, source: Sequence[str], directory: Path, plan: ChaosPlan, tell: Callable[[str], None]
+) -> ChaosResult:
+    """Run the clean jobs, then the struck ones; write what came of each to `directory`/chaos.json.
+
+    `source` is the job's file, and the settings that override it. Raises ClusterError if a clean job does not
+    end well.
+    """
+    runner = JobRunner(source, directory, plan.hang_seconds)
+    result = ChaosResult()
+    examples = batches = 0
+    for number in range(plan.clean_runs):
+        clean = runner.run(f"clean-{number}")
+        if clean.exit_codes != [ExitCode.OK] or clean.folder is None:
+            what = f"a job that nobody struck ended with {clean.exit_codes[-1]}"
+            raise ClusterError(what, where=clean.last_line)
+        report = json.loads((clean.folder / "report.json").read_text("utf-8"))
+        examples = report["examples"]["distinct"]
+        batches = max(report["ledger"]["shard_applied"].values())
+        result.clean_ne += _ne(report)
+        tell(f"clean job {number + 1} of {plan.clean_runs}: {examples:,} examples in {batches:,} batches")
+    counts = {**job.expected, "coordinator": 1}
+    jobs = schedule(plan.kills, plan.seed, counts, plan.longest_stop)
+    for number, strikes in enumerate(jobs):
+        name = f"struck-{number}"
+        done = runner.run(name, strikes, batches)
+        problems = _problems(done, examples)
+        _count(result, name, done, problems)
+        said = "; ".join(str(strike) for strike in strikes)
+        ends = ", ".join(str(code) for code in done.exit_codes)
+        wrong = "".join(f"\n  {problem}" for problem in problems)
+        tell(f"job {number + 1} of {len(jobs)}: {said}: exit {ends}{wrong}")
+        _write(directory, plan, result)
+    return result
+
+
+def _problems(done: StruckJob, examples: int) -> list[str]:
+    found = []
+    if done.hung:
+        found.append("it hung")
+    if done.left:
+        found.append(f"{done.left} processes were left")
+    if done.exit_codes[-1] not in WELL:
+        found.append(f"it ended with {done.exit_codes[-1]}: {done.last_line}")
+    elif done.folder is None:
+        found.append("it has no folder")
+    else:
+        found += problems_of(done.folder, examples)
+    return found
+
+
+def _count(result: ChaosResult, name: str, done: StruckJob, problems: list[str]) -> None:
+    result.struck.update(_kind(strike) for strike, _ in done.struck)
+    result.missed += len(done.missed)
+    result.exit_codes.update(done.exit_codes)
+    result.problems += [f"{name}: {problem}" for problem in problems]
+    if done.folder is not None and (done.folder / "report.json").exists():
+        result.struck_ne += _ne(json.loads((done.folder / "report.json").read_text("utf-8")))
+    entry = {
+        "name": name,
+        "struck": [asdict(strike) | {"seconds": seconds} for strike, seconds in done.struck],
+        "missed": [asdict(strike) for strike in done.missed],
+        "exit_codes": done.exit_codes,
+        "problems": problems,
+        "folder": str(done.folder),
+    }
+    result.jobs.append(entry)
+
+
+def _kind(strike: Strike) -> str:
+    return f"{strike.role} stopped" if strike.stop_seconds else strike.role
+
+
+def _ne(report: dict[str, Any]) -> list[float]:
+    score = report.get("eval") or {}
+    return [score["ne"]] if score.get("ne") is not None else []
+
+
+def _write(directory: Path, plan: ChaosPlan, result: ChaosResult) -> None:
+    # Not by `asdict`, which makes new counters of pairs.
+    tree = {"plan": vars(plan), **vars(result)}
+    with whole_file(directory / JSON_NAME) as file:
+        file.write(json.dumps(tree, indent=1).encode() + b"\n")

@@ -1,0 +1,72 @@
+"""The schedule of a chaos run: who is struck in which job, when, and how; a function of the seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+# Of a node's strikes this share are stops; of a job's this share come two at once.
+STOPPED_SHARE: Final = 0.15
+PAIRED_SHARE: Final = 0.25
+SHORTEST_STOP_SECONDS: Final = 1.0
+# Of the job's batches, when strikes come; after the last of them it may be over before it is struck.
+FIRST_SHARE: Final = 0.02
+LAST_SHARE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One strike at a node of a role.
+
+    Attributes:
+        place: which of the role's living processes, modulo their number.
+        after: share of the job's batches that are trained by then.
+        stop_seconds: for so long it is stopped (SIGSTOP); 0 if it is killed (SIGKILL).
+    """
+
+    role: str
+    place: int
+    after: float
+    stop_seconds: float = 0.0
+
+    def __str__(self) -> str:
+        how = f"stopped for {self.stop_seconds:.1f} s" if self.stop_seconds else "killed"
+        return f"{self.role} {how} after {self.after:.0%}"
+
+
+def schedule(kills: int, seed: int, counts: Mapping[str, int], longest_stop: float) -> list[list[Strike]]:
+    """Return the strikes of each job, by time: at least `kills` of them, at least one in each job.
+
+    Roles take turns, so that each has its share.
+
+    Args:
+        counts: how many nodes each role has; those with none are not struck.
+        longest_stop: of SIGSTOP, in seconds.
+    """
+    draw = random.Random(seed)
+    roles = [role for role, count in counts.items() if count]
+    order: list[str] = []
+    jobs: list[list[Strike]] = []
+    done = 0
+    while done < kills:
+        after = draw.uniform(FIRST_SHARE, LAST_SHARE)
+        strikes = [_strike(draw, _next_role(draw, order, roles), after, longest_stop)]
+        if done + 1 < kills and draw.random() < PAIRED_SHARE:
+            strikes.append(_strike(draw, _next_role(draw, order, roles), after, longest_stop))
+        done += len(strikes)
+        jobs.append(strikes)
+    return jobs
+
+
+def _next_role(draw: random.Random, order: list[str], roles: Sequence[str]) -> str:
+    if not order:
+        order.extend(draw.sample(list(roles), len(roles)))
+    return order.pop()
+
+
+def _strike(draw: random.Random, role: str, after: float, longest_stop: float) -> Strike:
+    stops = draw.random() < STOPPED_SHARE and longest_stop > SHORTEST_STOP_SECONDS
+    seconds = draw.uniform(SHORTEST_STOP_SECONDS, longest_stop) if stops else 0.0
+    return Strike(role, draw.randrange(64), after, round(seconds, 3))

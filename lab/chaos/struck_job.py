@@ -1,0 +1,219 @@
+"""One job that is struck: a process of `shadowsync run`, its nodes, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import psutil
+
+from ...nodes.runtime.process import CLI, python
+from ...pipeline.errors import ExitCode
+from ..job_process import last_line
+from .schedule import Strike
+
+MARKER: Final = "SHADOWSYNC_CHAOS"
+LOOK_SECONDS: Final = 0.05
+END_SECONDS: Final = 10.0
+TRIES: Final = 3
+
+
+@dataclass
+class StruckJob:
+    """What came of a job.
+
+    Attributes:
+        struck: strikes that met a living process, with the seconds at which they did.
+        missed: strikes that came when the job was over, or found nobody.
+        exit_codes: of the run, and of each resumption or repetition.
+        hung: whether nothing was trained for the longest time allowed; the job was then ended.
+        left: processes that were there after its end.
+        folder: of the last run; None if it had none.
+        last_line: of the last run's output.
+    """
+
+    struck: list[tuple[Strike, float]] = field(default_factory=list)
+    missed: list[Strike] = field(default_factory=list)
+    exit_codes: list[int] = field(default_factory=list)
+    hung: bool = False
+    left: int = 0
+    folder: Path | None = None
+    last_line: str = ""
+
+
+class JobRunner:
+    """Run jobs as processes in sessions of their own, and strike them.
+
+    Args:
+        source: the job's file, and the settings that override it.
+        directory: for logs; run folders are under `runs` in it.
+        hang_seconds: for how long nothing may be trained before a job counts as hung.
+    """
+
+    def __init__(self, source: Sequence[str], directory: Path, hang_seconds: float) -> None:
+        self._source = source
+        self._runs, self._logs = directory / "runs", directory / "logs"
+        self._hang = hang_seconds
+
+    def run(self, name: str, strikes: Sequence[Strike] = (), batches: int = 0) -> StruckJob:
+        """Run the job, strike it, and resume it until it does not stop for a death.
+
+        A job of which there is no checkpoint is run again. `batches` are those of the whole job, by which
+        strikes are timed.
+        """
+        done = StruckJob()
+        job_file, *overrides = self._source
+        overrides += [f"run.name={name}", f"run.directory={self._runs}"]
+        command = ["run", job_file, *(part for one in overrides for part in ("--set", one))]
+        self._once(command, name, done, [(strike, strike.after * batches) for strike in strikes])
+        while _died(done) and len(done.exit_codes) <= TRIES:
+            saved = done.folder is not None and (done.folder / "checkpoint").exists()
+            self._once(["resume", str(done.folder)] if saved else command, name, done, [])
+        return done
+
+    def _once(self, command: list[str], name: str, done: StruckJob, due: list[tuple[Strike, float]]) -> None:
+        marker, before = uuid4().hex, self._folders()
+        log = self._logs / f"{name}-{len(done.exit_codes)}.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                python(CLI, *command, "--quiet"),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, MARKER: marker},
+            )
+        try:
+            self._watch(process, done, due, before)
+            done.exit_codes.append(process.wait())
+        finally:
+            if process.poll() is None:
+                process.kill()
+            done.left += _end_marked(marker)
+        done.missed += [strike for strike, _ in due]
+        done.last_line = last_line(log)
+        done.folder = next(iter(self._folders() - before), None)
+
+    def _watch(
+        self,
+        process: subprocess.Popen[bytes],
+        done: StruckJob,
+        due: list[tuple[Strike, float]],
+        before: set[Path],
+    ) -> None:
+        """Strike when it is time; end the job if it hangs."""
+        began = moved_at = time.monotonic()
+        trained, stopped = 0, Stopped()
+        while process.poll() is None:
+            now = time.monotonic()
+            folder = next(iter(self._folders() - before), None)
+            count = _batches(folder) if folder is not None else 0
+            if count != trained or stopped:
+                trained, moved_at = count, now
+            while due and folder is not None and trained >= due[0][1]:
+                strike, _ = due.pop(0)
+                if stopped.strike(process.pid, strike, now):
+                    done.struck.append((strike, now - began))
+                else:
+                    done.missed.append(strike)
+            stopped.resume(now)
+            if now - moved_at > self._hang:
+                done.hung = True
+                process.kill()
+            time.sleep(LOOK_SECONDS)
+
+    def _folders(self) -> set[Path]:
+        if not self._runs.exists():
+            return set()
+        return {path for path in self._runs.iterdir() if not path.is_symlink()}
+
+
+class Stopped:
+    """Processes that were stopped, to go on when it is time."""
+
+    def __init__(self) -> None:
+        self._until: list[tuple[float, psutil.Process]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def strike(self, supervisor: int, strike: Strike, now: float) -> bool:
+        """Strike one of the supervisor's processes; return whether there was one."""
+        found = _processes(supervisor, strike.role)
+        if not found:
+            return False
+        victim = found[strike.place % len(found)]
+        try:
+            victim.send_signal(signal.SIGSTOP if strike.stop_seconds else signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            return False
+        if strike.stop_seconds:
+            self._until.append((now + strike.stop_seconds, victim))
+        return True
+
+    def resume(self, now: float) -> None:
+        """Let go on those whose time is over."""
+        for until, victim in [one for one in self._until if now >= one[0]]:
+            self._until.remove((until, victim))
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.send_signal(signal.SIGCONT)
+
+
+def _died(done: StruckJob) -> bool:
+    return not done.hung and done.exit_codes[-1] == ExitCode.STOPPED_BY_DEATH
+
+
+def _batches(folder: Path) -> int:
+    """Return how many batches a run's ledger has; 0 before there is one."""
+    path = folder / "ledger.sqlite"
+    if not path.exists():
+        return 0
+    with contextlib.suppress(sqlite3.OperationalError), closing(_open(path)) as database:
+        return int(database.execute("SELECT count(*) FROM batches").fetchone()[0])
+    return 0
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
+
+
+def _processes(supervisor: int, role: str) -> list[psutil.Process]:
+    """Return the living processes of a role, oldest first."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(supervisor).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if child.cmdline()[1:4] == ["-m", CLI, role]:
+                    found.append(child)
+    return sorted(found, key=lambda child: child.pid)
+
+
+def _end_marked(marker: str) -> int:
+    """Wait until the processes of a job are gone; kill and count those that stay."""
+    latest = time.monotonic() + END_SECONDS
+    while (left := _marked(marker)) and time.monotonic() < latest:
+        time.sleep(LOOK_SECONDS)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return len(left)
+
+
+def _marked(marker: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            if process.environ().get(MARKER) == marker and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
