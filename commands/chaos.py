@@ -76,17 +76,19 @@ def chaos(
 
 
 def _show(result: ChaosResult) -> None:
-    from statistics import fmean
+    from statistics import fmean, median
 
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"{sum(result.struck.values())} strikes in {len(result.jobs)} jobs")
     table.add_column("struck")
-    for column in ("strikes", "jobs that stopped and were resumed"):
+    for column in ("strikes", "jobs that stopped and were resumed", "replaced", "after s", "at most s"):
         table.add_column(column, justify="right")
     for kind, count in sorted(result.struck.items()):
-        table.add_row(kind, str(count), str(result.resumed(kind.removesuffix(" stopped"))))
+        after = result.recovery_seconds.get(kind, [])
+        times = [str(len(after)), f"{median(after):.2f}", f"{max(after):.2f}"] if after else ["0", "", ""]
+        table.add_row(kind, str(count), str(result.resumed(kind.removesuffix(" stopped"))), *times)
     console = Console(soft_wrap=True)
     console.print(table)
     console.print(f"{result.missed} strikes came too late or met nobody")

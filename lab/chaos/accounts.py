@@ -11,6 +11,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+# As events of the ledger's file say it.
+DEATHS: Final = ("died", "was silent", "failed")
+JOINED: Final = "joined the running job"
 # Batches that were left out and not trained either, each once.
 LEFT_OUT: Final = (
     "SELECT DISTINCT epoch, span, number, examples FROM left_out l WHERE NOT EXISTS"
@@ -32,6 +35,27 @@ def problems_of(folder: Path, examples: int) -> list[str]:
     path = folder / "ledger.sqlite"
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         return [*_of_report(report), *_of_ledger(database, report, examples)]
+
+
+def recovery_seconds(folder: Path) -> list[tuple[str, float]]:
+    """Return the role of each node that was replaced, and the seconds until another one took part.
+
+    From the notice of its death; empty for a run without a ledger.
+    """
+    path = folder / "ledger.sqlite"
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        events = database.execute("SELECT seconds, node, what FROM events ORDER BY seconds").fetchall()
+    waiting: dict[str, list[float]] = {}
+    found = []
+    for seconds, node, what in events:
+        role = node.partition("-")[0]
+        if what.startswith(DEATHS):
+            waiting.setdefault(role, []).append(seconds)
+        elif what.startswith(JOINED) and waiting.get(role):
+            found.append((role, seconds - waiting[role].pop(0)))
+    return found
 
 
 def _of_report(report: dict[str, Any]) -> list[str]:

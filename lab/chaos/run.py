@@ -13,7 +13,7 @@ from typing import Any, Final
 from ...pipeline.checkpoint.atomic_file import whole_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
-from .accounts import problems_of
+from .accounts import problems_of, recovery_seconds
 from .schedule import Strike, schedule
 from .struck_job import JobRunner, StruckJob
 
@@ -48,6 +48,7 @@ class ChaosResult:
     Attributes:
         jobs: one entry for each struck job.
         struck: strikes by role; stops count under "ROLE stopped".
+        recovery_seconds: by role, from each death to when another node took part in its place.
         problems: what is wrong, each with its job's name; empty if all is well.
         clean_ne, struck_ne: of the jobs that were scored.
     """
@@ -57,6 +58,7 @@ class ChaosResult:
     missed: int = 0
     exit_codes: Counter[int] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    recovery_seconds: dict[str, list[float]] = field(default_factory=dict)
     clean_ne: list[float] = field(default_factory=list)
     struck_ne: list[float] = field(default_factory=list)
 
@@ -136,6 +138,9 @@ def _count(result: ChaosResult, name: str, done: StruckJob, problems: list[str])
     result.missed += len(done.missed)
     result.exit_codes.update(done.exit_codes)
     result.problems += [f"{name}: {problem}" for problem in problems]
+    for folder in done.folders:
+        for role, seconds in recovery_seconds(folder):
+            result.recovery_seconds.setdefault(role, []).append(seconds)
     if done.folder is not None and (done.folder / "report.json").exists():
         result.struck_ne += _ne(json.loads((done.folder / "report.json").read_text("utf-8")))
     entry = {

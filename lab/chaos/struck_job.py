@@ -39,6 +39,7 @@ class StruckJob:
         hung: whether nothing was trained for the longest time allowed; the job was then ended.
         left: processes that were there after its end.
         folder: of the last run; None if it had none.
+        folders: of all of its runs.
         last_line: of the last run's output.
     """
 
@@ -48,6 +49,7 @@ class StruckJob:
     hung: bool = False
     left: int = 0
     folder: Path | None = None
+    folders: list[Path] = field(default_factory=list)
     last_line: str = ""
 
 
@@ -104,6 +106,8 @@ class JobRunner:
         done.missed += [strike for strike, _ in due]
         done.last_line = last_line(log)
         done.folder = next(iter(self._folders() - before), None)
+        if done.folder is not None:
+            done.folders.append(done.folder)
 
     def _watch(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from shadowsync.lab.chaos import accounts
-from shadowsync.lab.chaos.accounts import problems_of
+from shadowsync.lab.chaos.accounts import problems_of, recovery_seconds
 from shadowsync.nodes.coordinator.ledger import Acknowledged, LeftOut
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.pipeline.data.spans import Span
@@ -117,3 +117,18 @@ def test_it_shares_no_code_with_what_it_checks() -> None:
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert imported
     assert all(node.level == 0 and not str(node.module).startswith("shadowsync") for node in imported)
+
+
+def test_how_long_until_another_took_part(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as database, database:
+        events = [
+            (1.0, "reader-0", "died (killed by SIGKILL)"),
+            (1.5, "trainer-1", "was silent for 5 s"),
+            (1.75, "reader-1", "joined the running job"),
+            (2.0, "reader-0", "1 unfinished span of it can be read again after 0.3 s"),
+            (4.0, "trainer-2", "joined the running job, with the weights and the optimizer of trainer-0"),
+            (5.0, "sync-0", "died (killed by SIGKILL)"),
+        ]
+        database.executemany("INSERT INTO events VALUES (?, ?, ?)", events)
+    assert recovery_seconds(folder) == [("reader", 0.75), ("trainer", 2.5)]
+    assert recovery_seconds(folder / "none") == []
