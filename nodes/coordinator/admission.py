@@ -57,27 +57,34 @@ class Admission(ABC):
 
     async def _admit(self, node: Member) -> None:
         try:
+            await self._await_others(node)
             async with self._admitting:
                 await self._take_in(node)
         except AdmissionFailed as error:
             self._server.mark_dead(node.info.token, str(error))
 
+    async def _await_others(self, node: Member) -> None:  # noqa: B027
+        """Wait for what has to be there first; most roles need nothing."""
+
     async def _take_in(self, node: Member) -> None:
         server, state = self._server, self._state
-        infos = tuple(self._infos(node))
-        connect = ConnectPeers(infos, state.group.view, late=True)
-        said = await self._introduce(node, connect) if node.alive and state.is_training else ""
         if not node.alive or not state.is_training:
             return
+        infos = tuple(self._infos(node))
+        connect = ConnectPeers(infos, state.group.view, late=True)
+        said = await self._introduce(node, connect)
+        # Trainers already exchange with a sync node.
+        if not node.alive or not (state.is_training or node.info.role == "sync"):
+            return
         node.begin()
+        # Before it begins, so that it takes nothing of them; it may have been told before it knew of them.
+        for info in infos:
+            if (known := state.members.find(info.token)) is not None and not known.alive:
+                await server.call(node, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS)
         progressive = tuple((start, stop) for start, stop in to_runs(state.input.progressive))
         begin = Begin(state.ledger.examples_so_far, progressive)
         if await server.call(node, begin, REQUEST_SECONDS) is None:
             raise AdmissionFailed("did not begin")
-        # It may have been told of their death before it knew of them.
-        for info in infos:
-            if (known := state.members.find(info.token)) is not None and not known.alive:
-                await server.call(node, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS)
         server.event(node.info.name, f"joined the running job{said}")
 
     async def _connect(self, node: Member, connect: ConnectPeers) -> None:
@@ -119,6 +126,15 @@ class SyncAdmission(Admission):
 
 class TrainerAdmission(Admission):
     """Admission of trainers: each begins with the weights and the optimizer of another one."""
+
+    async def _await_others(self, node: Member) -> None:
+        """Wait for a sync node that takes the place of a dead one."""
+        state = self._state
+
+        def is_whole() -> bool:
+            return not state.empty_slices() or not node.alive or not state.is_training
+
+        await self._server.wait_for(is_whole, state.job.run.rejoin_seconds)
 
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
         if self._state.empty_slices():

@@ -18,7 +18,7 @@ from .membership import Member
 from .outcome import CountsByNode, Outcome
 from .state import JobState
 
-HALF_PUSHED = "some shards may have applied batches of the dead that were not trained again"
+HALF_PUSHED = "some shards may have applied batches of the dead or silent that were not trained again"
 
 
 def total(answers: CountsByNode, key: str) -> int:
@@ -41,8 +41,8 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
     return ExampleCounts(
         read=total(outcome.readers, "read_examples")
         + sum(
-            _read_by_dead(state, outcome, member.info.name)
-            for member in _dead(state, "reader")
+            _read_as_trainers_say(state, outcome, member.info.name)
+            for member in state.members.everyone("reader")
             if member.info.name not in outcome.readers
         ),
         distinct=totals.distinct_examples,
@@ -64,7 +64,8 @@ def _given_up(state: JobState, stored: StoredTotals) -> int:
 def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples: ExampleCounts) -> Ledger:
     """Return the identities of docs/architecture.md, under "Words", and whether they hold."""
     totals = state.ledger.totals
-    dead = [member.info.name for member in _dead(state, "trainer")]
+    # Those that are silent as well: what they had confirmed is in the ledger's count.
+    dead = [member.info.name for member in _unheard(state, outcome)]
     # Of one that died after it was held, what it had confirmed is in the ledger's count, too.
     living = {name: answer for name, answer in outcome.trainers.items() if name not in dead}
     counted = total(living, "confirmed_examples")
@@ -73,7 +74,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     # Named only where there are some.
     left_out = " + left out" if totals.left_out_batches else ""
     identities = [
-        _read_identity(state, left_out, examples),
+        _read_identity(state, outcome, left_out, examples),
         Identity.of(
             "confirmed at the trainers = distinct + replayed", counted, examples.distinct + examples.replayed
         ),
@@ -98,6 +99,8 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     interrupted_replay = _given_up(state, stored) > 0 or (outcome.stop is not None and examples.returned > 0)
     # Nobody returned what a dead reader had sent to a dead trainer, and it was not trained again.
     interrupted_replay |= _pushed_and_lost(state) and state.ledger.has_lost_spans
+    # What a silent trainer had pushed may not be in the ledger.
+    interrupted_replay |= bool(_silent_trainers(state, outcome))
     # With a shard dead, the others may have applied a push that it never will.
     interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
     shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
@@ -108,20 +111,35 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
         for name, answer in sorted(outcome.shards.items())
     ]
     identities += [
-        Identity.unchecked(_shard_name(member.info.name), "it died") for member in _dead(state, "embedding")
+        Identity.unchecked(_shard_name(member.info.name), "it did not answer" if member.alive else "it died")
+        for member in state.members.everyone("embedding")
+        if not member.alive or (state.members.started and member.info.name not in outcome.shards)
     ]
     identities.append(_repeated_identity(state, outcome))
     return Ledger.of(identities, state.lost_dense_updates, shard_applied)
 
 
-def _read_identity(state: JobState, left_out: str, examples: ExampleCounts) -> Identity:
+def _silent_trainers(state: JobState, outcome: Outcome) -> list[str]:
+    """Return the trainers that live, and did not say what they had when training ended."""
+    living = [one.info.name for one in state.members.alive("trainer")] if state.members.started else []
+    return [name for name in living if name not in outcome.trainers]
+
+
+def _unheard(state: JobState, outcome: Outcome) -> list[Member]:
+    silent = _silent_trainers(state, outcome)
+    return [one for one in state.members.everyone("trainer") if not one.alive or one.info.name in silent]
+
+
+def _read_identity(state: JobState, outcome: Outcome, left_out: str, examples: ExampleCounts) -> Identity:
     name = f"read by the readers = trained{left_out} + returned + in flight"
+    if silent := _silent_trainers(state, outcome):
+        return Identity.unchecked(name, f"{silent[0]} did not say what it still had")
     settled = examples.trained + state.ledger.totals.left_out_examples
     return Identity.of(name, examples.read, settled + examples.returned + examples.in_flight)
 
 
-def _read_by_dead(state: JobState, outcome: Outcome, reader: str) -> int:
-    """Count the examples that a dead reader delivered: what its trainers say that they got.
+def _read_as_trainers_say(state: JobState, outcome: Outcome, reader: str) -> int:
+    """Count the examples that a reader delivered which is dead or silent: what its trainers say they got.
 
     Of a dead trainer, what the ledger knows of: what else the one sent to the other, nobody can say.
     """

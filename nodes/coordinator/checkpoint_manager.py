@@ -76,6 +76,7 @@ class CheckpointManager:
         self._taker = RunningCheckpoint(server, model)
         job = server.state.job
         self._checkpoint_due = IntervalTrigger(job.checkpoint.every_examples, job.checkpoint.every_seconds)
+        self._validated_examples = -1
         self._validation_due = IntervalTrigger(job.validation.every_examples, job.validation.every_seconds)
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
@@ -153,7 +154,9 @@ class CheckpointManager:
     async def _look(self) -> None:
         examples, seconds = self._state.ledger.examples_so_far, self._state.seconds()
         idle = self._scoring is None or self._scoring.done()
-        validate = self._validates and idle and self._validation_due.now(examples, seconds)
+        # A model that has not learned anything since does not fail to improve.
+        learned = examples > self._validated_examples
+        validate = self._validates and idle and learned and self._validation_due.now(examples, seconds)
         if not self._checkpoint_due.now(examples, seconds) and not validate:
             return
         manifest = await self._take()
@@ -164,6 +167,7 @@ class CheckpointManager:
         self._checkpoint_due.done(examples, seconds)
         if validate:
             self._validation_due.done(examples, seconds)
+            self._validated_examples = examples
 
     async def _take(self) -> CheckpointManifest | None:
         try:

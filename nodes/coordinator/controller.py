@@ -264,13 +264,14 @@ class JobController:
         """
         members, outcome, store = self._state.members, self._outcome, self._server.store
         self._state.enter(JobPhase.STOPPING if hurry else JobPhase.CLOSING)
-        short = HURRY_SECONDS if hurry else DRAIN_SECONDS
+        run, sync = self._job.run, self._job.sync
+        # A node that stands still is waited for until it replies, or is declared dead.
+        short = HURRY_SECONDS if hurry else run.node_timeout_seconds + DRAIN_SECONDS
         readers = await self._server.call_all(members.alive("reader"), Drain({}), short)
         outcome.readers = {name: reply.counts for name, reply in readers.items()}
         sequences = {name: reply.sequences for name, reply in readers.items()}
-        # A trainer that stands still is waited for until it replies, or is declared dead, and its batches are
-        # somebody else's; so there is nothing that only it counts. An interrupt cannot wait so long.
-        run, sync = self._job.run, self._job.sync
+        # What a trainer had that is declared dead is somebody else's by then, so it alone knows nothing. An
+        # interrupt cannot wait so long.
         patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
         patience = HURRIED_TRAINER_SECONDS if hurry else patience
         drain = Drain(sequences, hurry=hurry)

@@ -84,6 +84,8 @@ class Evaluator:
         Ends early when one of the trainers dies.
         """
         readers = self._state.members.alive("reader")
+        if not readers:
+            raise ClusterError("no reader is left to read the held-out files")
         tokens = tuple(trainer.info.token for trainer in trainers)
         calls = [
             self._server.call(

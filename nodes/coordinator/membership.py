@@ -24,7 +24,7 @@ class Member:
 
     Attributes:
         begun: whether it takes part. One that joins the running job does not before it was introduced.
-        joined_at: seconds of the job.
+        joined_at: when it said hello to the running job, of the coordinator's loop.
     """
 
     info: MemberInfo
@@ -49,6 +49,10 @@ class Member:
         """Record that it left or died."""
         self.alive, self.lost_because = False, why
 
+    def say_hello(self, now: float) -> None:
+        """Record when it said hello."""
+        self.joined_at = now
+
     def begin(self) -> None:
         """Record that it was introduced to the others, and takes part."""
         self.begun = True
@@ -72,12 +76,10 @@ class Membership:
         self._members: dict[str, Member] = {}
         self.started = False
 
-    def join(
-        self, role: str, token: str, digest: str, endpoint: str, *, late: bool = False, seconds: float = 0.0
-    ) -> Member:
+    def join(self, role: str, token: str, digest: str, endpoint: str, *, late: bool = False) -> Member:
         """Admit a node that says hello.
 
-        With `late` a node may join the running job: it gets a name that no other had. `seconds` is the time.
+        With `late` a node may join the running job: it gets a name that no other had.
 
         Raises ClusterError if it cannot be in this job.
         """
@@ -95,7 +97,7 @@ class Membership:
             )
         index = self._late_index(role, late) if self.started else self._free_index(role)
         info = MemberInfo(f"{role}-{index}", role, index, token, endpoint)
-        self._members[token] = member = Member(info, begun=not self.started, joined_at=seconds)
+        self._members[token] = member = Member(info, begun=not self.started)
         return member
 
     def _late_index(self, role: str, late: bool) -> int:

@@ -28,31 +28,34 @@ class ReaderRecovery:
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
         self._state = server.state
-        # Tokens of readers that no other is started for; how many others are being started.
+        # Tokens of readers that no other is started for, of those being started, and whose place each takes.
         self._final: set[str] = set()
-        self._starting = 0
+        self._starting: set[str] = set()
+        self._before: dict[str, str] = {}
 
     def lost(self, node: Member) -> None:
         """Begin to recover from the death of a reader; nothing happens while the job does not train."""
         if node.info.role == "reader" and node.begun and self._state.is_training:
             self._server.spawn(self._recover(node))
 
-    def exited(self, token: str, *, replaced: bool) -> None:
-        """Record that the supervisor starts another reader in the place of one that ended, or does not.
+    def exited(self, token: str, successor: str) -> None:
+        """Record that a reader of the supervisor's has ended, and which one is started in its place.
 
-        Without any that lives or is started the job stops at once.
+        `successor` is that one's token, or empty. Without any that lives or is started the job stops at once.
         """
-        if self._state.members.find(token) is None:
-            # It was started, and ended before it said hello.
-            self._starting = max(0, self._starting - 1)
-        if replaced:
-            self._starting += 1
-        else:
-            self._final.add(token)
+        self._starting.discard(token)
+        if successor:
+            self._starting.add(successor)
+            self._before[successor] = token
+            return
+        place: str | None = token
+        while place is not None:
+            self._final.add(place)
+            place = self._before.get(place)
 
-    def arrived(self) -> None:
-        """Record that a reader has said hello while the job trains."""
-        self._starting = max(0, self._starting - 1)
+    def arrived(self, token: str) -> None:
+        """Record that a reader has said hello."""
+        self._starting.discard(token)
 
     async def _recover(self, reader: Member) -> None:
         server, name = self._server, reader.info.name

@@ -13,6 +13,8 @@ from .sync_control import SampledReplica
 from .sync_controller import SyncSettings
 
 REQUEST_SECONDS = 10.0
+# Between two looks whether there is a second trainer again.
+IDLE_SECONDS = 1.0
 
 
 class ReplicaSampler:
@@ -30,13 +32,17 @@ class ReplicaSampler:
         self._first = self._state.control.settings if self._state.control is not None else None
 
     async def run(self, dense_elements: int) -> None:
-        """Sample until cancelled, while there is more than one trainer."""
+        """Sample until cancelled, whenever there is more than one trainer."""
         stride = -(-dense_elements // SAMPLED_ELEMENTS)
         control, curve = self._state.control, self._state.divergence
         point_due = self._state.seconds() + curve.period_seconds
-        while len(self._state.members.alive("trainer")) > 1:
+        while True:
             pause = point_due - self._state.seconds()
             await asyncio.sleep(max(0.0, pause if control is None else min(pause, control.pause_seconds)))
+            if len(self._state.members.alive("trainer")) < 2:
+                # Another one may join.
+                point_due = max(point_due, self._state.seconds() + IDLE_SECONDS)
+                continue
             replicas = await self._sample(stride)
             now = self._state.seconds()
             if now >= point_due:

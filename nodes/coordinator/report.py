@@ -119,7 +119,8 @@ def build_report(
     ledger = ledger_of(state, stored, outcome, examples)
     trainers = _trainer_counts(state, outcome)
     sync = sync_report(state, outcome, trainers)
-    died = any(not member.alive for member in state.members.everyone())
+    # One that was yet to take part takes nothing with it.
+    died = any(not member.alive and member.begun for member in state.members.everyone())
     if outcome.stop is not None:
         code = outcome.stop.exit_code
         words = "interrupted" if outcome.stop.kind == "interrupted" else f"stopped: {outcome.stop.text}"

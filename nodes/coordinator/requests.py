@@ -50,6 +50,8 @@ class RequestHandler:
         self._server = server
         self._state = server.state
         self._store = server.store
+        # What was replied to the supervisor, by token: it repeats what was not answered in time.
+        self._exits: dict[str, ChildExitedReply] = {}
         admitting = asyncio.Lock()
         self._readers = ReaderRecovery(server)
         self._admissions: dict[str, Admission] = {
@@ -98,38 +100,54 @@ class RequestHandler:
         if self._state.over:
             # The coordinator would never tell it to end.
             raise ClusterError("the job has ended", remedy="start its nodes again")
-        known = self._state.members.find(token) is not None
+        self._end_predecessor(token, hello.endpoint)
         member = self._state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid)
         info = member.info
-        if info.role == "reader" and not known and not member.begun:
-            self._readers.arrived()
+        if not member.begun and not member.joined_at:
+            member.say_hello(asyncio.get_running_loop().time())
+        if info.role == "reader":
+            self._readers.arrived(token)
         log.info("%s joined (%s)", info.name, info.endpoint or "connects only")
         plan = self._state.placement.plan.to_body()
         return HelloReply(info.name, info.index, str(self._state.folder.resolve()), plan)
+
+    def _end_predecessor(self, token: str, endpoint: str) -> None:
+        """Declare a node dead at whose address another one listens now."""
+        members = self._state.members
+        for member in [*members.alive(), *members.joining()] if endpoint and members.started else ():
+            if member.info.endpoint == endpoint and member.info.token != token:
+                self._server.mark_dead(member.info.token, "is gone: another node listens at its address")
 
     def _exited(self, sender: str, request: ChildExited) -> ChildExitedReply:
         if not sender or sender != self._server.settings.supervisor:
             raise ProtocolError("only this job's supervisor may say that a process has ended")
         state = self._state
+        if (before := self._exits.get(request.token)) is not None:
+            return before
         known = state.members.find(request.token) is not None
         if known:
             self._server.mark_dead(request.token, f"died ({request.how})")
         has_use = state.can_join(request.role)
-        replace = has_use and request.replaceable and state.stop is None
+        replace = has_use and bool(request.successor)
         if not known and not state.over and not state.members.started:
             text = f"a {request.role} ended before it joined ({request.how})"
             # Also one that ended well has ended the job early.
             code = request.code if request.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
             self._server.request_stop(Stop("death", text, code))
+        elif not known and not state.over:
+            self._server.event(request.role, f"a process ended before it joined ({request.how})")
         if request.role == "reader":
-            self._readers.exited(request.token, replaced=replace)
+            self._readers.exited(request.token, request.successor if replace else "")
             self._server.spawn(self._server.notify())
-        return ChildExitedReply(replace)
+        reply = self._exits[request.token] = ChildExitedReply(replace)
+        return reply
 
     def _status(self, token: str, request: GetStatus) -> StatusReply:
         if request.tell_end:
             self._server.sessions.watches(token)
-        return StatusReply(answer_status(self._state, request))
+        is_supervisor = bool(token) and token == self._server.settings.supervisor
+        dead = [member.info.token for member in self._state.members.everyone() if not member.alive]
+        return StatusReply(answer_status(self._state, request), tuple(dead) if is_supervisor else ())
 
     async def _ready(self, member: Member, request: Ready) -> Done:
         member.get_ready(request.facts)

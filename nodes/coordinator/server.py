@@ -321,9 +321,9 @@ class CoordinatorServer:
             if member.ready and seen_at is not None and now - seen_at > limit:
                 self.mark_dead(member.info.token, f"was silent for {limit:g} s")
         start = self.state.job.run.start_timeout_seconds
-        for member in members.joining():
-            if self.state.seconds() - member.joined_at > start:
-                self.mark_dead(member.info.token, f"was not ready to take part within {start:g} s")
+        for member in members.joining() if self.state.is_training else ():
+            if not member.ready and now - member.joined_at > start:
+                self.mark_dead(member.info.token, f"was not ready within {start:g} s")
         self.sessions.forget_silent(now, lambda token: members.find(token) is not None)
 
     def _require_no_lost_batches(self) -> None:

@@ -242,7 +242,7 @@ class JobState:
     def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""
         new, late = self.members.find(token) is None, self.can_join(role)
-        member = self.members.join(role, token, digest, endpoint, late=late, seconds=self.seconds())
+        member = self.members.join(role, token, digest, endpoint, late=late)
         if role == "sync" and new and self.members.started:
             self.slices[token] = self._free_slices()[0]
         self.places[token] = host, pid
@@ -252,8 +252,8 @@ class JobState:
         """Return whether a node of this role may join while the job trains.
 
         A reader may. A sync node may in the place of a dead one, if the algorithm can make its slice anew. A
-        trainer may if another one lives, it meets no peers in rounds, and the center is whole; but not in a
-        job of one trainer, whose schedule counts that one alone.
+        trainer may if another one lives, it meets no peers in rounds, and the center is whole or can be made
+        so; but not in a job of one trainer, whose schedule counts that one alone.
         """
         if not self.is_training:
             return False
@@ -261,7 +261,8 @@ class JobState:
             trainers = [one.facts for one in self.members.alive("trainer")]
             meets_none = bool(trainers) and not any(facts.needs_peers for facts in trainers)
             fits = self.job.trainer.count > 1 and self.balancer is None
-            return meets_none and fits and not self.empty_slices()
+            recenters = any(facts.recenters for facts in trainers)
+            return meets_none and fits and (recenters or not self.empty_slices())
         return role == "reader" or (role == "sync" and bool(self._free_slices()))
 
     def _free_slices(self) -> list[int]:

@@ -8,11 +8,10 @@ import json
 import logging
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -40,6 +39,7 @@ from .slow_network import Emulation, NodeKey
 from .starter import Starter
 
 STOP_SECONDS = 9.0
+DEAD_SECONDS = 3.0
 PROGRESS_SECONDS = 5.0
 
 ProgressCallback = Callable[[dict[str, Any]], None]
@@ -82,6 +82,7 @@ class Supervisor:
         self._emulation = Emulation(job)
         self._children: list[Child] = []
         self._restarts: Counter[NodeKey] = Counter()
+        self._dead_since: dict[str, float] = {}
         self._starting: list[asyncio.Task[Child]] = []
         self._scratch = Path(tempfile.mkdtemp(prefix="shadowsync-"))
         # For the coordinator; the others read the copy that it puts into the run's folder.
@@ -172,8 +173,8 @@ class Supervisor:
     def _clear_scratch(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    async def _spawn(self, role: str, index: int, extra: list[str]) -> Child:
-        token = self._emulation.token(role, index)
+    async def _spawn(self, role: str, index: int, extra: list[str], token: str = "") -> Child:
+        token = token or self._emulation.token(role, index)
         arguments = ["-m", CLI, role, str(self._job_file), "--supervised"]
         arguments += ["--token", token, *self._emulation.options(role, index), *extra]
         if port := self._metrics_ports[role, index]:
@@ -231,18 +232,20 @@ class Supervisor:
         while True:
             await child.ended.wait()
             left = self._job.run.restarts - self._restarts[child.role, child.index]
+            replaceable = left > 0 and not self._emulation.has(child.role, child.index)
+            successor = uuid4().hex if replaceable else ""
             exited = ChildExited(
                 child.token,
                 child.role,
                 exit_status_text(child.code),
                 ExitCode(child.exit_code),
-                replaceable=left > 0 and not self._emulation.has(child.role, child.index),
+                successor=successor,
             )
             reply = await self._told(channel, exited)
             if reply is None or not reply.replace or self._interrupts:
                 return
             self._restarts[child.role, child.index] += 1
-            start = asyncio.create_task(self._spawn(child.role, child.index, ["--join", endpoint]))
+            start = asyncio.create_task(self._spawn(child.role, child.index, ["--join", endpoint], successor))
             self._starting.append(start)
             # One that is being started when the job ends is ended as the others are.
             child = await asyncio.shield(start)
@@ -259,15 +262,17 @@ class Supervisor:
                 return None
         return None
 
-    def _end_dead(self, status: dict[str, Any]) -> None:
+    def _end_dead(self, tokens: Iterable[str]) -> None:
         """Kill the children that the coordinator has declared dead, so that others can take their places.
 
-        They stand still, or are cut off; nothing that they still do counts.
+        They stand still, or are cut off; nothing that they still do counts. One that ends by itself has
+        DEAD_SECONDS for it.
         """
-        here = socket.gethostname()
-        dead = {node["pid"] for node in status["nodes"] if not node["alive"] and node["host"] == here}
+        now = asyncio.get_running_loop().time()
+        for token in tokens:
+            self._dead_since.setdefault(token, now)
         for child in self._children:
-            if child.pid in dead:
+            if now - self._dead_since.get(child.token, now) > DEAD_SECONDS:
                 child.signal(signal.SIGKILL)
 
     async def _show_progress(self, channel: RpcChannel) -> None:
@@ -278,7 +283,7 @@ class Supervisor:
                 reply = await channel.call(GetStatus(), timeout_seconds=5.0)
             except (ConnectionLost, RemoteError):
                 continue
-            self._end_dead(reply.status)
+            self._end_dead(reply.dead)
             try:
                 self._progress(reply.status)
             except Exception:

@@ -117,14 +117,14 @@ class WorkerConnections:
         if name in self.readers:
             self._answering_readers.discard(name)
             self.readers[name].lose()
+            # At once: another reader at its address would take this connection for its own.
+            self._leave(self.readers[name].connection)
         return self.shards.lose(name) if name in self.shards.names else []
 
-    def leave(self, name: str) -> None:
-        """Close the connection to a lost reader; nothing happens for an unknown or closed one."""
-        socket = self.readers[name].connection.socket if name in self.readers else None
-        if socket is not None and not socket.closed:
-            self._poller.unregister(socket)
-            socket.close()
+    def _leave(self, connection: Connection) -> None:
+        if not connection.socket.closed:
+            self._poller.unregister(connection.socket)
+            connection.close()
 
     def meet(self, member: MemberInfo) -> None:
         """Connect to a reader that has joined, unless it is known or lost again."""

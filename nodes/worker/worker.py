@@ -374,11 +374,9 @@ class Worker(Service):
             self._drain_reply = None
 
     def _settle_readers(self) -> None:
-        assert self._connections is not None
         for name, reply in tuple(self._settling):
             reader = self._readers.get(name)
             if reader is None or not reader.unfinished:
-                self._connections.leave(name)
                 self._settling.remove((name, reply))
                 reply()
 

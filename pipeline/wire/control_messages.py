@@ -199,14 +199,14 @@ class Interrupt(Request[Done]):
 class ChildExited(Request["ChildExitedReply"]):
     """A process of the supervisor ended: `how` in words, and the exit code that the command would have.
 
-    `replaceable` says whether the supervisor would start another in its place.
+    `successor` is the token of the one that the supervisor would start in its place; empty if none.
     """
 
     token: str
     role: str
     how: str
     code: ExitCode
-    replaceable: bool = False
+    successor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +233,7 @@ class GetStatus(Request["StatusReply"]):
 
 @dataclass(frozen=True, slots=True)
 class StatusReply(Reply):
-    """See `watch.status.Status`, which checks it."""
+    """See `watch.status.Status`, which checks it; for the supervisor also the tokens of dead nodes."""
 
     status: dict[str, Any]
+    dead: Annotated[tuple[str, ...], Items(MAX_BATCHES)] = ()

@@ -263,7 +263,7 @@ def test_a_display_that_fails_is_told_once_and_asked_again(caplog: pytest.LogCap
             del timeout_seconds
             if len(shown) == 3:
                 raise Enough
-            return StatusReply({"asked": str(request), "nodes": []})
+            return StatusReply({"asked": str(request)})
 
     def progress(status: dict[str, Any]) -> None:
         shown.append(status)
