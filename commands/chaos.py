@@ -88,7 +88,7 @@ def _show(result: ChaosResult) -> None:
     for kind, count in sorted(result.struck.items()):
         after = result.recovery_seconds.get(kind, [])
         times = [str(len(after)), f"{median(after):.2f}", f"{max(after):.2f}"] if after else ["0", "", ""]
-        table.add_row(kind, str(count), str(result.resumed(kind.removesuffix(" stopped"))), *times)
+        table.add_row(kind, str(count), str(result.resumed(kind)), *times)
     console = Console(soft_wrap=True)
     console.print(table)
     console.print(f"{result.missed} strikes came too late or met nobody")

@@ -211,7 +211,8 @@ class Algorithm(ABC):
         needs_peers: whether it calls `meet`. At a fixed rate all workers of a trainer wait for the round.
         counts_once: whether what is sent to the center must count exactly once, as deltas that it sums. At a
             fixed rate all workers of a trainer then wait for one round, as with `needs_peers`. Lossy codecs
-            between trainers and sync nodes are refused: what they round away would never count.
+            between trainers and sync nodes are refused: what they round away would never count. Without it, a
+            slice whose sync node died is made again, as the mean of the replicas.
         changes_groups: whether it meets other groups from round to round. Lossy codecs need a reference that
             both ends hold from the last round, and are refused for it.
         model: which model a job with it produces.

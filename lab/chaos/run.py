@@ -69,10 +69,10 @@ class ChaosResult:
             return None
         return fmean(self.struck_ne) / fmean(self.clean_ne) - 1.0
 
-    def resumed(self, role: str) -> int:
-        """Count the jobs in which this role was struck, and that stopped and went on."""
-        of_role = [job for job in self.jobs if any(one["role"] == role for one in job["struck"])]
-        return sum(len(job["exit_codes"]) > 1 for job in of_role)
+    def resumed(self, kind: str) -> int:
+        """Count the jobs with a strike of this kind, as in `struck`, that stopped and went on."""
+        of_kind = [job for job in self.jobs if any(_kind(Strike(**one)) == kind for one in job["struck"])]
+        return sum(len(job["exit_codes"]) > 1 for job in of_kind)
 
     def far(self) -> list[float]:
         """Return the NE of struck jobs that are further from the clean mean than chance explains."""
@@ -145,7 +145,8 @@ def _count(result: ChaosResult, name: str, done: StruckJob, problems: list[str])
         result.struck_ne += _ne(json.loads((done.folder / "report.json").read_text("utf-8")))
     entry = {
         "name": name,
-        "struck": [asdict(strike) | {"seconds": seconds} for strike, seconds in done.struck],
+        "struck": [asdict(strike) for strike, _ in done.struck],
+        "struck_at_seconds": [seconds for _, seconds in done.struck],
         "missed": [asdict(strike) for strike in done.missed],
         "exit_codes": done.exit_codes,
         "problems": problems,

@@ -25,7 +25,8 @@ class ReadSpan:
 
     It is for training (`pass_number` 0) or for an evaluation pass.
 
-    Batches whose numbers are in `skip` are cut and not sent: the run that this one resumes has trained them.
+    Batches whose numbers are in `skip` are cut and not sent: they are trained or left out, by the run that
+    this one resumes or, of a reader that died, by this one.
     """
 
     pass_number: int
