@@ -11,7 +11,8 @@ import zmq
 import zmq.asyncio
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.pipeline.errors import ClusterError, ExitCode
-from shadowsync.pipeline.wire.control_messages import GetStatus
+from shadowsync.pipeline.wire.control_base import encode_body
+from shadowsync.pipeline.wire.control_messages import GetStatus, StatusReply
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
@@ -41,7 +42,9 @@ async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: lis
         asked.append(request)
         status = a_status(node_timeout_seconds=0.5)
         if what == "answer":
-            answer = Answer(number=message.number, ok=True, body=[status.model_dump(mode="json")])
+            answer = Answer(
+                number=message.number, ok=True, body=encode_body(StatusReply(status.model_dump(mode="json")))
+            )
             await socket.send_multipart([identity, *encode(answer)])
         elif what == "end":
             end = Ask(number=1, verb="job_ended", body=["finished"])
