@@ -43,8 +43,9 @@ from .runs import RunFolder, Settings
 END_SECONDS = 60.0
 SWITCH_SECONDS = 0.0005
 SUPERVISOR = "supervisor-of-a-cluster"
-# Each belongs to the whole process, to its end: pyzmq's, and that of what reads from URLs.
-LASTING_THREADS = {"GarbageCollectorThread", "fsspecIO"}
+# Each belongs to the whole process, to its end: pyzmq's, and that of what reads from URLs. A dummy stands for
+# a thread of a library, or for one that asks for itself as it ends; it cannot be waited for.
+LASTING_THREADS = {"GarbageCollectorThread", "fsspecIO", "_DummyThread"}
 
 
 class InProcessCluster:

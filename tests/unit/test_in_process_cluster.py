@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Callable
 
@@ -71,3 +72,16 @@ def test_a_thread_that_is_left_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError, match=r"a thread is left: .*straggler"), in_process_clusters():
         threading.Thread(target=over.wait, name="straggler").start()
     over.set()
+
+
+def test_a_thread_that_python_did_not_start_is_no_leak() -> None:
+    """As one of a library that calls back: Python has a dummy for it, which nobody can join."""
+    asked = threading.Event()
+
+    def ask() -> None:
+        threading.current_thread()
+        asked.set()
+
+    with in_process_clusters():
+        _thread.start_new_thread(ask, ())
+        assert asked.wait(60.0)
