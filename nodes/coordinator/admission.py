@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 from ...pipeline.data.span import to_runs
 from ...pipeline.wire.control_orders import (
@@ -34,7 +35,12 @@ class Admission(ABC):
 
     Args:
         admitting: held while a node is admitted, so that the next one is told of it.
+
+    Attributes:
+        begins_after_training: whether a node begins all the same if training ended while it was introduced.
     """
+
+    begins_after_training: ClassVar[bool] = False
 
     def __init__(self, server: CoordinatorServer, admitting: asyncio.Lock) -> None:
         self._server = server
@@ -73,16 +79,14 @@ class Admission(ABC):
         infos = tuple(self._infos(node))
         connect = ConnectPeers(infos, state.group.view, late=True)
         said = await self._introduce(node, connect)
-        # Trainers already exchange with a sync node.
-        if not node.alive or not (state.is_training or node.info.role == "sync"):
+        if not node.alive or not (state.is_training or self.begins_after_training):
             return
         node.begin()
         # Before it begins, so that it takes nothing of them; it may have been told before it knew of them.
         for info in infos:
             if (known := state.members.find(info.token)) is not None and not known.alive:
                 await server.call(node, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS)
-        progressive = tuple((start, stop) for start, stop in to_runs(state.input.progressive))
-        begin = Begin(state.ledger.examples_so_far, progressive)
+        begin = Begin(state.ledger.examples_so_far, tuple(to_runs(state.input.progressive)))
         if await server.call(node, begin, REQUEST_SECONDS) is None:
             raise AdmissionFailed("did not begin")
         server.event(node.info.name, f"joined the running job{said}")
@@ -112,6 +116,9 @@ class ReaderAdmission(Admission):
 
 class SyncAdmission(Admission):
     """Admission of a sync node in the place of a dead one: its slice is the mean of the replicas."""
+
+    # Trainers exchange with it already.
+    begins_after_training = True
 
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
         await self._connect(node, connect)

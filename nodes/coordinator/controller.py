@@ -146,7 +146,7 @@ class JobController:
         members = self._state.members
         self._coordinator_cpu_at_start = time.process_time()
         self._cpu_at_start = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
-        progressive = tuple((start, stop) for start, stop in to_runs(self._state.input.progressive))
+        progressive = tuple(to_runs(self._state.input.progressive))
         begin = Begin(self._state.ledger.examples_so_far, progressive)
         await self._server.call_all(members.alive("trainer"), begin, REQUEST_SECONDS)
         others = [member for member in members.alive() if member.info.role != "trainer"]

@@ -183,8 +183,8 @@ class RequestHandler:
         reader = member.info.name
         await self._store.run(lambda store: store.grant(epoch, span, reader))
         await self._server.notify()
-        skip = to_runs(self._state.ledger.skip_of(epoch, span.number))
-        return NextSpanReply(SpanGrant(epoch, span, tuple((start, stop) for start, stop in skip)))
+        skip = tuple(to_runs(self._state.ledger.skip_of(epoch, span.number)))
+        return NextSpanReply(SpanGrant(epoch, span, skip))
 
     async def _span_read(self, member: Member, read: SpanRead) -> Done:  # noqa: ARG002
         state, counts = (
