@@ -10,7 +10,7 @@ import torch
 
 from ...nodes.coordinator.bad_batches import BadBatchCounter
 from ...nodes.coordinator.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
-from ...nodes.coordinator.ledger import LeftOut
+from ...nodes.coordinator.ledger_records import LeftOut
 from ...nodes.coordinator.sync_control import SampledReplica, control_of
 from ...nodes.coordinator.update_balancer import UpdateBalancer, UpdateCounts
 from ...nodes.runtime.process_hooks import PULSE_SECONDS

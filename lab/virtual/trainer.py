@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...nodes.coordinator.ledger import LeftOut
+from ...nodes.coordinator.ledger_records import LeftOut
 from ...nodes.coordinator.sync_controller import SyncSettings
 from ...nodes.replica.replica import TrainerContext
 from ...nodes.shadow.rounds import RoundCounter

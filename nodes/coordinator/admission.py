@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
 from ...pipeline.data.span import to_runs
+from ...pipeline.errors import ClusterError
 from ...pipeline.wire.control_orders import (
     Begin,
     ConnectPeers,
@@ -21,7 +22,7 @@ from ...pipeline.wire.control_orders import (
     WriteReplica,
 )
 from .divergence import CHUNK_ELEMENTS
-from .membership import Member
+from .membership import Member, require_same_plan
 from .outcome import REQUEST_SECONDS
 from .server import CoordinatorServer
 
@@ -90,6 +91,10 @@ class Admission(ABC):
         if await server.call(node, begin, REQUEST_SECONDS) is None:
             raise AdmissionFailed("did not begin")
         server.event(node.info.name, f"joined the running job{said}")
+        self._joined(node)
+
+    def _joined(self, node: Member) -> None:  # noqa: B027
+        """Go on from when a node takes part; for most roles that is all."""
 
     async def _connect(self, node: Member, connect: ConnectPeers) -> None:
         if await self._server.call(node, connect, REQUEST_SECONDS) is None:
@@ -131,21 +136,47 @@ class SyncAdmission(Admission):
         return f"; its slice of the center is the mean of {number}"
 
 
+class ShardAdmission(Admission):
+    """Admission of an embedding node in the place of a dead one."""
+
+    def __init__(
+        self, server: CoordinatorServer, admitting: asyncio.Lock, replaced: Callable[[Member], None]
+    ) -> None:
+        super().__init__(server, admitting)
+        self._replaced = replaced
+
+    async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
+        try:
+            require_same_plan(self._state.placement.plan, [node])
+        except ClusterError as error:
+            raise AdmissionFailed(str(error)) from error
+        await self._connect(node, connect)
+        restored = node.facts.restored_batches
+        return f"; it has {restored:,} batches of a checkpoint" if restored else "; its rows are first values"
+
+    def _joined(self, node: Member) -> None:
+        # Not before: the trainers settle what they have pushed, which may take another node to join.
+        self._replaced(node)
+
+
 class TrainerAdmission(Admission):
     """Admission of trainers: each begins with the weights and the optimizer of another one."""
 
     async def _await_others(self, node: Member) -> None:
-        """Wait for a sync node that takes the place of a dead one."""
+        """Wait for nodes that take the places of dead ones."""
         state = self._state
 
         def is_whole() -> bool:
-            return not state.empty_slices() or not node.alive or not state.is_training
+            lost = state.empty_slices() or state.empty_shards()
+            return not lost or not node.alive or not state.is_training
 
         await self._server.wait_for(is_whole, state.job.run.rejoin_seconds)
 
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
         if self._state.empty_slices():
             raise AdmissionFailed("came when a slice of the center was missing")
+        if self._state.empty_shards():
+            raise AdmissionFailed("came when a shard of the tables was missing")
         others = [member for member in self._state.members.alive() if member.info.role != "trainer"]
         # They accept nothing of a trainer that they have not been told of.
         told = await self._server.call_all(others, TrainerJoined(node.info), REQUEST_SECONDS)

@@ -103,6 +103,8 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     interrupted_replay |= bool(_silent_trainers(state, outcome))
     # With a shard dead, the others may have applied a push that it never will.
     interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
+    # The same of batches that are to be trained again: a run that resumes does so.
+    interrupted_replay |= not state.ledger.owed.is_settled
     shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
     identities += [
         Identity.unchecked(_shard_name(name), HALF_PUSHED)
@@ -113,10 +115,17 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     identities += [
         Identity.unchecked(_shard_name(member.info.name), "it did not answer" if member.alive else "it died")
         for member in state.members.everyone("embedding")
-        if not member.alive or (state.members.started and member.info.name not in outcome.shards)
+        if _is_unheard_shard(state, outcome, member)
     ]
     identities.append(_repeated_identity(state, outcome))
     return Ledger.of(identities, state.lost_dense_updates, shard_applied)
+
+
+def _is_unheard_shard(state: JobState, outcome: Outcome, member: Member) -> bool:
+    """Return whether nobody can say what a shard has applied: no other one holds what this one held."""
+    if member.alive:
+        return member.begun and state.members.started and member.info.name not in outcome.shards
+    return member.begun and (not state.members.started or member.info.index in state.empty_shards())
 
 
 def _silent_trainers(state: JobState, outcome: Outcome) -> list[str]:
@@ -175,14 +184,21 @@ def _shard_name(shard: str) -> str:
 def _shard_identity(state: JobState, name: str, answer: Counts, halves: Iterable[BatchId]) -> Identity:
     applied, distinct = int(answer["applied_batches"]), state.ledger.totals.distinct_batches
     # What a trainer had pushed before it died, and the next one left out.
-    before = state.origin.applied_before.get(name, ())
-    half = sum(batch not in before for batch in halves)
+    # One that took a dead node's place has its index, and another name.
+    place = {one.info.name: one.info.index for one in state.members.everyone("embedding")}.get(name)
+    first = name if place is None else f"embedding-{place}"
+    before = state.origin.applied_before.get(first, ())
+    applied_of = set(halves)
+    # Left out when they were trained again, so that a shard in a dead one's place has them no more.
+    gone = state.ledger.owed.left_out - applied_of
+    half = sum(batch not in before for batch in applied_of - state.ledger.owed.left_out)
     if not state.ledger.restored_batches:
         extra = " + pushed by the dead and then left out" if half else ""
-        return Identity.of(_shard_name(name) + extra, applied, distinct + half)
+        extra += " - lost with a shard and then left out" if gone else ""
+        return Identity.of(_shard_name(name) + extra, applied, distinct + half - len(gone))
     # It had applied some more when its checkpoint was taken; those are counted until they are trained again.
     early = sum(not state.ledger.has(batch) for batch in before)
-    right = state.ledger.restored_batches + distinct + early + half
+    right = state.ledger.restored_batches + distinct + early + half - len(gone)
     return Identity.of(f"batches applied by {name} = restored + distinct + early", applied, right)
 
 
@@ -198,7 +214,9 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
     known = total(outcome.shards, "repeated_pushes")
     trainers = state.members.everyone("trainer")
     counts = {one.info.name: outcome.trainers.get(one.info.name, one.metrics) for one in trainers}
-    again = len(outcome.shards) * (state.ledger.totals.returned_batches + _pushed_before(state))
+    totals = state.ledger.totals
+    replayed = totals.trained_batches - totals.distinct_batches
+    again = len(outcome.shards) * (totals.returned_batches + replayed + _pushed_before(state))
     explained = total(counts, "resent_pushes") + again + early
     unheard = [one for one in counts if one not in outcome.trainers]
     if known > explained and unheard:

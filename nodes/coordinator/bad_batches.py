@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.model import BadBatch, BadBatches
-from .ledger import LeftOut
+from .ledger_records import LeftOut
 from .outcome import Stop
 
 LISTED = 5

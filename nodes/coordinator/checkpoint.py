@@ -217,11 +217,12 @@ class RunningCheckpoint:
 
     async def _write(self, partial: Path) -> CheckpointManifest:
         snapshot = LedgerSnapshot.of(self._state)
+        # At the same moment: one that takes a shard's place later lacks batches of this ledger.
+        shards = self._state.members.alive("embedding")
         # What a checkpoint has is in the ledger's file, too.
         await self._server.store.flush()
         part = WriteCheckpoint(str(partial), self._model.origin, running=True)
         files = await asyncio.to_thread(snapshot.ledger.write, partial)
-        shards = self._state.members.alive("embedding")
         files += await self._parts([(shard, part) for shard in shards])
         trainers, syncs = self._state.members.alive("trainer"), self._state.members.alive("sync")
         if not trainers:

@@ -152,6 +152,9 @@ class CheckpointManager:
             await asyncio.wait({self._scoring})
 
     async def _look(self) -> None:
+        if not self._state.ledger.owed.has_all_shards:
+            # A checkpoint waits until it is known what the new shard lacks.
+            return
         examples, seconds = self._state.ledger.examples_so_far, self._state.seconds()
         idle = self._scoring is None or self._scoring.done()
         # A model that has not learned anything since does not fail to improve.

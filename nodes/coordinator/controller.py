@@ -158,7 +158,7 @@ class JobController:
         checkpointing = self._server.spawn(manager.run())
         profiling = self._server.spawn(self._profile())
         try:
-            await self._server.wait_for(lambda: self._state.ledger.complete or bool(self._ended_early))
+            await self._server.wait_for(self._is_trained)
         finally:
             for task in (sampling, checkpointing):
                 task.cancel()
@@ -180,6 +180,10 @@ class JobController:
             self._outcome.profile = self._profiler.profile()
             if self._outcome.profile is None and self._profiler.ended:
                 self._outcome.notes.append("no trainer answered in time, so nothing was measured")
+
+    def _is_trained(self) -> bool:
+        ledger = self._state.ledger
+        return ledger.complete or (bool(self._ended_early) and ledger.owed.is_settled)
 
     @property
     def _ended_early(self) -> str:
@@ -206,7 +210,7 @@ class JobController:
             if self._profiler is not None:
                 self._outcome.notes.append("no checkpoint was written, since this is a profile")
                 return
-            if stop is not None and stop.lost_shard:
+            if (stop is not None and stop.lost_shard) or not self._state.ledger.owed.has_all_shards:
                 self._outcome.notes.append("no checkpoint could be written, since rows are lost")
             elif stop is not None and stop.diverged and manager is not None and manager.written:
                 self._outcome.notes.append("the checkpoint that was written during training is kept")

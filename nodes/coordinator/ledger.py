@@ -11,62 +11,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ...pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
+from ...pipeline.data.span import to_runs
 from ...pipeline.data.spans import Span, span_order
 from ...pipeline.types import BatchId
+from .ledger_records import Acknowledged, BatchRange, LedgerTotals, LeftOut, Replay, UnreadSpan
 from .open_span import OpenSpan
-
-
-@dataclass
-class LedgerTotals:
-    """The ledger's sums.
-
-    `untrained` are the distinct batches that were left out and not trained either.
-    """
-
-    trained_examples: int = 0
-    trained_batches: int = 0
-    distinct_examples: int = 0
-    distinct_batches: int = 0
-    replayed_examples: int = 0
-    returned_examples: int = 0
-    returned_batches: int = 0
-    left_out_examples: int = 0
-    left_out_batches: int = 0
-    untrained_examples: int = 0
-    untrained_batches: int = 0
-    parsed_examples: int = 0
-    bad_rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """One acknowledgement, as the store keeps it."""
-
-    id: BatchId
-    examples: int
-    trainer: str
-    repeated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """One left-out batch, as the store keeps it."""
-
-    id: BatchId
-    examples: int
-    trainer: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadSpan:
-    """A span that a dead reader had cut wholly, and that is to be read again."""
-
-    number: int
-    examples: int
+from .owed_batches import OwedBatches
 
 
 class LedgerState:
@@ -82,6 +34,7 @@ class LedgerState:
         totals: of this run alone.
         spans_read_of: spans that each reader has reported as read.
         reread_batches: settled after their span was handed out again.
+        owed: trained batches that embedding nodes lack which took the place of dead ones.
     """
 
     def __init__(
@@ -106,6 +59,7 @@ class LedgerState:
         self._lost_spans: set[tuple[int, int]] = set()
         self._incomplete = 0
         self._seed = seed
+        self.owed = OwedBatches()
         self.totals = LedgerTotals()
         self.trained_batches_of: dict[str, int] = {}
         self.trained_examples_of: dict[str, int] = {}
@@ -126,8 +80,16 @@ class LedgerState:
 
     @property
     def complete(self) -> bool:
-        """Whether every span of every epoch was read and all batches are settled."""
-        return self._next is None and self._incomplete == 0
+        """Whether every span of every epoch was read and all batches are settled, in all shards."""
+        return self._next is None and self._incomplete == 0 and self.owed.is_settled
+
+    def trained_ranges(self) -> list[BatchRange]:
+        """Return the batches that this run has trained so far."""
+        return [
+            (*key, start, stop)
+            for key, span in self._open.items()
+            for start, stop in to_runs(sorted(span.done))
+        ]
 
     def grant(self, reader: str) -> tuple[int, Span] | None:
         """Return the next span for a reader as (epoch, span).
@@ -148,6 +110,21 @@ class LedgerState:
         self._incomplete += 1
         return epoch, span
 
+    def grant_replay(self, reader: str) -> Replay | None:
+        """Return the owed batches of one complete span, for a reader; None if there are none."""
+        found = self.owed.grant(reader, lambda key: self._open[key].complete)
+        if found is None:
+            return None
+        (epoch, number), wanted = found
+        span = next(span for span in self._spans if span.number == number)
+        batches = self._open[epoch, number].batches or 0
+        return Replay(epoch, span, [batch for batch in range(batches) if batch not in wanted])
+
+    def replay_read(self, reader: str, epoch: int, number: int) -> None:
+        """Record that a reader has cut a span whose owed batches it has."""
+        self.owed.read((epoch, number), reader)
+        self.spans_read_of[reader] += 1
+
     def skip_of(self, epoch: int, number: int) -> list[int]:
         """Return the batches of a handed-out span that a reader must not send, ascending."""
         return self._require(epoch, number).skipped
@@ -158,6 +135,7 @@ class LedgerState:
         They are handed out again once `read_again` was called.
         """
         unread = []
+        self.owed.lose_reader(reader)
         for key, span in self._open.items():
             if span.reader != reader or span.complete:
                 continue
@@ -176,8 +154,12 @@ class LedgerState:
         return any(not self._open[key].complete for key in self._lost_spans)
 
     def left_out_again(self) -> list[BatchId]:
-        """Return the left-out batches of dead readers' spans: a dead trainer may have pushed them."""
-        return [
+        """Return left-out batches of which only the shards know whether they have them.
+
+        A dead trainer may have pushed those of dead readers' spans. Those that were left out when they were
+        trained again were applied once, by shards that may be lost.
+        """
+        return sorted(self.owed.left_out) + [
             BatchId(epoch, number, batch, self._seed)
             for epoch, number in sorted(self._lost_spans)
             for batch in self._open[epoch, number].left_out
@@ -190,6 +172,7 @@ class LedgerState:
         Returns the spans' epochs and numbers.
         """
         by_number = {span.number: span for span in self._spans}
+        self.owed.release(reader)
         keys = [key for key, span in self._open.items() if span.reader == reader and not span.complete]
         for key in keys:
             self._open[key].reader = ""
@@ -231,7 +214,8 @@ class LedgerState:
         repeated = batch.number in span.done
         self.totals.trained_examples += examples
         self.totals.trained_batches += 1
-        self.trained_batches_of[trainer] = self.trained_batches_of.get(trainer, 0) + 1
+        was_owed = self.owed.settle((batch.epoch, batch.span), batch.number)
+        self.trained_batches_of[trainer] = self.trained_batches_of.get(trainer, 0) + (not was_owed)
         self.trained_examples_of[trainer] = self.trained_examples_of.get(trainer, 0) + examples
         self._settled_by(trainer, batch, examples)
         if repeated:
@@ -261,6 +245,7 @@ class LedgerState:
         totals.left_out_batches += 1
         self.left_out_examples_of[trainer] = self.left_out_examples_of.get(trainer, 0) + examples
         self._settled_by(trainer, batch, examples)
+        self.owed.leave_out(batch)
         if batch.number not in span.done and batch.number not in span.left_out:
             was_complete = span.complete
             span.left_out[batch.number] = examples
@@ -270,16 +255,24 @@ class LedgerState:
                 self._incomplete -= 1
         return LeftOut(batch, examples, trainer, why)
 
-    def return_batches(self, trainer: str, batches: Iterable[tuple[BatchId, int]]) -> list[BatchId]:
+    def return_batches(
+        self,
+        trainer: str,
+        batches: Iterable[tuple[BatchId, int]],
+        replays: Container[BatchId] = frozenset(),
+    ) -> list[BatchId]:
         """Decide which of a dead trainer's unconfirmed batches are to be trained again.
 
         Batches whose acknowledgement is here stay trained, or left out; the others' deliveries are
-        `returned`.
+        `returned`. One of `replays`, which was trained before, is trained again while it is owed.
         """
         again = []
         for batch, examples in batches:
             span = self._require(batch.epoch, batch.span)
-            if batch.number not in span.done and batch.number not in span.left_out:
+            settled = batch.number in span.done or batch.number in span.left_out
+            if batch in replays:
+                settled = not self.owed.has((batch.epoch, batch.span), batch.number)
+            if not settled:
                 again.append(batch)
                 self.totals.returned_examples += examples
                 self.totals.returned_batches += 1
@@ -291,9 +284,11 @@ class LedgerState:
 
         None while some spans are still to be read.
         """
-        if self._next is not None or self._again:
+        if self._next is not None or self._again or not self.owed.has_all_shards:
             return None
-        missing = 0
+        missing = self.owed.missing()
+        if missing is None:
+            return None
         for span in self._open.values():
             if span.batches is None:
                 return None
@@ -343,11 +338,14 @@ class LedgerState:
         for key, span in self._open.items():
             if span.left_out:
                 left_out[key] = {**span.restored_left_out, **span.left_out}
-            if span.complete:
+            # A shard lacks what is owed, so a run that resumes trains it again.
+            owed = self.owed.of(key)
+            done = {number: size for number, size in span.done.items() if number not in owed}
+            if span.complete and not owed:
                 partial.pop(key, None)
                 complete[key] = SavedSpan(span.batches or 0, span.trained_examples, span.bad_rows)
-            elif span.done:
-                partial[key] = {**span.restored, **span.done}
+            elif done:
+                partial[key] = {**span.restored, **done}
         return SavedLedger(self._seed, complete, partial, left_out)
 
     def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:

@@ -13,7 +13,7 @@ from ...pipeline.checkpoint.saved_ledger import SavedLedger
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ResourceError
 from ...pipeline.types import BatchId
-from .ledger import Acknowledged, LeftOut
+from .ledger_records import Acknowledged, LeftOut
 
 SCHEMA = """
 CREATE TABLE spans (

@@ -76,10 +76,20 @@ class Membership:
         self._members: dict[str, Member] = {}
         self.started = False
 
-    def join(self, role: str, token: str, digest: str, endpoint: str, *, late: bool = False) -> Member:
+    def join(
+        self,
+        role: str,
+        token: str,
+        digest: str,
+        endpoint: str,
+        *,
+        late: bool = False,
+        place: int | None = None,
+    ) -> Member:
         """Admit a node that says hello.
 
-        With `late` a node may join the running job: it gets a name that no other had.
+        With `late` a node may join the running job: it gets a name that no other had. Its index is `place`,
+        which was a dead one's; by default it is that of its name.
 
         Raises ClusterError if it cannot be in this job.
         """
@@ -95,18 +105,20 @@ class Membership:
                 "the node's job differs from the coordinator's",
                 remedy="start every node with the same job file and the same --set options",
             )
-        index = self._late_index(role, late) if self.started else self._free_index(role)
-        info = MemberInfo(f"{role}-{index}", role, index, token, endpoint)
+        number = self._late_number(role, late) if self.started else self._free_index(role)
+        index = number if place is None else place
+        info = MemberInfo(f"{role}-{number}", role, index, token, endpoint)
         self._members[token] = member = Member(info, begun=not self.started)
         return member
 
-    def _late_index(self, role: str, late: bool) -> int:
+    def _late_number(self, role: str, late: bool) -> int:
         if not late:
             raise ClusterError(
                 f"the job is running: a {role} cannot join it now",
                 remedy='"Joining a running job" in docs/guarantees.md says when one can',
             )
-        return 1 + max((member.info.index for member in self.everyone(role)), default=-1)
+        # Of those that were there from the beginning, each has one.
+        return len(self.everyone(role))
 
     def _free_index(self, role: str) -> int:
         taken = {member.info.index for member in self.alive(role)}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...pipeline.performance.document import Profile, TraceNote
 from ...pipeline.performance.measured import Measured, NodeMeasured, ThreadTime
 from ...pipeline.performance.trace_events import NodeTrace, trace_events
-from ...pipeline.wire.control_orders import Measure, Measures, Trace
+from ...pipeline.wire.control_profile import Measure, Measures, Trace
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.segment import running_kernel
 from ..runtime.process_figures import measures

@@ -32,13 +32,15 @@ from ...pipeline.wire.control_messages import (
     TrainedBatches,
 )
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
-from .admission import Admission, ReaderAdmission, SyncAdmission, TrainerAdmission
+from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .membership import Member
 from .outcome import Stop
 from .reader_recovery import ReaderRecovery
 from .server import CoordinatorServer
+from .shard_recovery import ShardRecovery
 from .state import JobPhase
 from .status import answer_status
+from .successors import Successors
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +55,18 @@ class RequestHandler:
         # What was replied to the supervisor, by token: it repeats what was not answered in time.
         self._exits: dict[str, ChildExitedReply] = {}
         admitting = asyncio.Lock()
-        self._readers = ReaderRecovery(server)
+        self._successors = {"reader": Successors(), "embedding": Successors()}
+        readers = ReaderRecovery(server, self._successors["reader"])
+        shards = ShardRecovery(server, self._successors["embedding"])
+        self._recoveries: dict[str, Callable[[Member], None]] = {
+            "reader": readers.lost,
+            "embedding": shards.lost,
+        }
         self._admissions: dict[str, Admission] = {
             "reader": ReaderAdmission(server, admitting),
             "sync": SyncAdmission(server, admitting),
             "trainer": TrainerAdmission(server, admitting),
+            "embedding": ShardAdmission(server, admitting, shards.replaced),
         }
         self._of_members: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
             Ready: self._ready,
@@ -92,7 +101,8 @@ class RequestHandler:
 
     def died(self, node: Member) -> None:
         """Begin to recover from the death of a node."""
-        self._readers.lost(node)
+        if node.info.role in self._recoveries:
+            self._recoveries[node.info.role](node)
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
         if hello.token != token:
@@ -105,11 +115,12 @@ class RequestHandler:
         info = member.info
         if not member.begun and not member.joined_at:
             member.say_hello(asyncio.get_running_loop().time())
-        if info.role == "reader":
-            self._readers.arrived(token)
+        if info.role in self._successors:
+            self._successors[info.role].arrived(token)
         log.info("%s joined (%s)", info.name, info.endpoint or "connects only")
         plan = self._state.placement.plan.to_body()
-        return HelloReply(info.name, info.index, str(self._state.folder.resolve()), plan)
+        folder = str(self._state.folder.resolve())
+        return HelloReply(info.name, info.index, folder, plan, late=not member.begun)
 
     def _end_predecessor(self, token: str, endpoint: str) -> None:
         """Declare a node dead at whose address another one listens now."""
@@ -136,8 +147,8 @@ class RequestHandler:
             self._server.request_stop(Stop("death", text, code))
         elif not known and not state.over:
             self._server.event(request.role, f"a process ended before it joined ({request.how})")
-        if request.role == "reader":
-            self._readers.exited(request.token, request.successor if replace else "")
+        if request.role in self._successors:
+            self._successors[request.role].exited(request.token, request.successor if replace else "")
             self._server.spawn(self._server.notify())
         reply = self._exits[request.token] = ChildExitedReply(replace)
         return reply
@@ -176,6 +187,9 @@ class RequestHandler:
         return Done()
 
     async def _next_span(self, member: Member, request: NextSpan) -> NextSpanReply:  # noqa: ARG002
+        if (replay := self._state.ledger.grant_replay(member.info.name)) is not None:
+            grant = SpanGrant(replay.epoch, replay.span, tuple(to_runs(replay.skip)), replay=True)
+            return NextSpanReply(grant)
         granted = self._state.ledger.grant(member.info.name)
         if granted is None:
             return NextSpanReply(None)
@@ -186,11 +200,12 @@ class RequestHandler:
         skip = tuple(to_runs(self._state.ledger.skip_of(epoch, span.number)))
         return NextSpanReply(SpanGrant(epoch, span, skip))
 
-    async def _span_read(self, member: Member, read: SpanRead) -> Done:  # noqa: ARG002
-        state, counts = (
-            self._state,
-            {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows},
-        )
+    async def _span_read(self, member: Member, read: SpanRead) -> Done:
+        state = self._state
+        if read.replay:
+            state.ledger.replay_read(member.info.name, read.epoch, read.span)
+            return Done()
+        counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
         state.ledger.span_read(read.epoch, read.span, **counts)
         written = self._store.run(lambda store: store.span_read(read.epoch, read.span, **counts))
         state.input.size.span_read(read.span, read.examples, read.bad_rows)
@@ -228,7 +243,8 @@ class RequestHandler:
         if dead is None or dead.alive:
             raise ProtocolError("only a dead trainer's batches can be returned")
         sizes = {batch.id: batch.examples for batch in request.batches}
-        again = self._state.ledger.return_batches(dead.info.name, sizes.items())
+        replays = {batch.id for batch in request.batches if batch.replay}
+        again = self._state.ledger.return_batches(dead.info.name, sizes.items(), replays)
         rows = [(b.epoch, b.span, b.number, sizes[b], dead.info.name) for b in again]
         await self._store.run(lambda store: store.returned(rows))
         await self._server.notify()

@@ -18,7 +18,8 @@ from ...pipeline.wire.control_orders import GroupView
 from ...pipeline.wire.field_checks import Counts
 from ..runtime.members import SyncGroup
 from .bad_batches import BadBatchCounter
-from .ledger import Acknowledged, LedgerState
+from .ledger import LedgerState
+from .ledger_records import Acknowledged
 from .membership import Member, Membership
 from .outcome import Stop
 from .placement import TablePlacement
@@ -242,7 +243,8 @@ class JobState:
     def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""
         new, late = self.members.find(token) is None, self.can_join(role)
-        member = self.members.join(role, token, digest, endpoint, late=late)
+        place = self._free_shards()[0] if new and late and role == "embedding" else None
+        member = self.members.join(role, token, digest, endpoint, late=late, place=place)
         if role == "sync" and new and self.members.started:
             self.slices[token] = self._free_slices()[0]
         self.places[token] = host, pid
@@ -253,7 +255,8 @@ class JobState:
 
         A reader may. A sync node may in the place of a dead one, if the algorithm can make its slice anew. A
         trainer may if another one lives, it meets no peers in rounds, and the center is whole or can be made
-        so; but not in a job of one trainer, whose schedule counts that one alone.
+        so; but not in a job of one trainer, whose schedule counts that one alone. An embedding node may in
+        the place of a dead one.
         """
         if not self.is_training:
             return False
@@ -263,13 +266,24 @@ class JobState:
             fits = self.job.trainer.count > 1 and self.balancer is None
             recenters = any(facts.recenters for facts in trainers)
             return meets_none and fits and (recenters or not self.empty_slices())
-        return role == "reader" or (role == "sync" and bool(self._free_slices()))
+        free = {"sync": self._free_slices, "embedding": self._free_shards}
+        return role == "reader" or (role in free and bool(free[role]()))
 
     def _free_slices(self) -> list[int]:
         """Return the slices of the center that no living sync node holds, and that can be made anew."""
         anew = any(trainer.facts.recenters for trainer in self.members.alive("trainer"))
         reserved = {self.slices.get(member.info.token) for member in self.members.joining("sync")}
         return [number for number in self.empty_slices() if anew and number not in reserved]
+
+    def _free_shards(self) -> list[int]:
+        """Return the shards that no embedding node holds, nor is about to."""
+        reserved = {member.info.index for member in self.members.joining("embedding")}
+        return [number for number in self.empty_shards() if number not in reserved]
+
+    def empty_shards(self) -> list[int]:
+        """Return the shards of the tables that no embedding node holds which takes part."""
+        held = {member.info.index for member in self.members.alive("embedding")}
+        return [number for number in range(self.job.embedding.nodes) if number not in held]
 
     def empty_slices(self) -> list[int]:
         """Return the slices of the center that no sync node holds which takes part."""
@@ -299,9 +313,12 @@ class JobState:
         """Record batches that a trainer trained; return their rows for the ledger's file."""
         name, now, rows = member.info.name, self.seconds(), []
         for batch in batches:
-            rows.append(self.ledger.acknowledge(name, batch.id, batch.examples))
-            sums = batch.loss_sum, batch.positives, batch.weight
-            self.training_metrics.trained(name, now - batch.age_seconds, batch.examples, *sums)
+            row = self.ledger.acknowledge(name, batch.id, batch.examples)
+            rows.append(row)
+            # Of a batch that the model has seen before, the loss says nothing new.
+            if not row.repeated:
+                sums = batch.loss_sum, batch.positives, batch.weight
+                self.training_metrics.trained(name, now - batch.age_seconds, batch.examples, *sums)
         self._synced_iterations[member.info.token] = synced_iterations
         return rows
 
@@ -321,6 +338,8 @@ class JobState:
         if member.info.role == "reader":
             for span in self.ledger.lose_reader(name):
                 self.input.size.span_unread(span.number, span.examples)
+        if member.info.role == "embedding" and member.begun:
+            self.ledger.owed.lose_shard(member.info.index)
         if member.info.role != "trainer" or not member.begun:
             return Death(member, self._verdict(member), None)
         if self.balancer is not None:
@@ -329,6 +348,11 @@ class JobState:
         self.lost_dense_updates += max(0, updates - self._synced_iterations.get(token, 0))
         return Death(member, self._verdict(member), self.group.lose(member.info.index))
 
+    def lost_shard(self, member: Member) -> Stop:
+        """Return that the job stops for the death of an embedding node."""
+        text = f"{member.info.name} died, and its {member.facts.rows:,} rows are lost"
+        return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
+
     def _verdict(self, member: Member) -> Stop | None:
         """Return why the job cannot continue without this node, if it cannot."""
         name, role = member.info.name, member.info.role
@@ -336,11 +360,11 @@ class JobState:
             return None
         if not self.members.started:
             text = f"{name} died before the job started ({member.lost_because})"
-        elif role == "embedding":
-            text = f"{name} died, and its {member.facts.rows:,} rows are lost"
-            return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
-        elif role == "reader" and self.phase is JobPhase.TRAINING:
+        elif role in ("embedding", "reader") and self.phase is JobPhase.TRAINING:
+            # Another one may take its place.
             return None
+        elif role == "embedding":
+            return self.lost_shard(member)
         elif role == "reader":
             text = f"{name} died; the batches that it had not delivered are untrained"
         elif role == "trainer" and not self.members.alive("trainer"):

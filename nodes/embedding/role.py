@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
-from ...pipeline.checkpoint.manifest import open_checkpoint
+from ...pipeline.checkpoint.manifest import has_checkpoint, open_checkpoint
 from ...pipeline.checkpoint.saved_ledger import SavedLedger
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.storage.applied import AppliedBatches
@@ -28,13 +28,18 @@ from ...pipeline.embedding.storage.saved_tables import (
 from ...pipeline.embedding.storage.store import ShardStore
 from ...pipeline.errors import ResourceError
 from ...pipeline.memory import available_memory_bytes
+from ...pipeline.types import BatchId
 from ...pipeline.wire.control_base import Done, Reply, Request
 from ...pipeline.wire.control_messages import NodeFacts
 from ...pipeline.wire.control_orders import (
+    MAX_RANGES,
+    BatchRanges,
     Begin,
     ConnectPeers,
     Drain,
     DrainReply,
+    FindLacking,
+    LackingBatches,
     NodeLost,
     TrainerJoined,
     WriteCheckpoint,
@@ -160,14 +165,18 @@ class EmbeddingRole(ServingRole[ShardService]):
             memory_fraction=self._job.embedding.memory_fraction,
         )
         start = self._job.start
-        if not start.checkpoint:
+        own = Path(node.folder)
+        # In the place of a dead one it goes on from this run's own checkpoint, as soon as there is one.
+        resumes_own = node.late and has_checkpoint(own)
+        if not resumes_own and not start.checkpoint:
             return store, AppliedBatches(), [], ""
-        folder, manifest = open_checkpoint(Path(start.checkpoint), which=start.which)
+        which = "last" if resumes_own else start.which
+        folder, manifest = open_checkpoint(own if resumes_own else Path(start.checkpoint), which=which)
         saved = SavedTables(folder, manifest)
         absent = store.restore(saved)
         if absent:
             log.warning("tables that the checkpoint lacks keep their initial values: %s", ", ".join(absent))
-        if not start.resume:
+        if not (start.resume or resumes_own):
             return store, AppliedBatches(), absent, manifest.digest
         if saved.placement_digest == plan.placement_digest:
             return store, saved.applied(index), absent, manifest.digest
@@ -176,10 +185,13 @@ class EmbeddingRole(ServingRole[ShardService]):
         return store, AppliedBatches.from_array(ranges), absent, manifest.digest
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, TrainerJoined, Begin, NodeLost, Drain and WriteCheckpoint."""
+        """Answer ConnectPeers, TrainerJoined, Begin, NodeLost, FindLacking, Drain and WriteCheckpoint."""
         if isinstance(request, Drain):
             applied = tuple(batch for batch in request.batches if batch in self.service.applied)
             return DrainReply(self.metrics(), {}, applied_of=applied)
+        if isinstance(request, FindLacking):
+            service, ranges = self.service, request.ranges
+            return await service.run(lambda: self._lacking(service.applied, ranges))
         if isinstance(request, WriteCheckpoint):
             return await self._checkpoint(Path(request.directory), running=request.running)
         if isinstance(request, NodeLost):
@@ -192,6 +204,15 @@ class EmbeddingRole(ServingRole[ShardService]):
         elif not isinstance(request, Begin):
             raise not_answered(self.name, request)
         return Done()
+
+    def _lacking(self, applied: AppliedBatches, ranges: BatchRanges) -> LackingBatches:
+        found: list[tuple[int, int, int, int]] = []
+        for examined, (epoch, span, first, stop) in enumerate(ranges):
+            runs = applied.lacking(BatchId(epoch, span, first, self._job.run.seed), stop)
+            if len(found) + len(runs) > MAX_RANGES:
+                return LackingBatches(tuple(found), examined)
+            found += [(epoch, span, *run) for run in runs]
+        return LackingBatches(tuple(found), len(ranges))
 
     async def _checkpoint(self, directory: Path, *, running: bool) -> WriteCheckpointReply:
         """Write rows and the batches applied to them, of one moment.

@@ -116,6 +116,17 @@ class SharedMemoryClient:
         self.shared_bytes = 0
         self.refused = self._closed = False
 
+    def successor(self, node: str) -> SharedMemoryClient:
+        """Return one for another node, in the place of this one's, and close this one.
+
+        Leases of this one are none of the new one.
+        """
+        self.close()
+        made = SharedMemoryClient(node, self._count)
+        # No segment of the new one has the number of a lease that is still held.
+        made._number = self._number + 1
+        return made
+
     def take(self, floats: int) -> Lease | None:
         """Lend memory for so many floats, with undefined contents; None where there is none."""
         self._needed_floats = max(self._needed_floats, floats)

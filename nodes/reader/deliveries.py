@@ -166,23 +166,27 @@ class DeliveryState:
                     out.append((identity, delivery_of(sequence, sent.pass_number, sent.batch)))
         return out
 
-    def lose(self, token: str) -> list[tuple[BatchId, int]]:
+    def lose(self, token: str) -> list[Batch]:
         """Mark a trainer as lost.
 
-        Return its training batches that are not done, with their examples.
+        Return its training batches that are not done.
 
         They wait for the coordinator's answer (`resolve_lost`); evaluation batches are queued again at once.
         """
         self._lost_tokens.add(token)
-        lost = []
+        lost: dict[BatchId, Batch] = {}
         for identity in [identity for identity in self._workers if token_of(identity) == token]:
             for sent in self._workers.pop(identity).unfinished.values():
-                if sent.pass_number == TRAINING:
-                    self._unresolved[token, sent.batch.id] = sent.batch
-                    lost.append((sent.batch.id, len(sent.batch)))
-                else:
+                if sent.pass_number != TRAINING:
                     self._queue.appendleft((sent.pass_number, sent.batch))
-        return lost
+                    continue
+                first = lost.setdefault(sent.batch.id, sent.batch)
+                if first is not sent.batch:
+                    # One of the two is a replay: what was delivered first is trained.
+                    lost[sent.batch.id] = first if first.replay else sent.batch
+                    self.retained_bytes -= size_of(first)
+        self._unresolved.update(((token, batch.id), batch) for batch in lost.values())
+        return list(lost.values())
 
     def resolve_lost(self, token: str, again: Iterable[BatchId]) -> None:
         """Queue a lost trainer's batches that must be trained again; drop the others."""
@@ -223,4 +227,5 @@ def delivery_of(sequence: int, pass_number: int, batch: Batch) -> Delivery:
         weights=batch.weights,
         bag_rows=batch.bag_rows,
         bag_lengths=batch.bag_lengths,
+        replay=batch.replay,
     )

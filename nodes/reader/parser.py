@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...pipeline.config.job import Job
 from ...pipeline.data.bad_rows import BadRows
@@ -26,13 +26,15 @@ class ReadSpan:
     It is for training (`pass_number` 0) or for an evaluation pass.
 
     Batches whose numbers are in `skip` are cut and not sent: they are trained or left out, by the run that
-    this one resumes or, of a reader that died, by this one.
+    this one resumes or, of a reader that died, by this one. With `replay` the others are trained too, and a
+    replaced embedding node lacks them.
     """
 
     pass_number: int
     epoch: int
     span: Span
     skip: frozenset[int] = frozenset()
+    replay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,9 @@ class Parser(Service):
     def _read(self, work: ReadSpan) -> None:
         data = self._job.data
         training = work.pass_number == 0
-        bad_rows = self._train_bad_rows if training else BadRows(data.max_bad_rows)
+        # Those of a replay were counted before.
+        counted = training and not work.replay
+        bad_rows = self._train_bad_rows if counted else BadRows(data.max_bad_rows)
         bad_before = bad_rows.count
         batches = examples = 0
         batches_of_span = self._input.batches(
@@ -129,7 +133,7 @@ class Parser(Service):
             batches += 1
             examples += len(batch)
             if batch.id.number not in work.skip:
-                self._put((work.pass_number, batch))
+                self._put((work.pass_number, replace(batch, replay=True) if work.replay else batch))
         self._put(SpanTotals(work, batches, examples, bad_rows.count - bad_before))
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:

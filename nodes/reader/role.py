@@ -125,7 +125,8 @@ class ReaderRole(Role):
                 # Until another reader dies.
                 await self._more_spans.wait()
                 continue
-            self._parser.submit(ReadSpan(TRAINING, grant.epoch, grant.span, from_runs(grant.skip)))
+            skip = from_runs(grant.skip)
+            self._parser.submit(ReadSpan(TRAINING, grant.epoch, grant.span, skip, grant.replay))
             await self._span_read.wait()
 
     def _on_totals(self, totals: SpanTotals) -> None:
@@ -145,7 +146,14 @@ class ReaderRole(Role):
         assert self._node is not None
         assert self._parser is not None
         work = totals.work
-        read = SpanRead(work.epoch, work.span.number, totals.batches, totals.examples, totals.bad_rows)
+        read = SpanRead(
+            work.epoch,
+            work.span.number,
+            totals.batches,
+            totals.examples,
+            totals.bad_rows,
+            replay=work.replay,
+        )
         if totals.bad_rows:
             for row in self._parser.bad_rows.first:
                 log.warning("bad row: %s", row)
@@ -157,7 +165,8 @@ class ReaderRole(Role):
         assert sender is not None
         lost = sender.state.lose(token)
         sender.wake()
-        request = ReturnBatches(token, tuple(HeldBatch(batch, examples) for batch, examples in lost))
+        held = tuple(HeldBatch(batch.id, len(batch), batch.replay) for batch in lost)
+        request = ReturnBatches(token, held)
         reply = await self._node.coordinator.call(request, timeout_seconds=self._node.patience_seconds)
         again = list(reply.again)
         sender.state.resolve_lost(token, again)

@@ -19,12 +19,8 @@ from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSync
 from ...pipeline.jobfile.extras import missing_modules
 from ...pipeline.wire.control_base import Reply, Request
 from ...pipeline.wire.control_messages import Hello, Interrupt, NodeFailed, Ready
-from ...pipeline.wire.control_orders import (
-    Finish,
-    FinishReply,
-    Measure,
-    Trace,
-)
+from ...pipeline.wire.control_orders import Finish, FinishReply
+from ...pipeline.wire.control_profile import Measure, Trace
 from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
@@ -193,6 +189,7 @@ class Node:
             coordinator=self._channel,
             plan=TablePlan.from_body(job.tables, job.embedding.nodes, welcome.plan),
             fail=self.fail,
+            late=welcome.late,
         )
         facts = await self.role.prepare(context)
         await self._serve_metrics(name, Path(welcome.folder).name)

@@ -15,7 +15,8 @@ from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ProtocolError
 from ...pipeline.wire.control_base import Reply, Request
 from ...pipeline.wire.control_messages import NodeFacts
-from ...pipeline.wire.control_orders import ConnectPeers, ProcessTrace
+from ...pipeline.wire.control_orders import ConnectPeers
+from ...pipeline.wire.control_profile import ProcessTrace
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.rpc_channel import RpcChannel
 from ...pipeline.wire.sockets import Listener
@@ -29,6 +30,9 @@ class NodeContext:
     """A role's access to its node.
 
     Any thread may call `fail`, the control thread the rest.
+
+    Attributes:
+        late: whether it joins a job that runs already.
     """
 
     job: Job
@@ -40,6 +44,7 @@ class NodeContext:
     coordinator: RpcChannel
     plan: TablePlan
     fail: Callable[[BaseException], None]
+    late: bool = False
 
     @property
     def patience_seconds(self) -> float:

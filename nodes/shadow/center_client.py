@@ -21,8 +21,8 @@ from ...pipeline.codecs.ladder import CodecLadder
 from ...pipeline.report.link_codecs import choice_counts
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
+from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
 from ...pipeline.wire.control_orders import MemberInfo
-from ...pipeline.wire.messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
 from ...sync_algos.base import Slice
 from ...sync_algos.memory import split_evenly
 from ..runtime.members import Traffic

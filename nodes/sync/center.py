@@ -16,7 +16,7 @@ from ...pipeline.codecs.formats import Codec, Float32, LinkCodecs
 from ...pipeline.codecs.ladder import CodecLadder
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
-from ...pipeline.wire.messages import (
+from ...pipeline.wire.center_messages import (
     CenterExchange,
     CenterNamedExchange,
     CenterRead,

@@ -7,7 +7,7 @@ from ...pipeline.codecs.formats import Codec, LinkCodecs
 from ...pipeline.finite import is_finite
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
-from ...pipeline.wire.messages import CenterExchange, CenterNamedExchange, CenterValues
+from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterValues
 
 
 class ExchangeSession:

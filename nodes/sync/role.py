@@ -12,6 +12,7 @@ import torch
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
+from ...pipeline.wire.center_messages import CenterExchange, CenterRead, CenterSeed
 from ...pipeline.wire.control_base import Done, Reply, Request
 from ...pipeline.wire.control_messages import NodeFacts
 from ...pipeline.wire.control_orders import (
@@ -25,7 +26,6 @@ from ...pipeline.wire.control_orders import (
     WriteCheckpoint,
     WriteCheckpointReply,
 )
-from ...pipeline.wire.messages import CenterExchange, CenterRead, CenterSeed
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ...sync_algos.base import Algorithm

@@ -48,6 +48,7 @@ class AckSender:
         self._records: queue.SimpleQueue[BatchAck] = queue.SimpleQueue()
         self._sent_at = -math.inf
         self.confirmed_examples = 0
+        self.replayed_examples = 0
         self.left_out_examples = 0
 
     def put(self, record: BatchAck) -> None:
@@ -78,6 +79,7 @@ class AckSender:
                     self.left_out_examples += record.examples
                 else:
                     self.confirmed_examples += record.examples
+                    self.replayed_examples += record.examples if record.replay else 0
                 self._confirmed(record)
 
     def due(self, now: float) -> bool:

@@ -31,7 +31,6 @@ from ...pipeline.wire.control_orders import (
     NodeLost,
     PrepareEval,
     PrepareEvalReply,
-    ProcessTrace,
     ReaderJoined,
     ReadReplica,
     ReplicaSample,
@@ -40,10 +39,12 @@ from ...pipeline.wire.control_orders import (
     SetGroup,
     SetSync,
     SettleReader,
+    ShardReplaced,
     SyncReplaced,
     WriteCheckpoint,
     WriteReplica,
 )
+from ...pipeline.wire.control_profile import ProcessTrace
 from ...pipeline.wire.worker_messages import BatchAck
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.model_origin import ModelOrigin
@@ -136,6 +137,7 @@ class TrainerRole(Role):
             SettleReader: self._settle_reader,
             ReaderJoined: self._reader_joined,
             SyncReplaced: self._sync_replaced,
+            ShardReplaced: self._shard_replaced,
             WriteReplica: self._write_replica,
             SetGroup: self._set_group,
             SetSync: self._set_sync,
@@ -177,7 +179,8 @@ class TrainerRole(Role):
     def progress(self, examples: int) -> None:
         """Record the examples of all trainers; the learning rates' schedule follows them."""
         if self._outbox is not None:
-            self._shared.count.update(examples, self._outbox.confirmed_examples)
+            first = self._outbox.confirmed_examples - self._outbox.replayed_examples
+            self._shared.count.update(examples, first)
 
     async def trace_processes(self, seconds: float) -> list[ProcessTrace]:
         """Trace the worker processes."""
@@ -255,6 +258,11 @@ class TrainerRole(Role):
     async def _reader_joined(self, request: ReaderJoined) -> Done:
         for worker in self._workers:
             worker.meet_reader(request.member)
+        return Done()
+
+    async def _shard_replaced(self, request: ShardReplaced) -> Done:
+        assert self._pool is not None
+        await self._pool.replace_shard(request.member)
         return Done()
 
     async def _sync_replaced(self, request: SyncReplaced) -> Done:

@@ -10,7 +10,8 @@ from typing import Any
 
 from ...pipeline.config.job import Job
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo, ProcessTrace
+from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control_profile import ProcessTrace
 from ...pipeline.wire.worker_messages import BatchAck
 from ..replica.buffer import SharedMemory
 from ..replica.replica import TrainerContext
@@ -115,6 +116,15 @@ class WorkerPool(ABC):
         for worker in self.workers:
             bridge = ThreadBridge[None]()
             worker.settle_reader(name, partial(bridge.give, None))
+            waits.append(bridge.result)
+        await asyncio.gather(*waits)
+
+    async def replace_shard(self, member: MemberInfo) -> None:
+        """Go on with an embedding node in a dead one's place; returns when what was pushed is confirmed."""
+        waits: list[asyncio.Future[None]] = []
+        for worker in self.workers:
+            bridge = ThreadBridge[None]()
+            worker.replace_shard(member, partial(bridge.give, None))
             waits.append(bridge.result)
         await asyncio.gather(*waits)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...pipeline.embedding.lookup.request import LookupPlan
+from ...pipeline.embedding.lookup.router import ShardRouter
+from ...pipeline.errors import ProtocolError
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..embedding.shared_memory import Lease
@@ -34,3 +36,18 @@ class InFlightBatch:
     def training(self) -> bool:
         """Whether the batch is to be trained, not scored."""
         return self.delivery.pass_number == 0
+
+    def plan_lookups(self, router: ShardRouter) -> list[LookupPlan]:
+        """Plan the lookups of its rows.
+
+        Raises ProtocolError for a batch that does not fit this job.
+        """
+        delivery = self.delivery
+        try:
+            return router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)
+        except ValueError as error:
+            raise ProtocolError(
+                f"{self.reader.name} delivered batch {tuple(delivery.id)}, but {error}",
+                where="reader",
+                remedy="use one version of shadowsync, and of a prepared folder, on all nodes",
+            ) from error

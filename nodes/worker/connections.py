@@ -57,6 +57,9 @@ class WorkerConnections:
         blocks = job.trainer.lookups_ahead + MAX_UNANSWERED_PUSHES + SPARE_BLOCKS
         segments = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
         self.shards = EmbeddingClient([connect(m) for m in shards], names, job.codecs.embedding(), segments)
+        # Of dead embedding nodes whose place another one has taken: they still count.
+        self._former: list[tuple[str, Connection]] = []
+        self._former_memory: list[tuple[str, SharedMemoryClient]] = []
         self._readable: frozenset[object] = frozenset()
         self._poller = zmq.Poller()
         for _, connection in self._named_connections():
@@ -111,19 +114,37 @@ class WorkerConnections:
             self._watch.check(self._clock.now(), self._answering_readers | self.shards.unanswering)
         return delivered, pushed
 
-    def lose(self, name: str) -> list[InFlightBatch]:
-        """Expect nothing more of a lost node; return the batches that an embedding node leaves stranded."""
+    def lose(self, name: str) -> None:
+        """Expect nothing more of a lost node."""
         self._lost.add(name)
         if name in self.readers:
             self._answering_readers.discard(name)
             self.readers[name].lose()
             # At once: another reader at its address would take this connection for its own.
             self._leave(self.readers[name].connection)
-        return self.shards.lose(name) if name in self.shards.names else []
+        if name in self.shards.names:
+            self._leave(self.shards.connections[self.shards.names.index(name)])
+            self.shards.lose(name)
+
+    def replace_shard(self, member: MemberInfo) -> None:
+        """Connect to an embedding node in a dead one's place, unless it is known or lost again."""
+        if member.name in self.shards.names or member.name in self._lost:
+            return
+        before = self.shards.named_connections[member.index]
+        # It may not have been heard yet that this one is dead.
+        self._leave(before[1])
+        self._former = [*self._former, before]
+        if self.shards.shared_memory:
+            shared = before[0], self.shards.shared_memory[member.index]
+            self._former_memory = [*self._former_memory, shared]
+        connection = self._connect(member)
+        self._poller.register(connection.socket, zmq.POLLIN)
+        self.shards.replace(member.index, member.name, connection, time.monotonic())
 
     def _leave(self, connection: Connection) -> None:
         if not connection.socket.closed:
             self._poller.unregister(connection.socket)
+            self._readable -= {connection.socket}
             connection.close()
 
     def meet(self, member: MemberInfo) -> None:
@@ -175,14 +196,12 @@ class WorkerConnections:
         return counts
 
     def _shared_memory_counts(self) -> dict[str, float]:
-        segments = self.shards.shared_memory
+        names, segments = self.shards.names, self.shards.shared_memory
+        by_name = [*self._former_memory, *zip(names, segments, strict=False)]
         return {
-            "shared_bytes": sum(one.shared_bytes for one in segments),
+            "shared_bytes": sum(one.shared_bytes for _, one in by_name),
             "unshared_links": sum(one.refused for one in segments),
-            **{
-                f"shared/{name}": one.shared_bytes
-                for (name, _), one in zip(self.shards.named_connections, segments, strict=False)
-            },
+            **{f"shared/{name}": one.shared_bytes for name, one in by_name},
         }
 
     def close(self) -> None:
@@ -198,4 +217,5 @@ class WorkerConnections:
             self._round_trip_seconds += now - sent_at
 
     def _named_connections(self) -> list[tuple[str, Connection]]:
-        return [(r.name, r.connection) for r in self.readers.values()] + self.shards.named_connections
+        readers = [(reader.name, reader.connection) for reader in self.readers.values()]
+        return readers + self._former + self.shards.named_connections

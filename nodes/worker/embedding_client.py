@@ -43,7 +43,7 @@ class EmbeddingClient:
         lookups: number of lookups sent, without those sent again.
         resent: number of requests sent again, pushes among them.
         resent_pushes: number of pushes sent again.
-        lost: whether a node is lost.
+        lost: whether a node is lost for good.
     """
 
     def __init__(
@@ -65,6 +65,8 @@ class EmbeddingClient:
         self.resent = 0
         self.resent_pushes = 0
         self.lost = False
+        # Nodes that are dead, and whose place another one may take.
+        self._missing: set[int] = set()
 
     @property
     def named_connections(self) -> list[tuple[str, Connection]]:
@@ -78,8 +80,9 @@ class EmbeddingClient:
 
     @property
     def unanswering(self) -> set[str]:
-        """Names of the nodes that have not answered everything."""
-        return {self.names[request.shard] for request in self._pending.values()}
+        """Names of the living nodes that have not answered everything."""
+        shards = {request.shard for request in self._pending.values()}
+        return {self.names[shard] for shard in shards - self._missing}
 
     @property
     def pending_pushes(self) -> int:
@@ -157,22 +160,44 @@ class EmbeddingClient:
         del self._pending[number]
         return batch if isinstance(message, Pushed) and batch.unpushed == 0 else None
 
-    def lose(self, shard: str) -> list[InFlightBatch]:
-        """Mark a node, and its rows, as lost.
+    def lose(self, name: str) -> None:
+        """Mark a node as dead: requests to it wait until another one takes its place, or for `give_up`.
 
-        Returns the batches whose push it has not answered and never will, but for those that another lost
-        node stranded before.
+        Its connection is the caller's to close.
         """
-        self.lost = True
-        index = self.names.index(shard)
+        index = self.names.index(name)
+        self._missing.add(index)
         if self.shared_memory:
             self.shared_memory[index].close()
-        dropped = {n: request for n, request in self._pending.items() if request.shard == index}
+
+    def replace(self, index: int, name: str, connection: Connection, now: float) -> None:
+        """Send everything to another node from now on, in a dead one's place, and what is not answered."""
+        self.names[index], self.connections[index] = name, connection
+        if self.shared_memory:
+            self.shared_memory[index] = self.shared_memory[index].successor(name)
+        self._missing.discard(index)
+        for request in self._pending.values():
+            if request.shard == index:
+                # The memory that it was in is another node's.
+                request.lease = None
+                self._send_again(request, now)
+
+    def give_up(self) -> list[InFlightBatch]:
+        """Take dead nodes as lost for good, with their rows.
+
+        Returns the batches whose push one of them has not answered and never will.
+        """
+        if not self._missing:
+            return []
+        self.lost = True
+        dropped = {n: request for n, request in self._pending.items() if request.shard in self._missing}
         self._pending = {n: request for n, request in self._pending.items() if n not in dropped}
         pushed = [request.batch for request in dropped.values() if isinstance(request.message, Push)]
-        stranded = [batch for batch in pushed if not batch.stranded]
-        for batch in stranded:
-            batch.stranded = True
+        stranded = []
+        for batch in pushed:
+            if not batch.stranded:
+                batch.stranded = True
+                stranded.append(batch)
         return stranded
 
     def forget_lookups(self) -> None:
@@ -189,12 +214,15 @@ class EmbeddingClient:
         for shard in range(len(self.shared_memory)):
             self._send_offer(shard, now)
         for request in self._pending.values():
-            if LOOKUP.due(request.sent_at, now):
-                request.sent_at = now
-                self.resent += 1
-                self.resent_pushes += isinstance(request.message, Push)
+            if request.shard not in self._missing and LOOKUP.due(request.sent_at, now):
                 self._retire_lease(request)
-                self.connections[request.shard].send(self._coding.outgoing(request.message))
+                self._send_again(request, now)
+
+    def _send_again(self, request: _PendingRequest, now: float) -> None:
+        request.sent_at = now
+        self.resent += 1
+        self.resent_pushes += isinstance(request.message, Push)
+        self.connections[request.shard].send(self._coding.outgoing(request.message))
 
     def _store_vectors(self, request: _PendingRequest, message: Vectors) -> None:
         batch, shard = request.batch, request.shard
@@ -235,6 +263,8 @@ class EmbeddingClient:
             lease = None
         # The whole message is kept: it is sent again over the socket.
         self._pending[message.request] = _PendingRequest(batch, shard, message, now, lease)
+        if shard in self._missing:
+            return
         if lease is None:
             self.connections[shard].send(self._coding.outgoing(message))
             return
@@ -246,7 +276,8 @@ class EmbeddingClient:
         return self.shared_memory[shard].take(floats) if self.shared_memory and self._can_lend[kind] else None
 
     def _send_offer(self, shard: int, now: float, floats: int = 0) -> None:
-        if (offer := self.shared_memory[shard].offer(now, floats)) is not None:
+        offer = None if shard in self._missing else self.shared_memory[shard].offer(now, floats)
+        if offer is not None:
             self.connections[shard].send(offer)
 
     def _retire_lease(self, request: _PendingRequest) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo, ProcessTrace
+from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control_profile import ProcessTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ class WorkerHandle(Protocol):
         ...
 
     def lose_node(self, name: str) -> None:
-        """Expect nothing more of a reader, or of an embedding node, without which training ends."""
+        """Expect nothing more of a reader or an embedding node.
+
+        What is meant for the node waits until another one takes its place, or until `drain`.
+        """
         ...
 
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
@@ -68,6 +72,13 @@ class WorkerHandle(Protocol):
 
     def meet_reader(self, member: MemberInfo) -> None:
         """Connect to a reader that has joined; nothing happens for one that is known."""
+        ...
+
+    def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
+        """Go on with an embedding node that has taken a dead one's place, which its `index` tells.
+
+        Calls `reply`, on a thread of the worker's, when everything is confirmed that was pushed before.
+        """
         ...
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:

@@ -38,8 +38,10 @@ from ...pipeline.wire.worker_messages import (
     LoseSyncNode,
     MeetMembers,
     MeetReader,
+    ReplaceShard,
     ReplaceSyncNode,
     ScorePass,
+    SettledPushes,
     SettledReader,
     SettleLostReader,
     StopProcess,
@@ -155,6 +157,9 @@ class WorkerProcessMain:
                 worker.settle_reader(message.name, lambda: self._report(SettledReader(message.name)))
             case MeetReader():
                 worker.meet_reader(message.member)
+            case ReplaceShard():
+                member = message.member
+                worker.replace_shard(member, lambda: self._report(SettledPushes(member.name)))
             case LoseSyncNode():
                 if rounds is not None:
                     rounds.mark_lost(message.token)

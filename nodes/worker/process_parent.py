@@ -18,7 +18,8 @@ import zmq
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo, ProcessTrace
+from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control_profile import ProcessTrace
 from ...pipeline.wire.worker_messages import (
     AckedBatches,
     BatchAck,
@@ -35,8 +36,10 @@ from ...pipeline.wire.worker_messages import (
     LoseNode,
     MeetMembers,
     MeetReader,
+    ReplaceShard,
     RoundEnded,
     ScorePass,
+    SettledPushes,
     SettledReader,
     SettleLostReader,
     StopProcess,
@@ -262,7 +265,7 @@ class ProcessWorker:
         self._monitor.send(DrainWorker(dict(sequences)))
 
     def lose_node(self, name: str) -> None:
-        """Go on without this reader, or end training without this embedding node; see `WorkerHandle`."""
+        """Expect nothing more of a reader or an embedding node; see `WorkerHandle.lose_node`."""
         self._monitor.send(LoseNode(name))
 
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
@@ -274,6 +277,12 @@ class ProcessWorker:
     def meet_reader(self, member: MemberInfo) -> None:
         """Connect to a reader that has joined; see `WorkerHandle.meet_reader`."""
         self._monitor.send(MeetReader(member))
+
+    def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
+        """Go on with an embedding node in a dead one's place; see `WorkerHandle.replace_shard`."""
+        with self._lock:
+            self._settling.append((member.name, reply))
+        self._monitor.send(ReplaceShard(member))
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
         """Score this pass with these weights; see `WorkerHandle.evaluate`.
@@ -325,7 +334,7 @@ class ProcessWorker:
             case DrainedWorker():
                 assert self._drain_reply is not None
                 self._drain_reply(DrainResult(message.in_flight, QualitySums.from_bytes(message.progressive)))
-            case SettledReader():
+            case SettledReader() | SettledPushes():
                 self._on_settled(message.name)
             case CollectedSums():
                 with self._lock:
@@ -346,7 +355,7 @@ class ProcessWorker:
 
     def _on_settled(self, name: str) -> None:
         with self._lock:
-            replies = [reply for reader, reply in self._settling if reader == name]
+            replies = [reply for node, reply in self._settling if node == name]
             self._settling = [one for one in self._settling if one[0] != name]
         for reply in replies:
             reply()

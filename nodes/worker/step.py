@@ -158,10 +158,11 @@ class Stepper:
     def update(self, step: Step) -> None:
         """Update the shared replica with the gradient that was computed last.
 
-        After the last part the results are fetched.
+        A replay, which made its updates before, makes none. After the last part the results are fetched.
         """
         assert step.computed is not None
-        self._optimizer.step(step.dense_scale, step.bad)
+        if not step.delivery.replay:
+            self._optimizer.step(step.dense_scale, step.bad)
         step.updates += 1
         if step.divided is not None:
             step.divided.add(step.computed)

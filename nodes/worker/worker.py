@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import zmq
 
-from ...pipeline.embedding.lookup.request import LookupPlan
-from ...pipeline.errors import JobFileError, ProtocolError
+from ...pipeline.errors import JobFileError
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo, ProcessTrace
+from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control_profile import ProcessTrace
 from ...pipeline.wire.worker_messages import BatchAck
 from ..replica.replica import TrainerContext
 from ..runtime.threads import Service
@@ -25,6 +25,7 @@ from .connections import MAX_UNANSWERED_PUSHES, WorkerConnections
 from .handle import DrainResult
 from .reader_client import ReaderClient
 from .step import Step, Stepper
+from .unconfirmed import UnconfirmedBatches
 
 POLL_MILLISECONDS = 50
 WAITS = ("reader", "vectors", "pushes", "end")
@@ -72,6 +73,7 @@ class Worker(Service):
         self._drain_until: Mapping[str, int] | None = None
         self._drain_reply: Callable[[DrainResult], object] | None = None
         self._settling: list[tuple[str, Callable[[], object]]] = []
+        self._unconfirmed = UnconfirmedBatches()
         self._progressive: frozenset[int] = frozenset()
         self._progressive_sums = QualitySums()
         self._stranded: list[InFlightBatch] = []
@@ -100,15 +102,19 @@ class Worker(Service):
 
         def command() -> None:
             self._drain_until, self._drain_reply = sequences, reply
+            self._stranded.extend(self._shards.give_up())
 
         self._call(command)
 
     def lose_node(self, name: str) -> None:
-        """Go on without this reader, or end training without this embedding node; see `WorkerHandle`."""
+        """Expect nothing more of a reader or an embedding node; see `WorkerHandle.lose_node`."""
 
         def command() -> None:
             assert self._connections is not None
-            self._stranded.extend(self._connections.lose(name))
+            self._connections.lose(name)
+            if self._drain_until is not None:
+                # Nobody takes its place any more.
+                self._stranded.extend(self._shards.give_up())
 
         self._call(command)
 
@@ -128,6 +134,16 @@ class Worker(Service):
         def command() -> None:
             assert self._connections is not None
             self._connections.meet(member)
+
+        self._call(command)
+
+    def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
+        """Go on with an embedding node in a dead one's place; see `WorkerHandle.replace_shard`."""
+
+        def command() -> None:
+            assert self._connections is not None
+            self._connections.replace_shard(member)
+            self._unconfirmed.settle(reply)
 
         self._call(command)
 
@@ -229,6 +245,7 @@ class Worker(Service):
         while not self._confirmed.empty():
             reader, sequence = self._confirmed.get()
             self._readers[reader].mark_finished(sequence)
+            self._unconfirmed.confirmed(reader, sequence)
 
     def _missing(self) -> str:
         """Return what the next step waits for, of WAITS."""
@@ -249,23 +266,8 @@ class Worker(Service):
                 self._drop(batch)
                 continue
             with self._looking_up:
-                self._shards.look_up(batch, self._requests(batch), now)
+                self._shards.look_up(batch, batch.plan_lookups(self._shared.router), now)
             self._batches.append(batch)
-
-    def _requests(self, batch: InFlightBatch) -> list[LookupPlan]:
-        """Plan the lookups of a batch.
-
-        Raises ProtocolError for one that does not fit this job.
-        """
-        delivery = batch.delivery
-        try:
-            return self._shared.router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)
-        except ValueError as error:
-            raise ProtocolError(
-                f"{batch.reader.name} delivered batch {tuple(delivery.id)}, but {error}",
-                where="reader",
-                remedy="use one version of shadowsync, and of a prepared folder, on all nodes",
-            ) from error
 
     def _next_ready(self) -> InFlightBatch | None:
         if not self._batches or self._batches[0].unanswered:
@@ -297,8 +299,8 @@ class Worker(Service):
             self._stepper.launch(step)
         self._launched.append((batch, step))
         batch.reader.mark_processed()
-        self._shared.updates[self.index] += step.updates
-        if not step.left_out:
+        self._shared.updates[self.index] += 0 if batch.delivery.replay else step.updates
+        if not step.left_out and not batch.delivery.replay:
             self._count_trained(len(batch.delivery.labels))
             self._shared.iterations[self.index] += 1
             if self._fixed_rate is not None:
@@ -327,13 +329,13 @@ class Worker(Service):
     def _finish_step(self) -> None:
         """Finish the step that was launched first, and push its gradients."""
         batch, step = self._launched.popleft()
-        counted = not step.left_out
+        counted = not step.left_out and not batch.delivery.replay
         if self._shards.lost:
             # It was computed when the node was there, and can be pushed nowhere.
             self._stranded.append(batch)
             return
         batch_id = batch.delivery.id
-        is_scored = batch_id.epoch == 0 and batch_id.span in self._progressive
+        is_scored = batch_id.epoch == 0 and batch_id.span in self._progressive and not batch.delivery.replay
         scored = self._progressive_sums if is_scored else None
         with self._computing:
             batch.loss, gradients = self._stepper.finish(step, scored)
@@ -344,6 +346,7 @@ class Worker(Service):
             self._trained(BatchAck.leaving_out(self.index, batch.reader.name, batch.delivery, step.left_out))
             return
         batch.lr_scale = step.rows_scale
+        self._unconfirmed.pushed(batch.reader.name, batch.delivery.sequence)
         with self._pushing:
             self._shards.push(batch, gradients, time.monotonic())
         batch.answers = []
@@ -361,6 +364,7 @@ class Worker(Service):
             reader.send_credit(now)
         if self._settling:
             self._settle_readers()
+        self._unconfirmed.look()
         if self._drain_reply is not None and self._is_drained():
             untrained = [batch for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training]
             self._batches.clear()

@@ -167,6 +167,15 @@ def open_checkpoint(
         return folder, manifest
 
 
+def has_checkpoint(path: Path) -> bool:
+    """Return whether the folder of a run has a last checkpoint; it may be damaged."""
+    try:
+        _locate(path, "last")
+    except CheckpointError:
+        return False
+    return True
+
+
 def _identity(folder: Path) -> int | None:
     """Inode of the folder; None if there is no folder.
 

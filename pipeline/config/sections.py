@@ -60,12 +60,12 @@ class RunSection(Section):
     )
     restarts: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=10,
-        description="How often `shadowsync run` replaces each reader, sync node and trainer that dies while"
-        " the job trains.",
+        description="How often `shadowsync run` replaces each node that dies while the job trains.",
     )
     rejoin_seconds: Seconds = Field(
         default=60.0,
-        description="How long a job without a reader waits until one joins, before it stops.",
+        description="How long a job without a reader, or without one of its embedding nodes, waits until one"
+        " joins, before it stops.",
     )
 
 

@@ -44,6 +44,7 @@ class Batch:
             of the second, ...
         bag_lengths: int32 [M, B], how many of them each example has of each multi-hot table; 0 is an empty
             bag.
+        replay: it was trained before, and a replaced embedding node lacks it.
     """
 
     id: BatchId
@@ -53,6 +54,7 @@ class Batch:
     weights: Float32Array = field(default_factory=no_weights)
     bag_rows: Int32Array = field(default_factory=no_bag_rows)
     bag_lengths: Int32Array = field(default_factory=no_bag_lengths)
+    replay: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)

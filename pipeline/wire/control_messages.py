@@ -28,12 +28,16 @@ class Hello(Request["HelloReply"]):
 
 @dataclass(frozen=True, slots=True)
 class HelloReply(Reply):
-    """The node's name and place; `plan` of the tables is checked by `TablePlan.from_body`."""
+    """The node's name and place; `plan` of the tables is checked by `TablePlan.from_body`.
+
+    `late` says that the job runs already; an embedding node then takes the place of a dead one.
+    """
 
     name: str
     index: Count
     folder: str
     plan: dict[str, Any]
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +94,14 @@ class NextSpan(Request["NextSpanReply"]):
 class SpanGrant:
     """A span to read in an epoch, without its batches of the numbers `skip`: they are trained or left out.
 
-    These are runs, each from its first number to before its last.
+    These are runs, each from its first number to before its last. The batches of a `replay` are trained, and
+    a replaced embedding node lacks them.
     """
 
     epoch: Count
     span: Span
     skip: Annotated[tuple[tuple[Count, Count], ...], Items(MAX_BATCHES)]
+    replay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,7 @@ class SpanRead(Request[Done]):
     batches: Count
     examples: Count
     bad_rows: Count
+    replay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +155,11 @@ class TrainedBatches(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class HeldBatch:
-    """A batch that a reader had sent to a trainer that died."""
+    """A batch that a reader had sent to a trainer that died; with `replay` it was trained before."""
 
     id: BatchId
     examples: Count
+    replay: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,16 @@ from ..data.span import Span
 from ..errors import ExitCode
 from .control_base import Done, Reply, Request, Values
 from .control_messages import BatchIds
-from .field_checks import Bounds, Count, Counts, Items, Real, Seconds
+from .field_checks import Bounds, Count, Counts, Items, Seconds
 
 MAX_FILES = 1 << 16
 MAX_SPANS = 1 << 16
-MAX_MARKS = 1 << 18
+MAX_RANGES = 1 << 14
 MAX_PARTS = 64
 
 FileEntries: TypeAlias = Annotated[tuple[FileEntry, ...], Items(MAX_FILES)]
+# Of batches: epoch, span, first number, number after the last.
+BatchRanges: TypeAlias = Annotated[tuple[tuple[Count, Count, Count, Count], ...], Items(MAX_RANGES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,31 @@ class SyncReplaced(Request[Done]):
 
     number: Count
     member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReplaced(Request[Done]):
+    """An embedding node has joined in the place of a dead one: the trainer sends it what is not answered.
+
+    The reply comes when the coordinator has recorded all batches that the trainer had pushed by then.
+    """
+
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class FindLacking(Request["LackingBatches"]):
+    """An embedding node finds those of the batches that it has not applied."""
+
+    ranges: BatchRanges
+
+
+@dataclass(frozen=True, slots=True)
+class LackingBatches(Reply):
+    """The batches that the node lacks; of the ranges requested it has looked at the first `examined`."""
+
+    ranges: BatchRanges
+    examined: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,61 +328,6 @@ class EvalSums(Reply):
     """See `QualitySums`, float64."""
 
     sums: Values
-
-
-@dataclass(frozen=True, slots=True)
-class Measure(Request["Measures"]):
-    """A node measures itself, from the first request to the `last` one."""
-
-    last: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Measures(Reply):
-    """What a process did so far, by its machine's clock.
-
-    Attributes:
-        clock: seconds.
-        machine: names the kernel.
-        threads: seconds of CPU and of waiting for a core, by name.
-        sampled: wakes, locked_wakes, stalled_seconds.
-    """
-
-    clock: Real
-    machine: str
-    cores: Count
-    counts: Counts
-    threads: dict[str, tuple[Real, Real]]
-    sampled: Counts
-
-
-@dataclass(frozen=True, slots=True)
-class Trace(Request["TraceReply"]):
-    """A node traces itself for so long."""
-
-    seconds: Seconds
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessTrace:
-    """What the threads of a process did.
-
-    Attributes:
-        marks: name and thread as indexes, begin and length in microseconds.
-    """
-
-    process: str
-    pid: Count
-    names: tuple[str, ...]
-    threads: tuple[str, ...]
-    marks: Annotated[tuple[tuple[int, int, int, int], ...], Items(MAX_MARKS)]
-
-
-@dataclass(frozen=True, slots=True)
-class TraceReply(Reply):
-    """Of the node's own process first, then of each worker process."""
-
-    processes: tuple[ProcessTrace, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,12 @@ from .control_orders import (
     EvaluateReply,
     Finalize,
     FinalizeReply,
+    FindLacking,
     Finish,
     FinishReply,
     GetEvalSums,
     JobEnded,
-    Measure,
-    Measures,
+    LackingBatches,
     MoreSpans,
     NodeLost,
     PrepareEval,
@@ -54,14 +54,14 @@ from .control_orders import (
     SetGroup,
     SetSync,
     SettleReader,
+    ShardReplaced,
     SyncReplaced,
-    Trace,
-    TraceReply,
     TrainerJoined,
     WriteCheckpoint,
     WriteCheckpointReply,
     WriteReplica,
 )
+from .control_profile import Measure, Measures, Trace, TraceReply
 
 _COORDINATOR: Final = frozenset({"coordinator"})
 _READER: Final = frozenset({"reader"})
@@ -93,6 +93,10 @@ CONTROL_VERBS: Final = VerbTable(
         "reader_joined": Verb(ReaderJoined, Done, _COORDINATOR, _TRAINER),
         "trainer_joined": Verb(TrainerJoined, Done, _COORDINATOR, frozenset({"reader", "embedding", "sync"})),
         "sync_replaced": Verb(SyncReplaced, Done, _COORDINATOR, _TRAINER),
+        "shard_replaced": Verb(ShardReplaced, Done, _COORDINATOR, _TRAINER),
+        "find_lacking": Verb(
+            FindLacking, LackingBatches, _COORDINATOR, frozenset({"embedding"}), repeatable=True
+        ),
         "more_spans": Verb(MoreSpans, Done, _COORDINATOR, _READER),
         "set_group": Verb(SetGroup, Done, _COORDINATOR, _TRAINER),
         "divide_batches": Verb(DivideBatches, Done, _COORDINATOR, _TRAINER),

@@ -1,8 +1,8 @@
 """All messages on the wire, by link.
 
-Those between trainers are in `peer_messages`. `docs/protocol.md` says who sends each message and what answers
-it. A message is frozen. Its large tensors are sent without a copy, so the sender must not write to them until
-ZeroMQ is done (see `buffers`).
+Those between trainers are in `peer_messages`, those with sync nodes in `center_messages`. `docs/protocol.md`
+says who sends each message and what answers it. A message is frozen. Its large tensors are sent without a
+copy, so the sender must not write to them until ZeroMQ is done (see `buffers`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ from typing import Any, ClassVar
 
 from ..codecs.formats import Payload
 from ..types import BatchId, Float32Array, Int32Array
+from .center_messages import (
+    CenterExchange,
+    CenterNamedExchange,
+    CenterRead,
+    CenterSeed,
+    CenterValues,
+)
 from .field_checks import Counts
 from .peer_messages import (
     PeerAsk,
@@ -114,8 +121,8 @@ class CreditNoted(Message):
 class Delivery(Message):
     """One batch for one worker.
 
-    `pass_number` is 0 for training, otherwise the number of an evaluation pass. The tensors are those of
-    `data.batch.Batch`.
+    `pass_number` is 0 for training, otherwise the number of an evaluation pass. With `replay` the batch was
+    trained before, and changes no dense parameter. The tensors are those of `data.batch.Batch`.
     """
 
     KIND: ClassVar[str] = "delivery"
@@ -128,6 +135,7 @@ class Delivery(Message):
     weights: Float32Array = tensor("float32", 1, optional=True)
     bag_rows: Int32Array = tensor("int32", 1, optional=True)
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
+    replay: bool = False
 
 
 # --- trainer and worker process, both ways
@@ -281,82 +289,6 @@ class Pushed(Message):
     KIND: ClassVar[str] = "pushed"
     request: int
     repeated: bool
-
-
-# --- trainer and sync node
-
-
-@dataclass(frozen=True, slots=True)
-class CenterSeed(Message):
-    """A chunk of a center's initial value.
-
-    It is for the slice `slice_start` to `slice_stop` of the model. `start` is the position of the chunk's
-    first element in the model.
-    """
-
-    KIND: ClassVar[str] = "center_seed"
-    request: int
-    slice_start: int
-    slice_stop: int
-    start: int
-    values: Float32Array = tensor("float32", 1)
-
-
-@dataclass(frozen=True, slots=True)
-class CenterExchange(Message):
-    """A chunk of a replica's slice, for one exchange with the center.
-
-    All chunks of an exchange have the same `request`. If `reference` is 0 the payload is `elements` float32
-    values. Otherwise it is the difference from the values of the exchange of that number, encoded with the
-    codec of this direction.
-    """
-
-    KIND: ClassVar[str] = "center_exchange"
-    request: int
-    start: int
-    elements: int
-    reference: int
-    payload: Payload = tensor("uint8", 1)
-
-
-@dataclass(frozen=True, slots=True)
-class CenterNamedExchange(CenterExchange):
-    """`CenterExchange` over a link whose codec is chosen for each exchange.
-
-    `codec` is the name of the one by which this exchange is encoded, and its answer is to be. `answered` is
-    the number of this thread's last exchange with the node whose answer it has, 0 if none.
-    """
-
-    KIND: ClassVar[str] = "center_named_exchange"
-    codec: str = ""
-    answered: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CenterRead(Message):
-    """A request for the center's current values of the elements `start` to `stop`."""
-
-    KIND: ClassVar[str] = "center_read"
-    request: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class CenterValues(Message):
-    """The reply to those above, chunk by chunk.
-
-    It has a delta, or values read; for a seed it is empty. If `coded` the payload is
-    encoded with the codec of this direction, or the one that its exchange named, otherwise it is `elements`
-    float32 values.
-    """
-
-    KIND: ClassVar[str] = "center_values"
-    request: int
-    start: int
-    elements: int
-    coded: bool
-    payload: Payload = tensor("uint8", 1)
 
 
 # --- any link

@@ -13,7 +13,8 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 from ..errors import ExitCode
 from ..types import BatchId
 from .control_base import MAX_BATCHES, NamedRecords, Values
-from .control_orders import MAX_SPANS, MemberInfo, ProcessTrace
+from .control_orders import MAX_SPANS, MemberInfo
+from .control_profile import ProcessTrace
 from .field_checks import Count, Counts, Items, Real, Seconds, values_of
 from .messages import Delivery, WorkerMessage
 
@@ -51,7 +52,7 @@ class DrainWorker:
 
 @dataclass(frozen=True, slots=True)
 class LoseNode:
-    """The reader or embedding node of this name is lost; without the latter training ends."""
+    """The reader or embedding node of this name is lost; what is meant for it waits for another one."""
 
     name: str
 
@@ -66,6 +67,13 @@ class SettleLostReader:
 @dataclass(frozen=True, slots=True)
 class MeetReader:
     """A reader has joined: the process connects to it."""
+
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceShard:
+    """An embedding node has taken a dead one's place; what was pushed before is to be recorded."""
 
     member: MemberInfo
 
@@ -125,6 +133,7 @@ WorkerOrder: TypeAlias = (
     | LoseNode
     | SettleLostReader
     | MeetReader
+    | ReplaceShard
     | LoseSyncNode
     | ReplaceSyncNode
     | ScorePass
@@ -156,6 +165,7 @@ class BatchAck:
         positives: the sum of labels times sample weights.
         weight: the sum of the sample weights; `examples` where the job has none.
         finished_at: of the machine's monotonic clock, which its processes share.
+        replay: it was trained before.
     """
 
     worker: Count
@@ -168,6 +178,7 @@ class BatchAck:
     weight: Real
     finished_at: Real
     left_out: str = ""
+    replay: bool = False
 
     @classmethod
     def of(cls, worker: int, reader: str, delivery: Delivery, loss: float) -> BatchAck:
@@ -185,13 +196,16 @@ class BatchAck:
             positives=float((labels * weights).sum() if weighted else labels.sum()),
             weight=weight,
             finished_at=time.monotonic(),
+            replay=delivery.replay,
         )
 
     @classmethod
     def leaving_out(cls, worker: int, reader: str, delivery: Delivery, why: str) -> BatchAck:
         """Acknowledge a batch that is left out now."""
         batch_id, examples, now = delivery.id, len(delivery.labels), time.monotonic()
-        return cls(worker, reader, delivery.sequence, batch_id, examples, 0.0, 0.0, 0.0, now, why)
+        return cls(
+            worker, reader, delivery.sequence, batch_id, examples, 0.0, 0.0, 0.0, now, why, delivery.replay
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +282,13 @@ class SettledReader:
 
 
 @dataclass(frozen=True, slots=True)
+class SettledPushes:
+    """All that was pushed before the embedding node of this name joined is recorded by the coordinator."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class CollectedSums:
     """See `QualitySums`, float64."""
 
@@ -299,6 +320,7 @@ WorkerReport: TypeAlias = (
     | GateStarve
     | DrainedWorker
     | SettledReader
+    | SettledPushes
     | CollectedSums
     | TracedProcess
     | WorkerError
@@ -330,6 +352,7 @@ ORDERS: Final = WorkerVerbs[WorkerOrder](
         "lose_node": LoseNode,
         "settle_reader": SettleLostReader,
         "meet_reader": MeetReader,
+        "replace_shard": ReplaceShard,
         "lose_sync": LoseSyncNode,
         "replace_sync": ReplaceSyncNode,
         "evaluate": ScorePass,
@@ -350,6 +373,7 @@ REPORTS: Final = WorkerVerbs[WorkerReport](
         "starve": GateStarve,
         "drained": DrainedWorker,
         "settled_reader": SettledReader,
+        "settled_pushes": SettledPushes,
         "sums": CollectedSums,
         "traced": TracedProcess,
         "failed": WorkerError,

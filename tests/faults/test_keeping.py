@@ -213,7 +213,7 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     cluster: ClusterMaker,
 ) -> None:
     settings: Changed = {
-        "run": {"node_timeout_seconds": 3.0},
+        "run": {"node_timeout_seconds": 3.0, "rejoin_seconds": 0.5},
         "data": {"epochs": 3},
         "embedding": {"nodes": 2},
         "checkpoint": {"every_examples": 3_000},

@@ -11,12 +11,13 @@ from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 60.0
+QUICK: dict[str, object] = {"node_timeout_seconds": 2.0}
 
 
 def endless(cluster: Callable[..., AnyCluster], changes: dict[str, dict[str, object]]) -> AnyCluster:
     """A job that has begun and goes on until something happens to it."""
     base: dict[str, dict[str, object]] = FEW_NODES | {"data": ENDLESS}
-    own = cluster(base | {"run": {"node_timeout_seconds": 2.0}} | changes).start()
+    own = cluster(base | {"run": QUICK} | changes).start()
     own.wait_for_batches(20)
     return own
 
@@ -26,7 +27,7 @@ def endless(cluster: Callable[..., AnyCluster], changes: dict[str, dict[str, obj
 )
 def test_an_embedding_node(cluster: Callable[..., AnyCluster], embedding: dict[str, object]) -> None:
     """What its threads had under way when it died is no more lost, and no less, than its rows."""
-    own = endless(cluster, {"embedding": embedding})
+    own = endless(cluster, {"embedding": embedding, "run": QUICK | {"rejoin_seconds": 0.5}})
     own.nodes["embedding"][0].kill()
     assert own.wait(SECONDS) == 6, own.coordinator.text()
     assert "embedding-0 died, and its 52,000 rows are lost" in own.coordinator.text()
@@ -42,7 +43,7 @@ def test_an_embedding_node(cluster: Callable[..., AnyCluster], embedding: dict[s
 @pytest.mark.matrix
 def test_a_node_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     """It tells of a death at once, and ends with what the coordinator says."""
-    job = supervise()
+    job = supervise({"run": {"restarts": 0}})
     job.wait_for_batches(20)
     job.node("embedding").kill()
     assert job.process.wait(SECONDS) == 6, job.process.text()

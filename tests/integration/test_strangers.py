@@ -11,16 +11,10 @@ import pytest
 import zmq
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.wire.center_messages import CenterSeed
 from shadowsync.pipeline.wire.control_base import encode_body
 from shadowsync.pipeline.wire.control_messages import ChildExited
-from shadowsync.pipeline.wire.messages import (
-    Ask,
-    CenterSeed,
-    Credit,
-    Failure,
-    Lookup,
-    Push,
-)
+from shadowsync.pipeline.wire.messages import Ask, Credit, Failure, Lookup, Push
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.center_messages import exchange_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.pipeline.types import Float32Array
-from shadowsync.pipeline.wire.messages import CenterExchange, CenterRead, CenterValues
+from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterRead, CenterValues
 
 START = 100
 

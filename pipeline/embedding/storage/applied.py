@@ -64,6 +64,13 @@ class AppliedBatches:
         bounds = self._bounds.get((batch.epoch, batch.span, batch.seed), [])
         return bisect_right(bounds, batch.number) % 2 == 1
 
+    def lacking(self, first: BatchId, stop: int) -> list[tuple[int, int]]:
+        """Return the ranges of numbers, from that of `first` to before `stop`, that are not in the set."""
+        bounds = self._bounds.get((first.epoch, first.span, first.seed), [])
+        inside = [min(max(bound, first.number), stop) for bound in bounds]
+        edges = [first.number, *inside, stop]
+        return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+
     def __len__(self) -> int:
         """Return how many distinct batches were applied, also before a restart."""
         return self._applied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.types import BatchId
+from shadowsync.tests.support.batches import batch_id
 
 IDS = st.builds(BatchId, st.integers(0, 1), st.integers(0, 2), st.integers(0, 12), st.integers(3, 4))
 
@@ -97,3 +99,16 @@ def test_an_array_that_is_no_set_is_refused(records: list[list[int]]) -> None:
 def test_an_array_of_another_shape_or_type_is_refused(array: NDArray[Any]) -> None:
     with pytest.raises(CheckpointError, match=r"not int64 \[N, 5\]"):
         AppliedBatches.from_array(array)
+
+
+@given(st.sets(st.integers(0, 30)), st.integers(0, 30), st.integers(0, 31))
+def test_what_it_lacks_of_a_range(numbers: set[int], start: int, length: int) -> None:
+    applied = AppliedBatches()
+    for number in numbers:
+        applied.add(batch_id(number))
+    stop = start + length
+    found = applied.lacking(batch_id(start), stop)
+    assert [n for first, end in found for n in range(first, end)] == sorted({*range(start, stop)} - numbers)
+    assert all(end < later for (_, end), (later, _) in pairwise(found)), "not more ranges than there are gaps"
+    # Of another span it has none.
+    assert applied.lacking(batch_id(start, span=1), stop) == ([(start, stop)] if length else [])

@@ -18,7 +18,8 @@ from shadowsync.pipeline.errors import ExitCode, ProtocolError
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control_base import Reply, Request, encode_body
 from shadowsync.pipeline.wire.control_messages import Hello, NodeFacts, Ready, TrainedBatch, TrainedBatches
-from shadowsync.pipeline.wire.control_orders import Drain, Finish, Measures
+from shadowsync.pipeline.wire.control_orders import Drain, Finish
+from shadowsync.pipeline.wire.control_profile import Measures
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, MAX_ITEMS, MAX_TEXT_CHARACTERS, Bounds
 from shadowsync.pipeline.wire.frames import decode, encode
@@ -214,4 +215,4 @@ def test_counts_are_finite_numbers(counts: Any) -> None:
 
 def test_each_request_has_one_verb() -> None:
     requests = [verb.request for verb in CONTROL_VERBS.verbs.values()]
-    assert len(set(requests)) == len(requests) == 37
+    assert len(set(requests)) == len(requests) == 39

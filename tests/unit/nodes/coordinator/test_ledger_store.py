@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator import ledger_store
-from shadowsync.nodes.coordinator.ledger import Acknowledged, LedgerState, LeftOut
+from shadowsync.nodes.coordinator.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger_records import Acknowledged, LeftOut
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.data.spans import Span
@@ -27,7 +28,7 @@ CREATE TRIGGER refuse BEFORE INSERT ON batches WHEN NEW.number = 7 BEGIN SELECT 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from shadowsync.nodes.coordinator.ledger import Acknowledged
+from shadowsync.nodes.coordinator.ledger_records import Acknowledged
 from shadowsync.nodes.coordinator.ledger_store import LedgerStore
 from shadowsync.pipeline.types import BatchId
 store = LedgerStore(Path(sys.argv[1]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.profiler import NodeClocks, RoleMeasures, measured_between
-from shadowsync.pipeline.wire.control_orders import Measures
+from shadowsync.pipeline.wire.control_profile import Measures
 
 
 def answer(clock: float, **changes: Any) -> RoleMeasures:

@@ -16,7 +16,7 @@ from shadowsync.nodes.coordinator.membership import Member
 from shadowsync.nodes.coordinator.profiler import Profiler
 from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.wire.control_base import Reply, ReplyType, Request
-from shadowsync.pipeline.wire.control_orders import Measure, Measures, ProcessTrace, Trace, TraceReply
+from shadowsync.pipeline.wire.control_profile import Measure, Measures, ProcessTrace, Trace, TraceReply
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
 

@@ -461,13 +461,32 @@ def test_a_forgotten_lookup_keeps_its_place(client: EmbeddingClient, box: Outbox
     assert answered(client, box, in_flight(1)) != lookup.offset
 
 
-def test_a_lost_node_is_lent_nothing(client: EmbeddingClient, box: Outbox) -> None:
+def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(client: EmbeddingClient, box: Outbox) -> None:
+    one = in_flight(0)
+    client.look_up(one, [plan(0, 4, 5)], 0.0)
+    client.receive(0, Vectors(asked(box).request, 0, np.ones(4, np.float32)))
+    (lease,) = client.targets(one)
+    assert lease is not None
     client.lose("embedding-0")
-    client.look_up(in_flight(0), [plan(0, 4, 5)], 0.0)
-    assert asked(box).segment == 0
-    assert not client.shared_memory[0].refused
+    client.look_up(in_flight(1), [plan(0, 4, 5)], 0.0)
     client.resend_overdue(100.0)
-    assert [type(message) for message in box.take()] == [Lookup]
+    assert box.take() == [], "a dead node is offered nothing"
+    other = Outbox()
+    client.replace(0, "embedding-1", other.connection, 0.0)
+    assert asked(other).segment == 0
+    # Its gradients are in the memory that the dead one had.
+    lease.values[:] = 3.0
+    client.push(one, [lease.values], 0.0)
+    push = asked(other)
+    assert isinstance(push, Push)
+    assert (push.segment, push.gradients.tolist()) == (0, [3.0] * 4)
+    client.look_up(in_flight(2), [plan(0, 4, 5)], 0.0)
+    offer, _ = other.take()
+    assert isinstance(offer, Attach)
+    assert offer.segment == 3
+    client.receive(0, Attached(3, shared=True, why=""))
+    client.look_up(in_flight(3), [plan(0, 4, 5)], 0.0)
+    assert asked(other).segment == 3
 
 
 def test_an_answer_into_memory_that_was_not_given_is_an_error(client: EmbeddingClient, box: Outbox) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from shadowsync.nodes.reader.deliveries import TRAINING, DeliveryState, size_of, token_of
@@ -90,7 +92,7 @@ def test_a_credit_beyond_what_was_sent_is_no_promise() -> None:
     state.credit(A, credit(2))
     assert state.outstanding(TRAINING) == 4
     assert len(state.overdue(DELIVERY.interval_seconds + 1)) == 2
-    assert [item[0].number for item in state.lose("a")] == [0, 1]
+    assert [batch.id.number for batch in state.lose("a")] == [0, 1]
 
 
 def test_what_is_done_is_forgotten_in_order() -> None:
@@ -101,7 +103,7 @@ def test_what_is_done_is_forgotten_in_order() -> None:
     state.credit(A, credit(4, received=4, done=3))
     assert state.retained_bytes == size_of(make_batch(0))
     assert state.outstanding(TRAINING) == 1
-    assert [item[0].number for item in state.lose("a")] == [3]
+    assert [batch.id.number for batch in state.lose("a")] == [3]
 
 
 def test_only_what_did_not_arrive_is_sent_again() -> None:
@@ -125,7 +127,7 @@ def test_a_dead_trainers_batches_wait_for_the_verdict() -> None:
     state.credit(A1, credit(1))
     state.credit(B, credit(1))
     state.deliveries(0.0)
-    assert state.lose("a") == [(batch_id(0), 2), (batch_id(1), 2)]
+    assert [(batch.id, len(batch)) for batch in state.lose("a")] == [(batch_id(0), 2), (batch_id(1), 2)]
     assert state.outstanding(TRAINING) == 5
     assert state.queued == 2
     state.resolve_lost("a", [batch_id(1)])
@@ -239,3 +241,21 @@ def test_held_out_batches_find_room_where_training_batches_wait() -> None:
     state.offer(7, make_batch(9))
     state.credit(A, credit(2))
     assert numbers(state.deliveries(0.0)) == [(A, 1, 9)]
+
+
+def test_of_a_batch_that_is_replayed_the_replay_is_kept() -> None:
+    """Its first delivery is trained, though this reader may not know it yet."""
+    state = state_with(0)
+    state.credit(A, credit(2))
+    assert [one.replay for _, one in state.deliveries(0.0)] == [False]
+    state.offer(TRAINING, replace(make_batch(0), replay=True))
+    assert [one.replay for _, one in state.deliveries(0.0)] == [True]
+    kept = state.retained_bytes
+    (lost,) = state.lose("a")
+    assert lost.replay
+    assert state.retained_bytes == kept // 2
+    state.resolve_lost("a", [batch_id(0)])
+    state.credit(B, credit(1))
+    assert [(identity, one.replay) for identity, one in state.deliveries(0.0)] == [(B, True)]
+    state.credit(B, credit(1, received=1, done=1))
+    assert state.retained_bytes == 0

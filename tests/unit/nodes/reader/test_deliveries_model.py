@@ -122,8 +122,8 @@ class Deliveries(RuleBasedStateMachine):
             return
         self.dead.add(token)
         lost = self.state.lose(token)
-        assert all(examples == EXAMPLES for _, examples in lost)
-        batches = [batch for batch, _ in lost]
+        assert all(len(batch) == EXAMPLES for batch in lost)
+        batches = [batch.id for batch in lost]
         held = {batch for batch, (holder, _) in self.holders.items() if token_of(holder) == token}
         assert len(batches) == len(set(batches))
         assert set(batches) <= held

@@ -12,7 +12,8 @@ import torch
 import zmq
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
-from shadowsync.pipeline.wire.messages import CenterExchange, CenterValues, Failure, Pushed
+from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterValues
+from shadowsync.pipeline.wire.messages import Failure, Pushed
 from shadowsync.sync_algos.base import PeerLost, Slice
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import answer_of

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.buffers import bytes_of
-from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed, CenterValues
+from shadowsync.pipeline.wire.center_messages import CenterRead, CenterSeed, CenterValues
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import START, chunks, exchange_of, floats, values_of, whole
 

@@ -19,7 +19,7 @@ from shadowsync.pipeline.codecs.feedback import ErrorFeedback, Reference, decode
 from shadowsync.pipeline.codecs.formats import Codec, CodecOptions, LinkCodecs
 from shadowsync.pipeline.codecs.ladder import RUNGS, CodecLadder
 from shadowsync.pipeline.types import Float32Array
-from shadowsync.pipeline.wire.messages import (
+from shadowsync.pipeline.wire.center_messages import (
     CenterExchange,
     CenterNamedExchange,
     CenterRead,

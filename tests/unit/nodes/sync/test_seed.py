@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from shadowsync.nodes.sync.center import CenterState
-from shadowsync.pipeline.wire.messages import CenterRead, CenterSeed
+from shadowsync.pipeline.wire.center_messages import CenterRead, CenterSeed
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import START, chunks, exchange_of, floats, whole
 

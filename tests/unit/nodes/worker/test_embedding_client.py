@@ -155,7 +155,9 @@ def test_a_lost_node_strands_what_was_pushed_to_it_once(client: EmbeddingClient,
     client.look_up(waiting, [plan(0, 4)], 0.0)
     assert not client.lost
     assert client.pending_pushes == 4
-    assert client.lose("embedding-0") == [both]
+    client.lose("embedding-0")
+    assert not client.lost
+    assert client.give_up() == [both]
     assert client.lost
     # The others' answers are still awaited, and finish nothing that is stranded.
     assert client.pending_pushes == 3
@@ -164,10 +166,48 @@ def test_a_lost_node_strands_what_was_pushed_to_it_once(client: EmbeddingClient,
         box.take()
     client.resend_overdue(LOOKUP.interval_seconds + 1)
     assert [len(box.take()) for box in boxes] == [0, 1, 1]
-    assert client.lose("embedding-2") == [other]
+    client.lose("embedding-2")
+    assert client.give_up() == [other]
     # One that both are missing is not counted twice.
-    assert client.lose("embedding-1") == []
+    client.lose("embedding-1")
+    assert client.give_up() == []
     assert client.outstanding == 0
+
+
+def test_another_node_in_a_dead_ones_place_gets_what_is_not_answered(
+    client: EmbeddingClient, boxes: list[Outbox]
+) -> None:
+    trained, waiting, later = in_flight(0), in_flight(1), in_flight(2)
+    trained.requests, trained.versions = [plan(0, 4), plan(1), plan(2)], [0, 0, 0]
+    nothing = np.zeros(0, np.float32)
+    client.push(trained, [np.ones(DIM, np.float32), nothing, nothing], 0.0)
+    client.look_up(waiting, [plan(0, 5), plan(1), plan(2)], 0.0)
+    client.lose("embedding-0")
+    for box in boxes:
+        box.take()
+    # Meanwhile nothing is sent, and nobody is waited for in vain.
+    client.look_up(later, [plan(0, 6), plan(1), plan(2)], 0.0)
+    client.resend_overdue(LOOKUP.interval_seconds + 1)
+    assert boxes[0].take() == []
+    assert client.unanswering == {"embedding-1", "embedding-2"}
+    new = Outbox()
+    client.replace(0, "embedding-3", new.connection, 1.0)
+    again = new.take()
+    assert [(message.KIND, getattr(message, "request", 0)) for message in again] == [
+        ("push", 1),
+        ("lookup", 4),
+        ("lookup", 7),
+    ]
+    assert isinstance(again[0], Push)
+    assert (again[0].id, again[0].gradients.tolist()) == (batch_id(0), [1.0] * DIM)
+    assert client.resent_pushes >= 1
+    assert "embedding-3" in client.unanswering
+    for shard in (1, 2):
+        client.receive(shard, Pushed(1 + shard, repeated=False))
+    assert client.receive(0, Pushed(1, repeated=False)) is trained
+    client.receive(0, vectors(4, 2.0))
+    assert waiting.answers[0].tolist() == [2.0] * DIM
+    assert not client.lost
 
 
 def test_a_batch_is_for_training_or_for_a_pass() -> None:

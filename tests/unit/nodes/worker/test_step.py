@@ -405,3 +405,24 @@ def test_bfloat16_is_near_float32_and_another_number() -> None:
     far = [np.abs(a - b).max() for a, b in zip(gradients, rounded, strict=True)]
     size = [np.abs(a).max() for a in gradients]
     assert 0 < max(far) < 0.1 * max(size)
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake"])
+def test_a_replay_has_its_gradients_and_updates_nothing(device: str) -> None:
+    """Its dense update was made before; only a new embedding node lacks its gradients."""
+    shared = build_shared(_job(optimizer="adam", weight_decay=0.01))
+    if device == "fake":
+        shared, _ = _on_fake_device(shared)
+    stepper, before = Stepper(shared), shared.replica.read().clone()
+    step = _staged(shared, stepper, 0)
+    replay = dataclasses.replace(step.delivery, replay=True)
+    requests = shared.router.requests(replay.rows)
+    answers = [np.full(request.floats, 0.1, np.float32) for request in requests]
+    loss, gradients = stepper.train(replay, requests, answers)
+    assert loss > 0
+    assert any(gradient.any() for gradient in gradients)
+    assert torch.equal(shared.replica.read(), before)
+    other_loss, other_gradients = stepper.train(step.delivery, requests, answers)
+    assert other_loss == loss
+    assert all(np.array_equal(a, b) for a, b in zip(gradients, other_gradients, strict=True))
+    assert not torch.equal(shared.replica.read(), before), "the control"

@@ -1,0 +1,38 @@
+"""Which dead nodes another one is started for: a state machine without I/O."""
+
+from __future__ import annotations
+
+
+class Successors:
+    """What the supervisor says of the nodes of one role that ended. Owned by the coordinator's loop."""
+
+    def __init__(self) -> None:
+        # Tokens of nodes that no other is started for, of those being started, and whose place each takes.
+        self._final: set[str] = set()
+        self._starting: set[str] = set()
+        self._before: dict[str, str] = {}
+
+    @property
+    def coming(self) -> bool:
+        """Whether a node is being started that has not said hello."""
+        return bool(self._starting)
+
+    def exited(self, token: str, successor: str) -> None:
+        """Record that a node has ended, and the token of the one that is started in its place, or empty."""
+        self._starting.discard(token)
+        if successor:
+            self._starting.add(successor)
+            self._before[successor] = token
+            return
+        place: str | None = token
+        while place is not None:
+            self._final.add(place)
+            place = self._before.get(place)
+
+    def arrived(self, token: str) -> None:
+        """Record that a node has said hello."""
+        self._starting.discard(token)
+
+    def is_final(self, token: str) -> bool:
+        """Return whether no other is started in the place of this node, nor of those that were."""
+        return token in self._final

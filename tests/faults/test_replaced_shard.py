@@ -1,0 +1,183 @@
+"""An embedding node is killed while the job trains: another one takes its place and gets what it lacks."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.nodes.coordinator.owed_batches import OwedBatches
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.report.model import Report
+from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.resumed import going_on
+from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.supervised import Supervised
+
+SECONDS = 120.0
+EPOCHS = 6
+CHANGES: dict[str, dict[str, Any]] = {
+    "run": {"node_timeout_seconds": 2.0},
+    "data": {"epochs": EPOCHS, "span_bytes": 1 << 16},
+    "embedding": {"nodes": 2},
+}
+
+
+NAMES = {f"embedding-{number}" for number in range(4)}
+
+
+def _changed(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: CHANGES.get(name, {}) | sections.get(name, {}) for name in {**CHANGES, **sections}}
+
+
+def _replace(own: AnyCluster, count: int = 1) -> None:
+    """Kill so many embedding nodes, and have others join once the coordinator knows of it."""
+    for node in own.nodes["embedding"][:count]:
+        node.kill()
+    wait_until(lambda: len(_dead(own.run)) == count, "the coordinator knows of it")
+    for _ in range(count):
+        own.join("embedding")
+
+
+def _dead(run: RunFolder) -> set[str]:
+    """The embedding nodes that the coordinator has declared dead."""
+    texts = (line["text"] for line in run.log("coordinator"))
+    silent = [text for text in texts if "was silent for 2 s" in text]
+    return {name for name in NAMES if any(f"{name}: " in text for text in silent)}
+
+
+def _require_whole(report: Report, dead: set[str]) -> None:
+    """Every shard has every batch, and no identity is unknown."""
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+    counts = report.examples
+    assert counts.distinct == EPOCHS * EXAMPLES
+    assert counts.read == counts.trained + counts.returned
+    assert counts.replayed > 0, "the control: something was lost"
+    assert len(report.ledger.shard_applied) == 2
+    assert not report.ledger.shard_applied.keys() & dead
+    assert len(set(report.ledger.shard_applied.values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "embedding"),
+    [
+        ("thread", {}),
+        pytest.param("process", {}, marks=pytest.mark.matrix),
+        pytest.param("thread", {"threads": 3, "storage": "bfloat16"}, marks=pytest.mark.matrix),
+    ],
+)
+def test_another_one_gets_every_batch(
+    cluster: Callable[..., AnyCluster], kind: str, embedding: dict[str, Any]
+) -> None:
+    changes = _changed(trainer={"worker_kind": kind}, embedding=CHANGES["embedding"] | embedding)
+    own = cluster(changes).start()
+    own.wait_for_batches(30)
+    _replace(own)
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report, _dead(own.run))
+    events = [event.what for event in own.run.report.events if event.node == "embedding-2"]
+    assert events[0] == "joined the running job; its rows are first values"
+    assert "batches that it lacks are trained again" in events[1]
+    # The others knew these batches.
+    trained = {
+        (epoch, span, number): count
+        for epoch, span, number, count in own.run.query(
+            "SELECT epoch, span, number, acknowledgements FROM batches"
+        )
+    }
+    again = sum(count - 1 for count in trained.values())
+    assert events[1].startswith(f"{again:,} batches")
+
+
+def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process(_changed(checkpoint={"every_examples": 3_000})).start()
+    wait_until(lambda: (own.run.folder / "checkpoint").exists(), "a checkpoint is written")
+    _replace(own)
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report, _dead(own.run))
+    joined = next(event.what for event in own.run.report.events if event.node == "embedding-2")
+    assert "it has" in joined
+    assert "batches of a checkpoint" in joined
+
+
+def test_all_of_them_die_at_once(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process(CHANGES).start()
+    own.wait_for_batches(30)
+    _replace(own, 2)
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report, _dead(own.run))
+
+
+def test_a_trainer_dies_meanwhile(in_process: Callable[..., InProcessCluster]) -> None:
+    """What it had of the batches that are trained again, others train."""
+    own = in_process(CHANGES).start()
+    own.wait_for_batches(30)
+    own.nodes["trainer"][0].kill()
+    _replace(own)
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert len(set(report.ledger.shard_applied.values())) == 1
+
+
+def test_a_shard_that_is_not_asked_what_it_lacks_is_red(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: the batches of the dead one are in no row any more, and the ledger says so."""
+    restore = OwedBatches.restore_shard
+    monkeypatch.setattr(OwedBatches, "restore_shard", lambda self, number, _: restore(self, number, ()))
+    own = in_process(CHANGES).start()
+    own.wait_for_batches(30)
+    _replace(own)
+    assert own.wait(SECONDS) == ExitCode.LEDGER, own.coordinator.text()
+    red = [one.name for one in own.run.report.ledger.identities if one.holds is False]
+    assert red == ["batches applied by embedding-2 = distinct batches"]
+
+
+def test_nobody_takes_its_place(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process(_changed(run=CHANGES["run"] | {"rejoin_seconds": 0.5}, data=ENDLESS)).start()
+    own.wait_for_batches(30)
+    own.nodes["embedding"][0].kill()
+    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    report = own.run.report
+    assert report.model_saved is None
+    assert report.ledger.adds_up, report.ledger.identities
+    assert "it died" in {one.unknown for one in report.ledger.identities if one.holds is None}
+
+
+def test_a_job_that_is_stopped_meanwhile_is_resumed_whole(
+    in_process: Callable[..., InProcessCluster],
+) -> None:
+    """What the new shard lacks is not in the checkpoint's ledger, so the next run trains it."""
+    own = in_process(CHANGES).start()
+    own.wait_for_batches(60)
+    _replace(own)
+    wait_until(lambda: own.run.logged("batches that it lacks are trained again"), "it is known")
+    own.coordinator.interrupt()
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    first = RunFolder(own.run.folder.resolve())
+    assert first.report.ledger.adds_up, first.report.ledger.identities
+    again = in_process(going_on(CHANGES, first)).start()
+    assert again.wait(SECONDS) == ExitCode.OK, again.coordinator.text()
+    report = again.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.restored_examples < first.report.examples.distinct, "the control: something was owed"
+    assert report.restored_examples + report.examples.distinct == EPOCHS * EXAMPLES
+
+
+def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+    job = supervise()
+    job.wait_for_batches(20)
+    job.node("embedding").kill()
+    known = "batches that it lacks are trained again"
+    wait_until(lambda: job.run.logged(known), known)
+    trained = job.run.batches()
+    job.wait_for_batches(trained + 20)
+    job.process.signal(signal.SIGINT)
+    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities

@@ -1,0 +1,99 @@
+"""A worker's sockets: of a node that is lost nothing is taken, and another one may have its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import zmq
+from shadowsync.nodes.worker.connections import WorkerConnections
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.messages import Push, Pushed
+from shadowsync.pipeline.wire.sockets import Listener, Waker
+from shadowsync.tests.support.lookups import DIM, in_flight, plan
+
+MILLISECONDS = 60_000
+WORKER = b"token/0"
+
+
+@pytest.fixture
+def shards(context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[list[Listener]]:
+    """The sockets of an embedding node, and of the one that takes its place."""
+    made = [Listener(context, f"inproc://shard-{number}") for number in range(2)]
+    yield made
+    for listener in made:
+        listener.close()
+
+
+@pytest.fixture
+def connections(
+    context: zmq.Context[zmq.Socket[bytes]], shards: list[Listener]
+) -> Iterator[WorkerConnections]:
+    job = Job.model_validate(
+        {"data": {"format": "criteo_tsv", "path": ["x"]}, "network": {"shared_memory": False}}
+    )
+    members = [
+        MemberInfo("embedding-0", "embedding", 0, "first", shards[0].endpoint),
+        MemberInfo("trainer-0", "trainer", 0, "token", ""),
+    ]
+    waker = Waker()
+    made = WorkerConnections(context, members, WORKER.decode(), job, waker.fileno())
+    yield made
+    made.close()
+    waker.close()
+
+
+def _pushed(listener: Listener) -> Push:
+    assert listener.socket.poll(MILLISECONDS)
+    found = listener.receive()
+    assert found is not None
+    identity, message = found
+    assert identity == WORKER
+    assert isinstance(message, Push)
+    return message
+
+
+def test_what_has_come_of_a_node_that_is_lost_is_not_taken(
+    connections: WorkerConnections, shards: list[Listener]
+) -> None:
+    """It may have been seen before the news of its death: its socket is closed by then."""
+    batch = in_flight()
+    batch.requests, batch.versions = [plan(0, 4)], [0]
+    connections.shards.push(batch, [np.ones(DIM, np.float32)], 0.0)
+    shards[0].send(WORKER, Pushed(_pushed(shards[0]).request, repeated=False))
+    connections.poll(MILLISECONDS)
+    connections.lose("embedding-0")
+    assert connections.receive() == ([], [])
+    assert connections.shards.pending_pushes == 1
+
+
+def test_a_push_goes_to_the_node_that_takes_the_place(
+    connections: WorkerConnections, shards: list[Listener]
+) -> None:
+    batch = in_flight()
+    batch.requests, batch.versions = [plan(0, 4)], [0]
+    connections.shards.push(batch, [np.ones(DIM, np.float32)], 0.0)
+    request = _pushed(shards[0]).request
+    sent_bytes = connections.metrics()["sent_bytes"]
+    connections.lose("embedding-0")
+    other = MemberInfo("embedding-1", "embedding", 0, "second", shards[1].endpoint)
+    connections.replace_shard(other)
+    connections.replace_shard(other)
+    assert _pushed(shards[1]).request == request
+    shards[1].send(WORKER, Pushed(request, repeated=False))
+    connections.poll(MILLISECONDS)
+    assert connections.receive() == ([], [batch])
+    metrics = connections.metrics()
+    assert metrics["sent_bytes"] == 2 * sent_bytes, "what was sent to the dead one counts"
+    assert {"to/embedding-0", "to/embedding-1"} <= metrics.keys()
+
+
+def test_one_that_has_died_again_is_not_connected_to(
+    connections: WorkerConnections, shards: list[Listener]
+) -> None:
+    connections.lose("embedding-0")
+    connections.lose("embedding-1")
+    connections.replace_shard(MemberInfo("embedding-1", "embedding", 0, "second", shards[1].endpoint))
+    assert connections.shards.names == ["embedding-0"]
