@@ -136,7 +136,9 @@ def _silent_trainers(state: JobState, outcome: Outcome) -> list[str]:
 
 def _unheard(state: JobState, outcome: Outcome) -> list[Member]:
     silent = _silent_trainers(state, outcome)
-    return [one for one in state.members.everyone("trainer") if not one.alive or one.info.name in silent]
+    # One that left has said what it had.
+    trainers = [one for one in state.members.everyone("trainer") if not one.left]
+    return [one for one in trainers if not one.alive or one.info.name in silent]
 
 
 def _read_identity(state: JobState, outcome: Outcome, left_out: str, examples: ExampleCounts) -> Identity:
@@ -211,12 +213,13 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
     early = sum(len(batches) for batches in state.origin.applied_before.values())
     if early:
         name += " + early"
+    if state.ledger.owed.settled:
+        name += " + trained again"
     known = total(outcome.shards, "repeated_pushes")
     trainers = state.members.everyone("trainer")
     counts = {one.info.name: outcome.trainers.get(one.info.name, one.metrics) for one in trainers}
-    totals = state.ledger.totals
-    replayed = totals.trained_batches - totals.distinct_batches
-    again = len(outcome.shards) * (totals.returned_batches + replayed + _pushed_before(state))
+    returned, settled = state.ledger.totals.returned_batches, state.ledger.owed.settled
+    again = len(outcome.shards) * (returned + settled + _pushed_before(state))
     explained = total(counts, "resent_pushes") + again + early
     unheard = [one for one in counts if one not in outcome.trainers]
     if known > explained and unheard:
@@ -230,7 +233,9 @@ def _pushed_before(state: JobState) -> int:
 
 
 def _pushed_and_lost(state: JobState) -> bool:
-    return bool(_dead(state, "trainer") and _dead(state, "reader"))
+    # A reader that left is as one that died: what it had sent is what its trainers got.
+    trainers = [one for one in _dead(state, "trainer") if not one.left]
+    return bool(trainers and _dead(state, "reader"))
 
 
 def _dead(state: JobState, role: str) -> list[Member]:

@@ -280,7 +280,8 @@ class JobController:
         patience = HURRIED_TRAINER_SECONDS if hurry else patience
         drain = Drain(sequences, hurry=hurry)
         trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
-        outcome.trainers = {n: reply.counts | {"in_flight": reply.in_flight} for n, reply in trainers.items()}
+        answers = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
+        outcome.trainers = self._state.left_counts | answers
         outcome.progressive = sum_progressive(reply.progressive for reply in trainers.values())
         left_out = {*await store.run(LedgerStore.returned_and_left_out), *self._state.ledger.left_out_again()}
         doubtful = Drain({}, batches=tuple(sorted(left_out)))

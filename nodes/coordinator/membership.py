@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError
 from ...pipeline.wire.control_messages import NodeFacts
 from ...pipeline.wire.control_orders import MemberInfo
 from ...pipeline.wire.field_checks import Counts
+
+LEFT: Final = "left the job"
 
 
 @dataclass
@@ -24,6 +27,7 @@ class Member:
 
     Attributes:
         begun: whether it takes part. One that joins the running job does not before it was introduced.
+        left: whether it ended as it was told, and the job went on.
         joined_at: when it said hello to the running job, of the coordinator's loop.
     """
 
@@ -31,6 +35,7 @@ class Member:
     ready: bool = False
     alive: bool = True
     begun: bool = True
+    left: bool = False
     joined_at: float = 0.0
     facts: NodeFacts = field(default_factory=NodeFacts)
     metrics: Counts = field(default_factory=dict)
@@ -48,6 +53,10 @@ class Member:
     def die(self, why: str) -> None:
         """Record that it left or died."""
         self.alive, self.lost_because = False, why
+
+    def leave(self) -> None:
+        """Record that it leaves well."""
+        self.alive, self.left, self.lost_because = False, True, LEFT
 
     def say_hello(self, now: float) -> None:
         """Record when it said hello."""

@@ -29,6 +29,7 @@ class OwedBatches:
 
     Attributes:
         left_out: batches that were not finite when they were trained again. A shard lacks them for good.
+        settled: how many were trained again.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class OwedBatches:
         self._handed_out: dict[SpanKey, _HandedOut] = {}
         self._missing_shards: set[int] = set()
         self.left_out: set[BatchId] = set()
+        self.settled = 0
 
     def __len__(self) -> int:
         return sum(len(numbers) for numbers in self._owed.values())
@@ -98,23 +100,14 @@ class OwedBatches:
 
     def settle(self, key: SpanKey, number: int) -> bool:
         """Record that a batch was trained again; return whether it was owed."""
-        owed = self._owed.get(key, set())
-        if number not in owed:
-            return False
-        owed.discard(number)
-        if not owed:
-            del self._owed[key]
-        if (handed_out := self._handed_out.get(key)) is not None:
-            handed_out.numbers.discard(number)
-            self._forget_finished(key)
-        return True
+        was_owed = self._remove(key, number)
+        self.settled += was_owed
+        return was_owed
 
     def leave_out(self, batch: BatchId) -> None:
-        """Record that an owed batch was left out when it was trained again."""
-        key = batch.epoch, batch.span
-        if self.has(key, batch.number):
+        """Record that a batch was left out, which may be owed."""
+        if self._remove((batch.epoch, batch.span), batch.number):
             self.left_out.add(batch)
-            self.settle(key, batch.number)
 
     def lose_reader(self, reader: str) -> None:
         """Take what a dead reader has of owed batches as not read."""
@@ -136,6 +129,18 @@ class OwedBatches:
         if not all(one.read for one in self._handed_out.values()):
             return None
         return sum(len(one.numbers) for one in self._handed_out.values())
+
+    def _remove(self, key: SpanKey, number: int) -> bool:
+        owed = self._owed.get(key, set())
+        if number not in owed:
+            return False
+        owed.discard(number)
+        if not owed:
+            del self._owed[key]
+        if (handed_out := self._handed_out.get(key)) is not None:
+            handed_out.numbers.discard(number)
+            self._forget_finished(key)
+        return True
 
     def _forget_finished(self, key: SpanKey) -> None:
         handed_out = self._handed_out[key]

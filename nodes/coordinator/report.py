@@ -120,7 +120,7 @@ def build_report(
     trainers = _trainer_counts(state, outcome)
     sync = sync_report(state, outcome, trainers)
     # One that was yet to take part takes nothing with it.
-    died = any(not member.alive and member.begun for member in state.members.everyone())
+    died = any(not member.alive and member.begun and not member.left for member in state.members.everyone())
     if outcome.stop is not None:
         code = outcome.stop.exit_code
         words = "interrupted" if outcome.stop.kind == "interrupted" else f"stopped: {outcome.stop.text}"

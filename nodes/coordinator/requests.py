@@ -17,6 +17,7 @@ from ...pipeline.wire.control_messages import (
     Hello,
     HelloReply,
     Interrupt,
+    Leave,
     LeftOutBatch,
     NextSpan,
     NextSpanReply,
@@ -33,6 +34,7 @@ from ...pipeline.wire.control_messages import (
 )
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
+from .departure import Departures
 from .membership import Member
 from .outcome import Stop
 from .reader_recovery import ReaderRecovery
@@ -62,6 +64,7 @@ class RequestHandler:
             "reader": readers.lost,
             "embedding": shards.lost,
         }
+        self._departures = Departures(server, admitting)
         self._admissions: dict[str, Admission] = {
             "reader": ReaderAdmission(server, admitting),
             "sync": SyncAdmission(server, admitting),
@@ -72,6 +75,7 @@ class RequestHandler:
             Ready: self._ready,
             NodeFailed: self._failed,
             Interrupt: self._interrupt,
+            Leave: self._leave,
             NextSpan: self._next_span,
             SpanRead: self._span_read,
             TrainedBatches: self._trained,
@@ -138,7 +142,8 @@ class RequestHandler:
         known = state.members.find(request.token) is not None
         if known:
             self._server.mark_dead(request.token, f"died ({request.how})")
-        has_use = state.can_join(request.role)
+        ended = state.members.find(request.token)
+        has_use = state.can_join(request.role) and not (ended is not None and ended.left)
         replace = has_use and bool(request.successor)
         if not known and not state.over and not state.members.started:
             text = f"a {request.role} ended before it joined ({request.how})"
@@ -184,6 +189,10 @@ class RequestHandler:
     async def _interrupt(self, member: Member, request: Interrupt) -> Done:  # noqa: ARG002
         text = f"{member.info.name} was interrupted"
         self._server.request_stop(Stop("interrupted", text, ExitCode.INTERRUPTED))
+        return Done()
+
+    async def _leave(self, member: Member, request: Leave) -> Done:  # noqa: ARG002
+        self._departures.request(member)
         return Done()
 
     async def _next_span(self, member: Member, request: NextSpan) -> NextSpanReply:  # noqa: ARG002

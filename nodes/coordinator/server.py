@@ -16,10 +16,11 @@ import zmq.asyncio
 
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ...pipeline.wire.control_base import Reply, ReplyType, Request
-from ...pipeline.wire.control_orders import DivideBatches, GroupView, JobEnded, NodeLost, SetGroup
+from ...pipeline.wire.control_orders import DivideBatches, Finish, GroupView, JobEnded, NodeLost, SetGroup
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
+from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Ask, Failure, Pulse, PulseReply
 from ...pipeline.wire.refusals import Refusals
@@ -32,10 +33,10 @@ from ..runtime.settings import NodeSettings
 from ..runtime.tracing import TRACER
 from .audit import lost_batches
 from .ledger_writer import LedgerWriter
-from .membership import Member
+from .membership import LEFT, Member
 from .outcome import Stop
 from .sessions import SessionRegistry
-from .state import JobPhase, JobState
+from .state import Death, JobPhase, JobState
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +240,24 @@ class CoordinatorServer:
         self.event(info.name, why)
         if death.stop is not None:
             self.request_stop(death.stop)
-        lost = NodeLost(token, info.role, info.name)
+        self._tell_of_loss(death)
+
+    async def dismiss(self, member: Member, counts: Counts) -> None:
+        """Tell the others that a node leaves, whose last counts these are, and then the node to end."""
+        session = self.sessions.of(member.info.token.encode())
+        death = self.state.leave(member, counts)
+        self.event(member.info.name, "left the job, as it was told")
+        self._tell_of_loss(death)
+        try:
+            if session is not None:
+                await session.call(Finish(ExitCode.OK, ""), timeout_seconds=NOTICE_SECONDS)
+        except (ConnectionLost, RemoteError) as error:
+            log.warning("%s did not confirm that it ends: %s", member.info.name, error)
+        self.sessions.end(member.info.token.encode(), LEFT)
+
+    def _tell_of_loss(self, death: Death) -> None:
+        info = death.member.info
+        lost = NodeLost(info.token, info.role, info.name)
         for other in self.state.members.alive():
             # One that still prepares itself has met nobody yet.
             if other.ready:
@@ -298,8 +316,9 @@ class CoordinatorServer:
 
     def _pulse(self, identity: bytes, token: str, message: Pulse) -> None:
         member = self.state.members.find(token)
-        dead = member is not None and not member.alive
-        why = member.lost_because if member and dead else ""
+        # One that leaves is being told to end, as long as it has a session.
+        leaves = member is not None and member.left and self.sessions.of(identity) is not None
+        why = member.lost_because if member and not member.alive and not leaves else ""
         self._send(identity, PulseReply(self.state.ledger.examples_so_far, why))
         if member is not None and member.alive:
             parts = self.state.heartbeat(member, message.counts)

@@ -173,6 +173,8 @@ class JobState:
         self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
         self.lost_dense_updates = 0
+        # Of trainers that left, by name.
+        self.left_counts: dict[str, Counts] = {}
         # Messages of each node that were refused for their form; of others under their role.
         self.refused_messages: dict[str, int] = {}
         self._synced_iterations: dict[str, int] = {}
@@ -336,8 +338,7 @@ class JobState:
             return None
         name = member.info.name
         if member.info.role == "reader":
-            for span in self.ledger.lose_reader(name):
-                self.input.size.span_unread(span.number, span.examples)
+            self._unread(name)
         if member.info.role == "embedding" and member.begun:
             self.ledger.owed.lose_shard(member.info.index)
         if member.info.role != "trainer" or not member.begun:
@@ -347,6 +348,31 @@ class JobState:
         updates = self.ledger.trained_batches_of.get(name, 0)
         self.lost_dense_updates += max(0, updates - self._synced_iterations.get(token, 0))
         return Death(member, self._verdict(member), self.group.lose(member.info.index))
+
+    def can_leave(self, member: Member) -> bool:
+        """Return whether the job goes on without a node while it trains, and loses nothing by it."""
+        if not self.is_training or not member.begun:
+            return False
+        role, others = member.info.role, len(self.members.alive(member.info.role)) - 1
+        # What one shard lacks is known only once all trainers have said what they pushed.
+        fits = role == "reader" or (role == "trainer" and self.balancer is None)
+        return fits and others > 0 and self.ledger.owed.has_all_shards
+
+    def leave(self, member: Member, counts: Counts) -> Death:
+        """Record that a node leaves, with its last counts, and what becomes of its work."""
+        member.leave()
+        name = member.info.name
+        if member.info.role == "reader":
+            self._unread(name)
+            return Death(member, None, None)
+        self.left_counts[name] = counts
+        synced = int(counts.get("synced_iterations", 0))
+        self.lost_dense_updates += max(0, self.ledger.trained_batches_of.get(name, 0) - synced)
+        return Death(member, None, self.group.lose(member.info.index))
+
+    def _unread(self, reader: str) -> None:
+        for span in self.ledger.lose_reader(reader):
+            self.input.size.span_unread(span.number, span.examples)
 
     def lost_shard(self, member: Member) -> Stop:
         """Return that the job stops for the death of an embedding node."""

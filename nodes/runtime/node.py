@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ...pipeline.jobfile.extras import missing_modules
 from ...pipeline.wire.control_base import Reply, Request
-from ...pipeline.wire.control_messages import Hello, Interrupt, NodeFailed, Ready
+from ...pipeline.wire.control_messages import Hello, Interrupt, Leave, NodeFailed, Ready
 from ...pipeline.wire.control_orders import Finish, FinishReply
 from ...pipeline.wire.control_profile import Measure, Trace
 from ...pipeline.wire.curve import KeyGate, open_gate
@@ -80,6 +81,7 @@ class Node:
         self._connected = False
         self._joined = False
         self._ready = False
+        self._is_leaving = False
         self._refusals = Refusals(log)
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
@@ -304,19 +306,24 @@ class Node:
                 await self._channel.call(NodeFailed(describe(error), code), timeout_seconds=2.0)
 
     def _install_signals(self) -> None:
-        self._process.on_interrupt(self._loop, self._on_signal)
+        self._process.on_interrupt(self._loop, partial(self._on_signal, Interrupt), self._on_terminated)
         if self.settings.supervised:
             self._process.on_orphaned(self._loop, self._end_as_orphan)
 
-    def _on_signal(self) -> None:
+    def _on_terminated(self) -> None:
+        # The second time there is no time to leave well.
+        self._on_signal(Interrupt if self._is_leaving else Leave)
+        self._is_leaving = True
+
+    def _on_signal(self, wanted: type[Interrupt | Leave]) -> None:
         if not self._joined:
             self._end(ExitCode.INTERRUPTED, "interrupted before the job started")
         else:
-            self._tasks.start(self._request_interrupt())
+            self._tasks.start(self._ask_for_end(wanted()))
 
-    async def _request_interrupt(self) -> None:
+    async def _ask_for_end(self, wanted: Interrupt | Leave) -> None:
         with contextlib.suppress(ConnectionLost, RemoteError):
-            await self._channel.call(Interrupt(), timeout_seconds=5.0)
+            await self._channel.call(wanted, timeout_seconds=5.0)
 
     def _end_as_orphan(self) -> None:
         # The coordinator notices it too, and needs its nodes for a checkpoint.

@@ -34,10 +34,18 @@ class ProcessHooks:
         """
         return zmq.Context(io_threads=1)
 
-    def on_interrupt(self, loop: asyncio.AbstractEventLoop, interrupted: Callable[[], None]) -> None:
-        """Call `interrupted` on the loop whenever the node is interrupted."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interrupted)
+    def on_interrupt(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interrupted: Callable[[], None],
+        terminated: Callable[[], None] | None = None,
+    ) -> None:
+        """Call `interrupted` on the loop whenever the node is interrupted.
+
+        With `terminated` that is called for SIGTERM, which is meant for this node alone.
+        """
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+        loop.add_signal_handler(signal.SIGTERM, terminated or interrupted)
 
     def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
         """Call `orphaned` on the loop when the supervisor dies; only of a supervised node."""

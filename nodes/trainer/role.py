@@ -298,7 +298,7 @@ class TrainerRole(Role):
             {name: by.get(f"{node.token}/{worker.index}", 0) for name, by in request.sequences.items()}
             for worker in self._workers
         ]
-        drained, _ = await self._pool.drain(last, DRAIN_SECONDS)
+        drained, _ = await self._pool.drain(last, DRAIN_SECONDS, leaving=request.leaving)
         if self._sync is not None:
             # What is saved should be no mixture, but an interrupt waits for no slow round.
             with contextlib.suppress(TimeoutError):

@@ -91,9 +91,9 @@ class WorkerPool(ABC):
         return [future.result() for future in done]
 
     async def drain(
-        self, last: Sequence[Mapping[str, int]], timeout_seconds: float
+        self, last: Sequence[Mapping[str, int]], timeout_seconds: float, *, leaving: bool = False
     ) -> tuple[DrainResult, bool]:
-        """Stop training after the current batches.
+        """Stop training after the current batches; of a `leaving` trainer readers take back the others.
 
         `last` has, for each worker, the last sequence of each reader to it. Returns the sums over the workers
         that stopped in time, and whether these are all.
@@ -101,7 +101,7 @@ class WorkerPool(ABC):
         waits: list[asyncio.Future[DrainResult]] = []
         for worker, sequences in zip(self.workers, last, strict=True):
             bridge = ThreadBridge[DrainResult]()
-            worker.drain(sequences, bridge.give)
+            worker.drain(sequences, bridge.give, leaving=leaving)
             waits.append(bridge.result)
         done, late = await asyncio.wait(waits, timeout=timeout_seconds) if waits else (set(), set())
         in_flight, progressive = 0, QualitySums()

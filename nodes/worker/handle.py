@@ -45,13 +45,16 @@ class WorkerHandle(Protocol):
         """Let the reader forget a batch, which the coordinator has recorded."""
         ...
 
-    def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
+    def drain(
+        self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object], *, leaving: bool = False
+    ) -> None:
         """Stop training after the current batch.
 
         Args:
             sequences: for each reader, the last sequence that it sent to this worker.
             reply: called on a thread of the worker's when all of those have arrived and nothing is on its way
                 any more.
+            leaving: the readers are not told that the others are done: they take them back.
         """
         ...
 

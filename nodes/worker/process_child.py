@@ -150,7 +150,7 @@ class WorkerProcessMain:
             case ConfirmBatch():
                 worker.confirm(message.reader, message.sequence)
             case DrainWorker():
-                worker.drain(message.sequences, self._on_drained)
+                worker.drain(message.sequences, self._on_drained, leaving=message.leaving)
             case LoseNode():
                 worker.lose_node(message.name)
             case SettleLostReader():

@@ -259,10 +259,12 @@ class ProcessWorker:
         """Let the reader forget a batch; see `WorkerHandle.confirm`."""
         self._monitor.send(ConfirmBatch(reader, sequence))
 
-    def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
+    def drain(
+        self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object], *, leaving: bool = False
+    ) -> None:
         """Stop training after the current batch; see `WorkerHandle.drain`."""
         self._drain_reply = reply
-        self._monitor.send(DrainWorker(dict(sequences)))
+        self._monitor.send(DrainWorker(dict(sequences), leaving))
 
     def lose_node(self, name: str) -> None:
         """Expect nothing more of a reader or an embedding node; see `WorkerHandle.lose_node`."""

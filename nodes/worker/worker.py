@@ -72,6 +72,7 @@ class Worker(Service):
         self._launched: deque[tuple[InFlightBatch, Step]] = deque()
         self._drain_until: Mapping[str, int] | None = None
         self._drain_reply: Callable[[DrainResult], object] | None = None
+        self._is_leaving = False
         self._settling: list[tuple[str, Callable[[], object]]] = []
         self._unconfirmed = UnconfirmedBatches()
         self._progressive: frozenset[int] = frozenset()
@@ -97,11 +98,13 @@ class Worker(Service):
         """Let the reader forget a batch; see `WorkerHandle.confirm`."""
         self._confirmed.put((reader, sequence))
 
-    def drain(self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object]) -> None:
+    def drain(
+        self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object], *, leaving: bool = False
+    ) -> None:
         """Stop training after the current batch; see `WorkerHandle.drain`."""
 
         def command() -> None:
-            self._drain_until, self._drain_reply = sequences, reply
+            self._drain_until, self._drain_reply, self._is_leaving = sequences, reply, leaving
             self._stranded.extend(self._shards.give_up())
 
         self._call(command)
@@ -371,7 +374,7 @@ class Worker(Service):
             self._stranded = []
             self._inbox = deque(batch for batch in self._inbox if not batch.training)
             self._shards.forget_lookups()
-            for batch in untrained:
+            for batch in () if self._is_leaving else untrained:
                 self._drop(batch)
             in_flight = sum(len(batch.delivery.labels) for batch in untrained)
             self._drain_reply(DrainResult(in_flight, self._progressive_sums))

@@ -199,6 +199,11 @@ class NodeFailed(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class Leave(Request[Done]):
+    """A node is to end, and the job to go on; where that cannot be, the job is interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupt(Request[Done]):
     """A node was asked to stop by a signal."""
 

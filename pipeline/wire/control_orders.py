@@ -158,11 +158,13 @@ class Drain(Request["DrainReply"]):
         sequences: for trainers, the readers' last ones by reader and worker.
         hurry: no slow round is waited for.
         batches: for embedding nodes, those that came back from a dead trainer and were left out.
+        leaving: the trainer alone ends, and readers take back what it has not trained.
     """
 
     sequences: dict[str, dict[str, Count]]
     hurry: bool = False
     batches: BatchIds = ()
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

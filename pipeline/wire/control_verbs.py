@@ -12,6 +12,7 @@ from .control_messages import (
     Hello,
     HelloReply,
     Interrupt,
+    Leave,
     NextSpan,
     NextSpanReply,
     NodeFailed,
@@ -81,6 +82,7 @@ CONTROL_VERBS: Final = VerbTable(
         "report_slow_peer": Verb(ReportSlowPeer, Done, _TRAINER, _COORDINATOR),
         "rejoin_group": Verb(RejoinGroup, Done, _TRAINER, _COORDINATOR),
         "failed": Verb(NodeFailed, Done, _NODE, _COORDINATOR),
+        "leave": Verb(Leave, Done, _NODE, _COORDINATOR),
         "interrupt": Verb(Interrupt, Done, _NODE, _COORDINATOR),
         "exited": Verb(ChildExited, ChildExitedReply, frozenset({"supervisor"}), _COORDINATOR),
         "status": Verb(

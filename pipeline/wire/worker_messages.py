@@ -45,9 +45,13 @@ class ConfirmBatch:
 
 @dataclass(frozen=True, slots=True)
 class DrainWorker:
-    """Training ends after the current batch; `sequences` are the last ones of each reader to this worker."""
+    """Training ends after the current batch; `sequences` are the last ones of each reader to this worker.
+
+    Of a `leaving` trainer the readers take back what it does not train.
+    """
 
     sequences: dict[str, Count]
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,7 @@ class InProcess(ABC, ProcessHooks):
         self._text = ""
         self._killed = False
         self._interrupted: Callable[[], None] | None = None
+        self._terminated: Callable[[], None] | None = None
         self._log: logging.Handler | None = None
         self._running = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{role} control", daemon=True)
@@ -187,10 +188,16 @@ class InProcess(ABC, ProcessHooks):
         return f"shadowsync {self.role}: {self._text}" if self._text else ""
 
     def interrupt(self) -> None:
-        """Ask it to stop, as SIGTERM and SIGINT ask a process."""
+        """Ask it to stop the job, as SIGINT asks a process."""
         self._running.wait()
         assert self._interrupted is not None
         self._loop.call_soon_threadsafe(self._interrupted)
+
+    def terminate(self) -> None:
+        """Ask it to end, as SIGTERM asks a process."""
+        self._running.wait()
+        assert self._terminated is not None
+        self._loop.call_soon_threadsafe(self._terminated)
 
     def suspend(self) -> None:
         """Let it stand still, as SIGSTOP does: no thread of it takes up anything new, or answers."""
@@ -215,10 +222,15 @@ class InProcess(ABC, ProcessHooks):
         """See `ProcessHooks`."""
         return self._context
 
-    def on_interrupt(self, loop: asyncio.AbstractEventLoop, interrupted: Callable[[], None]) -> None:
-        """See `ProcessHooks`: `interrupt` is what asks."""
+    def on_interrupt(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interrupted: Callable[[], None],
+        terminated: Callable[[], None] | None = None,
+    ) -> None:
+        """See `ProcessHooks`: `interrupt` and `terminate` are what asks."""
         del loop
-        self._interrupted = interrupted
+        self._interrupted, self._terminated = interrupted, terminated or interrupted
 
     def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
         """See `ProcessHooks`: there is no supervisor whose death could be missed."""

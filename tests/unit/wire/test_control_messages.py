@@ -215,4 +215,4 @@ def test_counts_are_finite_numbers(counts: Any) -> None:
 
 def test_each_request_has_one_verb() -> None:
     requests = [verb.request for verb in CONTROL_VERBS.verbs.values()]
-    assert len(set(requests)) == len(requests) == 39
+    assert len(set(requests)) == len(requests) == 40

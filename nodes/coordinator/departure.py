@@ -1,0 +1,62 @@
+"""Departure of nodes from the running job: each hands back what it has, and ends well."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ...pipeline.errors import ExitCode
+from ...pipeline.wire.control_orders import Drain, Finalize
+from .membership import Member
+from .outcome import DRAIN_SECONDS, REQUEST_SECONDS, Stop
+from .server import CoordinatorServer
+
+
+class Departures:
+    """Let nodes leave, one at a time. Runs on the coordinator's loop.
+
+    Args:
+        admitting: held while a node is admitted, so that none joins of which the leaving one is the donor.
+    """
+
+    def __init__(self, server: CoordinatorServer, admitting: asyncio.Lock) -> None:
+        self._server = server
+        self._state = server.state
+        self._admitting = admitting
+        self._leaving: set[str] = set()
+
+    def request(self, member: Member) -> None:
+        """Have a node leave; interrupt the job if it cannot go on without it."""
+        token = member.info.token
+        if token not in self._leaving:
+            self._leaving.add(token)
+            self._server.spawn(self._leave(member))
+
+    async def _leave(self, member: Member) -> None:
+        async with self._admitting:
+            if not self._state.can_leave(member):
+                text = f"{member.info.name} was interrupted, and the job cannot go on without it"
+                self._server.request_stop(Stop("interrupted", text, ExitCode.INTERRUPTED))
+            elif member.info.role == "reader":
+                # What it has sent is trained by those who have it, and the rest is read again.
+                await self._server.dismiss(member, {})
+            else:
+                await self._leave_as_trainer(member)
+
+    async def _leave_as_trainer(self, trainer: Member) -> None:
+        """Have it end its current batches and synchronize once more; readers then take back the others."""
+        server, run, sync = self._server, self._state.job.run, self._state.job.sync
+        if trainer.facts.needs_peers:
+            # The others meet without it.
+            server.broadcast_group(self._state.group.lose(trainer.info.index))
+        patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
+        drained = await server.call(trainer, Drain({}, leaving=True), patience)
+        if drained is None or not trainer.alive:
+            server.mark_dead(trainer.info.token, "did not leave in time")
+            return
+        closing = trainer.facts.needs_center and not trainer.facts.needs_peers
+        patience = 3 * sync.timeout_seconds + REQUEST_SECONDS
+        last = await server.call(trainer, Finalize(closing_round=closing), patience)
+        counts = drained.counts | (last.counts if last is not None else {})
+        # What it did not train the readers give to others: none of it stays in flight.
+        if trainer.alive:
+            await server.dismiss(trainer, counts | {"in_flight": 0})

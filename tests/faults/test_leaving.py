@@ -1,0 +1,97 @@
+"""A node is told to end while the job trains: it hands back what it has, and the job goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.supervised import Supervised
+
+SECONDS = 120.0
+EPOCHS = 6
+LEFT = "left the job, as it was told"
+CHANGES: dict[str, dict[str, Any]] = {
+    "run": {"node_timeout_seconds": 5.0},
+    "data": {"epochs": EPOCHS, "span_bytes": 1 << 16, "readers": 2},
+}
+
+
+def _require_whole(run: RunFolder, left: str) -> None:
+    """Everything is trained once, nobody died, and no identity is unknown."""
+    report = run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+    counts = report.examples
+    assert counts.distinct == counts.trained == EPOCHS * EXAMPLES
+    assert counts.read == counts.trained + counts.returned
+    assert (left, LEFT) in [(event.node, event.what) for event in report.events]
+    said = [event.what for event in report.events if event.node == left]
+    assert not any("died" in what or "silent" in what for what in said), said
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind"),
+    [
+        ("easgd", "thread"),
+        ("ma", "thread"),
+        pytest.param("none", "thread", marks=pytest.mark.matrix),
+        pytest.param("easgd", "process", marks=pytest.mark.matrix),
+    ],
+)
+def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm: str, kind: str) -> None:
+    changes = {"sync": {"algorithm": algorithm}, "trainer": {"count": 3, "worker_kind": kind}}
+    own = in_process(CHANGES | changes).start()
+    own.wait_for_batches(30)
+    own.node("trainer-1").terminate()
+    assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK, own.node("trainer-1").text()
+    trained = own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-1'")[0][0]
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    _require_whole(own.run, "trainer-1")
+    # It trains nothing more, and what it had trained counts.
+    assert own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-1'") == [(trained,)]
+    assert trained > 0
+    if algorithm == "easgd":
+        assert own.run.report.ledger.lost_dense_updates == 0, "its last round took them all to the center"
+
+
+def test_a_reader_leaves(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process(CHANGES).start()
+    own.wait_for_batches(30)
+    own.node("reader-0").terminate()
+    assert own.node("reader-0").wait(SECONDS) == ExitCode.OK, own.node("reader-0").text()
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    _require_whole(own.run, "reader-0")
+
+
+@pytest.mark.parametrize("name", ["embedding-0", "reader-0"])
+def test_without_it_the_job_cannot_go_on(in_process: Callable[..., InProcessCluster], name: str) -> None:
+    """It is interrupted, with a checkpoint."""
+    own = in_process({"data": {"epochs": 10_000, "readers": 1}}).start()
+    own.wait_for_batches(30)
+    own.node(name).terminate()
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.model_saved is not None
+    assert (own.run.folder / "checkpoint").exists()
+
+
+def test_the_supervisor_starts_no_other(supervise: Callable[..., Supervised]) -> None:
+    job = supervise({"trainer": {"count": 2}, "sync": {"algorithm": "easgd"}})
+    job.wait_for_batches(30)
+    first, second = job.nodes("trainer")
+    first.terminate()
+    wait_until(lambda: job.run.logged(LEFT), "it leaves")
+    trained = job.run.batches()
+    job.wait_for_batches(trained + 20)
+    wait_until(lambda: not first.is_running(), "its process ends")
+    assert [node.pid for node in job.nodes("trainer")] == [second.pid]
+    job.process.signal(signal.SIGINT)
+    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
