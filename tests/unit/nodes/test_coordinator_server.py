@@ -24,7 +24,8 @@ from shadowsync.nodes.coordinator.status import build_status
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control_base import Request, encode_body
-from shadowsync.pipeline.wire.control_messages import ChildExited, NodeFailed
+from shadowsync.pipeline.wire.control_messages import ChildExited, GetStatus, NodeFailed
+from shadowsync.pipeline.wire.control_orders import FinishReply
 from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask, Failure, Pulse, PulseReply
@@ -46,7 +47,15 @@ class Client:
 
     async def ask(self, message: Message | list[bytes]) -> Any:
         """What comes back."""
+        await self.send(message)
+        return await self.receive()
+
+    async def send(self, message: Message | list[bytes]) -> None:
+        """Sends a message, or the frames of one."""
         await self._socket.send_multipart(message if isinstance(message, list) else encode(message))
+
+    async def receive(self) -> Any:
+        """The next message that comes."""
         return decode(await self._socket.recv_multipart())
 
     def close(self) -> None:
@@ -110,7 +119,7 @@ def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
     [
         (Ask(1, "settle", []), "the unknown verb 'settle'"),
         (Ask(1, "trained", [[], [], "x"]), "trained: synced_iterations: an integer"),
-        (Ask(1, "drain", [{}, False, []]), "a coordinator does not answer 'drain'"),
+        (Ask(1, "drain", [{}, False, [], False]), "a coordinator does not answer 'drain'"),
         (Ask(1, "next_span", []), "a trainer may not send 'next_span'"),
     ],
 )
@@ -184,6 +193,26 @@ def test_a_failure_is_none_without_an_exit_code(tmp_path: Path) -> None:
         assert server.state.stop is None
 
     served(tmp_path, work)
+
+
+def test_a_node_that_leaves_is_told_to_end_and_not_that_it_is_dead(tmp_path: Path) -> None:
+    """Its heartbeats go on until it has heard."""
+
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        await client.ask(Ask(1, "status", encode_body(GetStatus({}, 0, False))))
+        leaving = server.spawn(server.dismiss(server.state.members.require(TOKEN), {}))
+        finish = await client.receive()
+        assert isinstance(finish, Ask)
+        assert finish.verb == "finish"
+        assert await client.ask(Pulse({})) == PulseReply(10, "")
+        await client.send(Answer(finish.number, True, encode_body(FinishReply({}))))
+        await leaving
+        # The control: one that has not ended for all that.
+        assert await client.ask(Pulse({})) == PulseReply(10, "left the job")
+
+    state = served(tmp_path, work)
+    assert [member.info.index for member in state.members.alive("trainer")] == [1]
+    assert state.stop is None
 
 
 def test_those_who_are_no_nodes_are_counted_together(tmp_path: Path) -> None:
