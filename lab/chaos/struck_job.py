@@ -118,13 +118,13 @@ class JobRunner:
     ) -> None:
         """Strike when it is time; end the job if it hangs."""
         began = moved_at = time.monotonic()
-        trained, stopped = 0, Stopped()
+        moved, stopped = 0, Stopped()
         while process.poll() is None:
             now = time.monotonic()
             folder = next(iter(self._folders() - before), None)
-            count = _batches(folder) if folder is not None else 0
-            if count != trained or stopped:
-                trained, moved_at = count, now
+            trained, acknowledged = _batches(folder) if folder is not None else (0, 0)
+            if acknowledged != moved or stopped:
+                moved, moved_at = acknowledged, now
             while due and folder is not None and trained >= due[0][1]:
                 strike, _ = due.pop(0)
                 if stopped.strike(process.pid, strike, now):
@@ -178,14 +178,16 @@ def _died(done: StruckJob) -> bool:
     return not done.hung and done.exit_codes[-1] == ExitCode.STOPPED_BY_DEATH
 
 
-def _batches(folder: Path) -> int:
-    """Return how many batches a run's ledger has; 0 before there is one."""
+def _batches(folder: Path) -> tuple[int, int]:
+    """Return how many batches a run's ledger has, and how often they were trained; 0 before there is one."""
     path = folder / "ledger.sqlite"
     if not path.exists():
-        return 0
+        return 0, 0
     with contextlib.suppress(sqlite3.OperationalError), closing(_open(path)) as database:
-        return int(database.execute("SELECT count(*) FROM batches").fetchone()[0])
-    return 0
+        sums = "SELECT count(*), coalesce(sum(acknowledgements), 0) FROM batches"
+        batches, acknowledged = database.execute(sums).fetchone()
+        return int(batches), int(acknowledged)
+    return 0, 0
 
 
 def _open(path: Path) -> sqlite3.Connection:

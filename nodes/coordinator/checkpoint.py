@@ -155,6 +155,13 @@ def require_room(folder: Path, needed_bytes: int) -> None:
         )
 
 
+def require_all_shards(state: JobState) -> list[Member]:
+    """Return the embedding nodes; raises ClusterError if not all of them have what is trained."""
+    if state.empty_shards() or not state.ledger.owed.has_all_shards:
+        raise ClusterError("rows are lost with an embedding node")
+    return state.members.alive("embedding")
+
+
 # A node that cannot copy and write its part in this time is taken to be unable to.
 PART_SECONDS = 600.0
 # Of a shard's copy: a longer one is reported as an event.
@@ -199,6 +206,8 @@ class RunningCheckpoint:
             estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
             await run_in_thread_uncancellable(require_room, partial, max(estimate, self._last_bytes))
             manifest = await self._write(partial)
+            # The node in a dead one's place may be reading the checkpoint that this one would replace.
+            require_all_shards(self._state)
             await run_in_thread_uncancellable(self._commit, partial, manifest)
         except BaseException:
             # What it took on the disk is needed, above all where the disk is full. Of one that is in its
@@ -218,7 +227,7 @@ class RunningCheckpoint:
     async def _write(self, partial: Path) -> CheckpointManifest:
         snapshot = LedgerSnapshot.of(self._state)
         # At the same moment: one that takes a shard's place later lacks batches of this ledger.
-        shards = self._state.members.alive("embedding")
+        shards = require_all_shards(self._state)
         # What a checkpoint has is in the ledger's file, too.
         await self._server.store.flush()
         part = WriteCheckpoint(str(partial), self._model.origin, running=True)

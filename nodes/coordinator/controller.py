@@ -191,7 +191,16 @@ class JobController:
         profiled = self._profiler.ended if self._profiler is not None else ""
         return profiled or (self._checkpoints.ended_early if self._checkpoints is not None else "")
 
+    def _require_all_shards(self) -> None:
+        """Stop the job if a shard is missing as training ends: nobody takes its place any more."""
+        state = self._state
+        if state.stop is None and not state.ledger.owed.has_all_shards:
+            text = "an embedding node died as training ended, and its rows are lost"
+            self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True))
+            self._outcome.stop = state.stop
+
     async def _end(self) -> None:
+        self._require_all_shards()
         stop, manager = self._outcome.stop, self._checkpoints
         if stop is not None:
             await self._close_checkpoints()
@@ -210,9 +219,10 @@ class JobController:
             if self._profiler is not None:
                 self._outcome.notes.append("no checkpoint was written, since this is a profile")
                 return
-            if (stop is not None and stop.lost_shard) or not self._state.ledger.owed.has_all_shards:
+            if not self._state.ledger.owed.has_all_shards:
                 self._outcome.notes.append("no checkpoint could be written, since rows are lost")
-            elif stop is not None and stop.diverged and manager is not None and manager.written:
+                return
+            if stop is not None and stop.diverged and manager is not None and manager.written:
                 self._outcome.notes.append("the checkpoint that was written during training is kept")
             else:
                 self._state.enter(JobPhase.CHECKPOINT)

@@ -120,6 +120,11 @@ class LedgerState:
         batches = self._open[epoch, number].batches or 0
         return Replay(epoch, span, [batch for batch in range(batches) if batch not in wanted])
 
+    @property
+    def has_replays(self) -> bool:
+        """Whether owed batches can be handed out."""
+        return self.owed.has_free(lambda key: self._open[key].complete)
+
     def replay_read(self, reader: str, epoch: int, number: int) -> None:
         """Record that a reader has cut a span whose owed batches it has."""
         self.owed.read((epoch, number), reader)
@@ -214,10 +219,11 @@ class LedgerState:
         repeated = batch.number in span.done
         self.totals.trained_examples += examples
         self.totals.trained_batches += 1
+        reader = self.owed.reader_of((batch.epoch, batch.span), batch.number) or span.reader
         was_owed = self.owed.settle((batch.epoch, batch.span), batch.number)
         self.trained_batches_of[trainer] = self.trained_batches_of.get(trainer, 0) + (not was_owed)
         self.trained_examples_of[trainer] = self.trained_examples_of.get(trainer, 0) + examples
-        self._settled_by(trainer, batch, examples)
+        self._settled_by(trainer, reader, batch, examples)
         if repeated:
             self.totals.replayed_examples += examples
         else:
@@ -244,7 +250,8 @@ class LedgerState:
         totals.left_out_examples += examples
         totals.left_out_batches += 1
         self.left_out_examples_of[trainer] = self.left_out_examples_of.get(trainer, 0) + examples
-        self._settled_by(trainer, batch, examples)
+        reader = self.owed.reader_of((batch.epoch, batch.span), batch.number) or span.reader
+        self._settled_by(trainer, reader, batch, examples)
         self.owed.leave_out(batch)
         if batch.number not in span.done and batch.number not in span.left_out:
             was_complete = span.complete
@@ -260,11 +267,13 @@ class LedgerState:
         trainer: str,
         batches: Iterable[tuple[BatchId, int]],
         replays: Container[BatchId] = frozenset(),
+        reader: str = "",
     ) -> list[BatchId]:
         """Decide which of a dead trainer's unconfirmed batches are to be trained again.
 
         Batches whose acknowledgement is here stay trained, or left out; the others' deliveries are
         `returned`. One of `replays`, which was trained before, is trained again while it is owed.
+        `reader` had delivered them; by default that is the one that has their span.
         """
         again = []
         for batch, examples in batches:
@@ -276,7 +285,7 @@ class LedgerState:
                 again.append(batch)
                 self.totals.returned_examples += examples
                 self.totals.returned_batches += 1
-                self._known_deliveries[span.reader, trainer] += examples
+                self._known_deliveries[reader or span.reader, trainer] += examples
         return again
 
     def missing_batches(self) -> int | None:
@@ -338,20 +347,19 @@ class LedgerState:
         for key, span in self._open.items():
             if span.left_out:
                 left_out[key] = {**span.restored_left_out, **span.left_out}
-            # A shard lacks what is owed, so a run that resumes trains it again.
-            owed = self.owed.of(key)
-            done = {number: size for number, size in span.done.items() if number not in owed}
-            if span.complete and not owed:
+            # A run that resumes trains again what a shard lacks.
+            lacking = self.owed.lacking(key)
+            done = {number: size for number, size in span.done.items() if number not in lacking}
+            if span.complete and not lacking:
                 partial.pop(key, None)
                 complete[key] = SavedSpan(span.batches or 0, span.trained_examples, span.bad_rows)
             elif done:
                 partial[key] = {**span.restored, **done}
         return SavedLedger(self._seed, complete, partial, left_out)
 
-    def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:
-        key = batch.epoch, batch.span
-        self._known_deliveries[self._open[key].reader, trainer] += examples
-        self.reread_batches += key in self._read_again
+    def _settled_by(self, trainer: str, reader: str, batch: BatchId, examples: int) -> None:
+        self._known_deliveries[reader, trainer] += examples
+        self.reread_batches += (batch.epoch, batch.span) in self._read_again
 
     def _span_of(self, batch: BatchId, examples: int) -> OpenSpan:
         """Return the span of a batch that a trainer names.

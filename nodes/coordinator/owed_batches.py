@@ -65,16 +65,26 @@ class OwedBatches:
         self._missing_shards.discard(number)
         return count
 
-    def of(self, key: SpanKey) -> Set[int]:
-        """Return the owed batches of a span."""
-        return self._owed.get(key, frozenset())
+    def lacking(self, key: SpanKey) -> Set[int]:
+        """Return the trained batches of a span that a shard lacks: those owed, and those left out."""
+        left_out = {batch.number for batch in self.left_out if (batch.epoch, batch.span) == key}
+        return self._owed.get(key, set()) | left_out
+
+    def reader_of(self, key: SpanKey, number: int) -> str:
+        """Return the reader that an owed batch was handed out to; empty if it was to none."""
+        handed_out = self._handed_out.get(key)
+        return handed_out.reader if handed_out is not None and number in handed_out.numbers else ""
+
+    def has_free(self, is_complete: Callable[[SpanKey], bool]) -> bool:
+        """Return whether `grant` would hand something out."""
+        return self._next(is_complete) is not None
 
     def has(self, key: SpanKey, number: int) -> bool:
         """Return whether a batch is owed."""
         return number in self._owed.get(key, ())
 
     def owe(self, key: SpanKey, numbers: Iterable[int]) -> None:
-        """Add batches of a span; those that a reader has already are handed out once more."""
+        """Add batches of a span; while a reader has others of it, they wait until those are trained."""
         self._owed.setdefault(key, set()).update(numbers)
 
     def grant(
@@ -84,8 +94,7 @@ class OwedBatches:
 
         Spans that are not complete wait: their reader may still have the first deliveries of these batches.
         """
-        free = (key for key in self._owed if key not in self._handed_out and is_complete(key))
-        key = next(free, None)
+        key = self._next(is_complete)
         if key is None:
             return None
         self._handed_out[key] = _HandedOut(reader, set(self._owed[key]))
@@ -129,6 +138,10 @@ class OwedBatches:
         if not all(one.read for one in self._handed_out.values()):
             return None
         return sum(len(one.numbers) for one in self._handed_out.values())
+
+    def _next(self, is_complete: Callable[[SpanKey], bool]) -> SpanKey | None:
+        free = (key for key in self._owed if key not in self._handed_out and is_complete(key))
+        return next(free, None)
 
     def _remove(self, key: SpanKey, number: int) -> bool:
         owed = self._owed.get(key, set())

@@ -299,11 +299,13 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
     The load is up to the last heartbeat if the node no longer replied.
     """
     nodes = []
-    for member in state.members.everyone("embedding"):
+    # One that took a dead node's place has its rows.
+    holders = {one.info.index: one for one in state.members.everyone("embedding") if one.begun}
+    for member in holders.values():
         counts = outcome.shards.get(member.info.name, member.metrics)
         rows = counts.get("looked_up_rows")
         loaded = LoadedNode(
-            **state.placement.node(member.info.index).model_dump(),
+            **state.placement.node(member.info.index).model_dump() | {"name": member.info.name},
             looked_up_rows=None if rows is None else int(rows),
             cpu_seconds=outcome.cpu_seconds.get(member.info.name),
         )

@@ -32,11 +32,12 @@ from ...pipeline.wire.control_messages import (
     StatusReply,
     TrainedBatches,
 )
+from ...pipeline.wire.control_orders import MoreSpans
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .departure import Departures
 from .membership import Member
-from .outcome import Stop
+from .outcome import REQUEST_SECONDS, Stop
 from .reader_recovery import ReaderRecovery
 from .server import CoordinatorServer
 from .shard_recovery import ShardRecovery
@@ -56,6 +57,8 @@ class RequestHandler:
         self._store = server.store
         # What was replied to the supervisor, by token: it repeats what was not answered in time.
         self._exits: dict[str, ChildExitedReply] = {}
+        # Tokens of readers that were told that there are no more spans.
+        self._idle_readers: set[str] = set()
         admitting = asyncio.Lock()
         self._successors = {"reader": Successors(), "embedding": Successors()}
         readers = ReaderRecovery(server, self._successors["reader"])
@@ -119,6 +122,7 @@ class RequestHandler:
         info = member.info
         if not member.begun and not member.joined_at:
             member.say_hello(asyncio.get_running_loop().time())
+            self._server.spawn(self._server.notify())
         if info.role in self._successors:
             self._successors[info.role].arrived(token)
         log.info("%s joined (%s)", info.name, info.endpoint or "connects only")
@@ -201,6 +205,7 @@ class RequestHandler:
             return NextSpanReply(grant)
         granted = self._state.ledger.grant(member.info.name)
         if granted is None:
+            self._idle_readers.add(member.info.token)
             return NextSpanReply(None)
         epoch, span = granted
         reader = member.info.name
@@ -213,6 +218,7 @@ class RequestHandler:
         state = self._state
         if read.replay:
             state.ledger.replay_read(member.info.name, read.epoch, read.span)
+            self._wake_readers()
             return Done()
         counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
         state.ledger.span_read(read.epoch, read.span, **counts)
@@ -223,6 +229,7 @@ class RequestHandler:
             text = f"{bad_rows} malformed rows over all readers; the limit data.max_bad_rows is {limit}"
             self._server.request_stop(Stop("failed", text, ExitCode.DATA))
         await written
+        self._wake_readers()
         await self._server.notify()
         return Done()
 
@@ -231,8 +238,16 @@ class RequestHandler:
         await self._store.run(lambda store: store.acknowledge(rows))
         if request.left_out:
             await self._left_out(member.info.name, request.left_out)
+        self._wake_readers()
         await self._server.notify()
         return Done()
+
+    def _wake_readers(self) -> None:
+        """Tell idle readers of owed batches that can be handed out now."""
+        if self._idle_readers and self._state.ledger.has_replays:
+            self._idle_readers.clear()
+            readers = self._state.members.alive("reader")
+            self._server.spawn(self._server.call_all(readers, MoreSpans(), REQUEST_SECONDS))
 
     async def _left_out(self, trainer: str, batches: tuple[LeftOutBatch, ...]) -> None:
         bad, ledger = self._state.bad_batches, self._state.ledger
@@ -247,13 +262,14 @@ class RequestHandler:
         if (stop := bad.too_many()) is not None:
             self._server.request_stop(stop)
 
-    async def _return_batches(self, member: Member, request: ReturnBatches) -> ReturnBatchesReply:  # noqa: ARG002
+    async def _return_batches(self, member: Member, request: ReturnBatches) -> ReturnBatchesReply:
         dead = self._state.members.find(request.token)
         if dead is None or dead.alive:
             raise ProtocolError("only a dead trainer's batches can be returned")
         sizes = {batch.id: batch.examples for batch in request.batches}
         replays = {batch.id for batch in request.batches if batch.replay}
-        again = self._state.ledger.return_batches(dead.info.name, sizes.items(), replays)
+        reader = member.info.name
+        again = self._state.ledger.return_batches(dead.info.name, sizes.items(), replays, reader)
         rows = [(b.epoch, b.span, b.number, sizes[b], dead.info.name) for b in again]
         await self._store.run(lambda store: store.returned(rows))
         await self._server.notify()

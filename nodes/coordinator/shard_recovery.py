@@ -59,7 +59,7 @@ class ShardRecovery:
         while state.is_training and not is_there():
             if is_coming():
                 await self._server.wait_for(lambda: is_there() or not is_coming())
-            elif not await self._server.wait_for(is_decided, state.job.run.rejoin_seconds) or is_gone():
+            elif is_gone() or not await self._server.wait_for(is_decided, state.job.run.rejoin_seconds):
                 break
         if not is_there() and state.is_training:
             self._server.request_stop(state.lost_shard(dead))

@@ -23,7 +23,7 @@ from ...pipeline.wire.control_orders import (
 )
 from ...sync_algos.model_origin import ModelOrigin
 from ..runtime.threads import run_in_thread_uncancellable
-from .checkpoint import PART_SECONDS, LedgerSnapshot, manifest_of
+from .checkpoint import PART_SECONDS, LedgerSnapshot, manifest_of, require_all_shards
 from .divergence import CHUNK_ELEMENTS, Divergence
 from .membership import Member
 from .outcome import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, FinalModel, Outcome
@@ -172,11 +172,11 @@ class JobFinalizer:
         """
         # Before the shards write: each of them then has all of these batches, in a hurry perhaps more.
         snapshot = LedgerSnapshot.of(self._state)
+        shards = require_all_shards(self._state)
         # What a checkpoint has is in the ledger's file, too.
         await self._server.store.flush()
         part = WriteCheckpoint(str(directory), self._model.origin)
         saver, written = await self._save_model(trainers, part)
-        shards = self._state.members.alive("embedding")
         syncs = self._present("sync", self._outcome.syncs)
         others = [*(trainer for trainer in trainers if trainer is not saver), *shards, *syncs]
         answers = await self._server.call_all(others, part, self._part_seconds)

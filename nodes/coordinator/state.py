@@ -302,7 +302,9 @@ class JobState:
         self.rates.beat(name, now, metrics)
         if member.info.role == "trainer":
             self.training_metrics.pulse(name, now, metrics)
-        if self.balancer is None or self.phase is not JobPhase.TRAINING or "parts" not in metrics:
+        # Who trains owed batches, which are no iterations, is not slow.
+        balanced = self.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
+        if self.balancer is None or not balanced or "parts" not in metrics:
             return None
         counts = UpdateCounts(
             now, int(metrics["iterations"]), int(metrics["dense_updates"]), float(metrics["parts"])
@@ -351,12 +353,10 @@ class JobState:
 
     def can_leave(self, member: Member) -> bool:
         """Return whether the job goes on without a node while it trains, and loses nothing by it."""
-        if not self.is_training or not member.begun:
-            return False
         role, others = member.info.role, len(self.members.alive(member.info.role)) - 1
         # What one shard lacks is known only once all trainers have said what they pushed.
         fits = role == "reader" or (role == "trainer" and self.balancer is None)
-        return fits and others > 0 and self.ledger.owed.has_all_shards
+        return fits and others > 0 and member.begun and self.is_training and self.ledger.owed.has_all_shards
 
     def leave(self, member: Member, counts: Counts) -> Death:
         """Record that a node leaves, with its last counts, and what becomes of its work."""

@@ -26,7 +26,7 @@ from ...pipeline.embedding.storage.saved_tables import (
     tensor_name,
 )
 from ...pipeline.embedding.storage.store import ShardStore
-from ...pipeline.errors import ResourceError
+from ...pipeline.errors import CheckpointError, ResourceError
 from ...pipeline.memory import available_memory_bytes
 from ...pipeline.types import BatchId
 from ...pipeline.wire.control_base import Done, Reply, Request
@@ -174,15 +174,21 @@ class EmbeddingRole(ServingRole[ShardService]):
         folder, manifest = open_checkpoint(own if resumes_own else Path(start.checkpoint), which=which)
         saved = SavedTables(folder, manifest)
         absent = store.restore(saved)
+        applied = AppliedBatches()
+        if start.resume or resumes_own:
+            if saved.placement_digest == plan.placement_digest:
+                applied = saved.applied(index)
+            else:
+                # Several nodes had not applied the same batches: what all of them had is in the ledger.
+                ledger = SavedLedger.read(folder, manifest.files)
+                applied = AppliedBatches.from_array(ledger.applied_ranges())
+        if resumes_own and open_checkpoint(own)[1].digest != manifest.digest:
+            # Rows and applied batches would be of two moments.
+            remedy = "start the node again"
+            raise CheckpointError("was replaced while it was read", where=str(folder), remedy=remedy)
         if absent:
             log.warning("tables that the checkpoint lacks keep their initial values: %s", ", ".join(absent))
-        if not (start.resume or resumes_own):
-            return store, AppliedBatches(), absent, manifest.digest
-        if saved.placement_digest == plan.placement_digest:
-            return store, saved.applied(index), absent, manifest.digest
-        # Rows of several nodes that had not applied the same batches: what all of them had is in the ledger.
-        ranges = SavedLedger.read(folder, manifest.files).applied_ranges()
-        return store, AppliedBatches.from_array(ranges), absent, manifest.digest
+        return store, applied, absent, manifest.digest
 
     async def handle(self, request: Request[Any]) -> Reply:
         """Answer ConnectPeers, TrainerJoined, Begin, NodeLost, FindLacking, Drain and WriteCheckpoint."""

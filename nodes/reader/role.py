@@ -122,7 +122,7 @@ class ReaderRole(Role):
             self._more_spans.clear()
             reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=self._node.patience_seconds)
             if (grant := reply.grant) is None:
-                # Until another reader dies.
+                # Until another node dies, and spans are to be read again.
                 await self._more_spans.wait()
                 continue
             skip = from_runs(grant.skip)

@@ -294,7 +294,9 @@ class Worker(Service):
             return
         if self._fixed_rate is not None:
             with self._waiting_for_round:
-                self._fixed_rate.before_step()
+                # A replay writes nothing to the replica, so no round waits for it.
+                rounds = self._fixed_rate
+                (rounds.nothing_to_train if batch.delivery.replay else rounds.before_step)()
         with self._computing:
             step = self._stepper.stage(batch.delivery, batch.requests, batch.answers)
             targets = self._shards.targets(batch)

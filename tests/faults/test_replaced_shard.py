@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.owed_batches import OwedBatches
+from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
@@ -123,6 +125,41 @@ def test_a_trainer_dies_meanwhile(in_process: Callable[..., InProcessCluster]) -
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EPOCHS * EXAMPLES
     assert len(set(report.ledger.shard_applied.values())) == 1
+
+
+def test_it_dies_in_the_only_span(in_process: Callable[..., InProcessCluster], click_log: Path) -> None:
+    """What it had applied can be read again when the span is complete; its reader waits for more by then."""
+    file = sorted(click_log.glob("train-*.parquet"))[0]
+    own = in_process(_changed(data={"path": str(file), "epochs": 1})).start()
+    own.wait_for_batches(20)
+    _replace(own)
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES // 2
+    assert report.examples.replayed > 0
+
+
+def test_it_dies_when_training_has_ended(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes its place any more: the job stops, and says so in its report."""
+    own = in_process(CHANGES)
+    measure = JobFinalizer.measure_divergence
+
+    async def measure_while_it_dies(self: JobFinalizer) -> None:
+        own.nodes["embedding"][0].kill()
+        await measure(self)
+        await self._server.wait_for(lambda: bool(self._state.empty_shards()))
+
+    monkeypatch.setattr(JobFinalizer, "measure_divergence", measure_while_it_dies)
+    own.start()
+    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    assert "rows are lost" in own.coordinator.text()
+    report = own.run.report
+    assert report.model_saved is None
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.ledger.adds_up, report.ledger.identities
 
 
 def test_a_shard_that_is_not_asked_what_it_lacks_is_red(

@@ -19,12 +19,15 @@ class _Job:
     """A ledger, a reader, a trainer and shards, of which each is the set of what it has applied.
 
     The trainer holds a batch until it has pushed it to all shards; while one is missing it trains nothing.
-    With `forgets` nobody asks a new shard what it lacks.
+    The reader asks for spans until it is told that there are none, and then waits to be woken. With `forgets`
+    nobody asks a new shard what it lacks, with `sleeps` nobody wakes the reader.
     """
 
-    def __init__(self, sizes: list[int], *, forgets: bool = False) -> None:
+    def __init__(self, sizes: list[int], *, forgets: bool = False, sleeps: bool = False) -> None:
         self.sizes = sizes
         self.forgets = forgets
+        self.sleeps = sleeps
+        self.idle = False
         plan = [Span(number, f"part-{number}.tsv", "bytes", 0, 100) for number in range(len(sizes))]
         self.state = LedgerState(plan, epochs=1, seed=1, shuffled=False)
         self.shards: list[set[BatchId]] = [set() for _ in range(SHARDS)]
@@ -39,16 +42,27 @@ class _Job:
         return f"reader-{self.readers}"
 
     def grant(self) -> None:
+        if self.idle:
+            return
         if (replay := self.state.grant_replay(self.reader)) is not None:
             numbers = (n for n in range(self.sizes[replay.span.number]) if n not in replay.skip)
             self.to_send += [batch_id(n, span=replay.span.number) for n in numbers]
             self.state.replay_read(self.reader, replay.epoch, replay.span.number)
+            self.wake()
         elif (granted := self.state.grant(self.reader)) is not None:
             number = granted[1].number
             skip = self.state.skip_of(0, number)
             self.to_send += [batch_id(n, span=number) for n in range(self.sizes[number]) if n not in skip]
             examples = EXAMPLES * self.sizes[number]
             self.state.span_read(0, number, batches=self.sizes[number], examples=examples, bad_rows=0)
+            self.wake()
+        else:
+            self.idle = True
+
+    def wake(self) -> None:
+        """Wake the reader where something has become free, as the coordinator does."""
+        if self.state.has_replays and not self.sleeps:
+            self.idle = False
 
     def deliver(self) -> None:
         if self.to_send:
@@ -60,6 +74,7 @@ class _Job:
             for shard in self.shards:
                 shard.add(batch)
             self.state.acknowledge("trainer-0", batch, EXAMPLES)
+            self.wake()
 
     def save(self) -> None:
         if self.state.owed.has_all_shards:
@@ -84,6 +99,7 @@ class _Job:
             if batch_id(n, span=span) not in shard and not self.forgets
         ]
         self.state.owed.restore_shard(number, lacking)
+        self.idle = False
 
     def lose_reader(self) -> None:
         if self.missing:
@@ -94,15 +110,15 @@ class _Job:
         self.state.read_again(self.reader)
         self.to_send.clear()
         self.readers += 1
+        self.idle = False
 
     def finish(self) -> None:
         for number in range(SHARDS):
             self.replace_shard(number)
-        for _ in range(100):
+        while self.to_send or self.held or not self.idle:
+            self.deliver()
+            self.train()
             self.grant()
-            while self.to_send or self.held:
-                self.deliver()
-                self.train()
 
     def play(self, steps: Iterable[str]) -> None:
         for step in steps:
@@ -139,6 +155,27 @@ def test_without_what_it_lacks_a_shard_stays_short() -> None:
     job.play(_DEATH)
     assert job.state.complete
     assert job.shards == [{batch_id(1)}, {batch_id(0), batch_id(1)}]
+
+
+def test_a_reader_that_nobody_wakes_leaves_owed_batches() -> None:
+    """The control: it was told that there are no more spans while the last one was not complete."""
+    for sleeps in (False, True):
+        job = _Job([2], sleeps=sleeps)
+        job.play([*_DEATH, "replace_shard 0", "grant"])
+        assert job.state.complete is not sleeps
+
+
+def test_a_replay_is_a_delivery_of_the_reader_that_has_it() -> None:
+    job = _Job([1])
+    job.play(["grant", "deliver", "train"])
+    job.lose_reader()
+    job.lose_shard(0)
+    job.replace_shard(0)
+    assert job.state.grant_replay("reader-1") is not None
+    job.state.acknowledge("trainer-1", batch_id(0), EXAMPLES)
+    assert job.state.known_deliveries("reader-0", "trainer-0") == EXAMPLES
+    assert job.state.known_deliveries("reader-0", "trainer-1") == 0
+    assert job.state.known_deliveries("reader-1", "trainer-1") == EXAMPLES
 
 
 def test_while_a_shard_is_missing_the_job_is_not_complete() -> None:
@@ -220,4 +257,5 @@ def test_one_that_is_left_out_the_second_time_is_known() -> None:
     assert job.state.complete
     assert job.state.owed.left_out == {batch_id(0)}
     assert job.state.left_out_again() == [batch_id(0)]
+    assert job.state.saved().examples == 0, "a run that resumes trains it, or leaves it out"
     assert job.state.totals.untrained_batches == 0
