@@ -50,6 +50,9 @@ class Departures:
             server.broadcast_group(self._state.group.lose(trainer.info.index))
         patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
         drained = await server.call(trainer, Drain({}, leaving=True), patience)
+        if not self._state.is_training:
+            # The job ends before it could leave, and drains it as it does the others.
+            return
         if drained is None or not trainer.alive:
             server.mark_dead(trainer.info.token, "did not leave in time")
             return
@@ -58,5 +61,5 @@ class Departures:
         last = await server.call(trainer, Finalize(closing_round=closing), patience)
         counts = drained.counts | (last.counts if last is not None else {})
         # What it did not train the readers give to others: none of it stays in flight.
-        if trainer.alive:
+        if trainer.alive and self._state.is_training:
             await server.dismiss(trainer, counts | {"in_flight": 0})

@@ -66,7 +66,7 @@ class Worker(Service):
         self._fixed_rate = fixed_rate
         self._ahead = 1 if shared.job.run.deterministic else 1 + shared.job.trainer.lookups_ahead
         self._confirmed: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._inbox: deque[InFlightBatch] = deque()
         self._batches: deque[InFlightBatch] = deque()
         self._launched: deque[tuple[InFlightBatch, Step]] = deque()
@@ -161,11 +161,7 @@ class Worker(Service):
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
         """Give the sums of a pass to `reply`; see `WorkerHandle.collect`."""
-
-        def command() -> None:
-            reply(self._sums if pass_number == self._pass else QualitySums())
-
-        self._call(command)
+        self._call(lambda: reply(self._sums if pass_number == self._pass else QualitySums()))
 
     def trace(self, seconds: float, reply: Callable[[ProcessTrace], object]) -> bool:  # noqa: ARG002
         """Return False: the tracer of this process has this thread too."""
@@ -228,7 +224,7 @@ class Worker(Service):
         assert self._connections is not None
         return self._connections.readers
 
-    def _call(self, command: Callable[[], None]) -> None:
+    def _call(self, command: Callable[[], object]) -> None:
         self._commands.put(command)
         self.waker.wake()
 
@@ -367,20 +363,24 @@ class Worker(Service):
         now = time.monotonic()
         for reader in self._readers.values():
             reader.send_credit(now)
-        if self._settling:
-            self._settle_readers()
+        self._settle_readers()
         self._unconfirmed.look()
         if self._drain_reply is not None and self._is_drained():
             untrained = [batch for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training]
-            self._batches.clear()
-            self._stranded = []
-            self._inbox = deque(batch for batch in self._inbox if not batch.training)
-            self._shards.forget_lookups()
-            for batch in () if self._is_leaving else untrained:
-                self._drop(batch)
+            # While its trainer leaves it keeps them: the whole job may yet end before that.
+            if not self._is_leaving:
+                self._discard(untrained)
             in_flight = sum(len(batch.delivery.labels) for batch in untrained)
             self._drain_reply(DrainResult(in_flight, self._progressive_sums))
             self._drain_reply = None
+
+    def _discard(self, untrained: Sequence[InFlightBatch]) -> None:
+        self._batches.clear()
+        self._stranded = []
+        self._inbox = deque(batch for batch in self._inbox if not batch.training)
+        self._shards.forget_lookups()
+        for batch in untrained:
+            self._drop(batch)
 
     def _settle_readers(self) -> None:
         for name, reply in tuple(self._settling):

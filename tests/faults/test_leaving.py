@@ -82,6 +82,24 @@ def test_without_it_the_job_cannot_go_on(in_process: Callable[..., InProcessClus
     assert (own.run.folder / "checkpoint").exists()
 
 
+@pytest.mark.parametrize("first", ["trainer-1", "coordinator"])
+def test_the_job_is_interrupted_while_a_node_leaves(
+    in_process: Callable[..., InProcessCluster], first: str
+) -> None:
+    """As `docker compose stop` does, which sends SIGTERM to all nodes: every sum still adds up."""
+    own = in_process({"data": {"epochs": 10_000}, "trainer": {"count": 3}}).start()
+    own.wait_for_batches(30)
+    nodes = [own.node("trainer-1"), own.coordinator]
+    for node in nodes if first == "trainer-1" else nodes[::-1]:
+        node.terminate()
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    counts = report.examples
+    assert counts.read == counts.trained + counts.returned + counts.in_flight
+    assert report.model_saved is not None
+
+
 def test_the_supervisor_starts_no_other(supervise: Callable[..., Supervised]) -> None:
     job = supervise({"trainer": {"count": 2}, "sync": {"algorithm": "easgd"}})
     job.wait_for_batches(30)
