@@ -39,7 +39,7 @@ def _require_whole(run: RunFolder, left: str) -> None:
     ("algorithm", "kind"),
     [
         ("easgd", "thread"),
-        ("ma", "thread"),
+        pytest.param("ma", "thread", marks=pytest.mark.matrix),
         pytest.param("none", "thread", marks=pytest.mark.matrix),
         pytest.param("easgd", "process", marks=pytest.mark.matrix),
     ],
@@ -82,7 +82,7 @@ def test_without_it_the_job_cannot_go_on(in_process: Callable[..., InProcessClus
     assert (own.run.folder / "checkpoint").exists()
 
 
-@pytest.mark.parametrize("first", ["trainer-1", "coordinator"])
+@pytest.mark.parametrize("first", ["trainer-1", pytest.param("coordinator", marks=pytest.mark.matrix)])
 def test_the_job_is_interrupted_while_a_node_leaves(
     in_process: Callable[..., InProcessCluster], first: str
 ) -> None:

@@ -106,6 +106,7 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcess
     assert "batches of a checkpoint" in joined
 
 
+@pytest.mark.matrix
 def test_all_of_them_die_at_once(in_process: Callable[..., InProcessCluster]) -> None:
     own = in_process(CHANGES).start()
     own.wait_for_batches(30)
