@@ -152,14 +152,15 @@ def _read_identity(state: JobState, outcome: Outcome, left_out: str, examples: E
 def _read_as_trainers_say(state: JobState, outcome: Outcome, reader: str) -> int:
     """Count the examples that a reader delivered which is dead or silent: what its trainers say they got.
 
-    Of a dead trainer, what the ledger knows of: what else the one sent to the other, nobody can say.
+    Of a dead trainer, what the ledger knows of: what else the one sent to the other, nobody can say. So of
+    one that left, too: the rest of what it had got is read again.
     """
     read = 0
     for trainer in state.members.everyone("trainer"):
         name = trainer.info.name
         counts = outcome.trainers.get(name)
         known = state.ledger.known_deliveries(reader, name)
-        read += known if counts is None else int(counts.get(f"training_examples/{reader}", 0))
+        read += known if counts is None or trainer.left else int(counts.get(f"training_examples/{reader}", 0))
     return read
 
 

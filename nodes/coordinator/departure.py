@@ -25,17 +25,32 @@ class Departures:
         self._leaving: set[str] = set()
 
     def request(self, member: Member) -> None:
-        """Have a node leave; interrupt the job if it cannot go on without it."""
-        token = member.info.token
-        if token not in self._leaving:
-            self._leaving.add(token)
+        """Have a node leave; interrupt the job at once if it cannot go on without it."""
+        if self.is_leaving(member):
+            return
+        if self._state.is_training and not member.begun:
+            self._server.mark_dead(member.info.token, "was told to end before it took part")
+        elif self._state.can_leave(member):
+            self._leaving.add(member.info.token)
             self._server.spawn(self._leave(member))
+        else:
+            self._interrupt(member)
+
+    def is_leaving(self, member: Member) -> bool:
+        """Return whether a node is to leave."""
+        return member.info.token in self._leaving
+
+    def _interrupt(self, member: Member) -> None:
+        text = f"{member.info.name} was interrupted, and the job cannot go on without it"
+        self._server.request_stop(Stop("interrupted", text, ExitCode.INTERRUPTED))
 
     async def _leave(self, member: Member) -> None:
         async with self._admitting:
+            # It may have died while it waited, and the job may have ended.
+            if not member.alive or not self._state.is_training:
+                return
             if not self._state.can_leave(member):
-                text = f"{member.info.name} was interrupted, and the job cannot go on without it"
-                self._server.request_stop(Stop("interrupted", text, ExitCode.INTERRUPTED))
+                self._interrupt(member)
             elif member.info.role == "reader":
                 # What it has sent is trained by those who have it, and the rest is read again.
                 await self._server.dismiss(member, {})
@@ -53,13 +68,15 @@ class Departures:
         if not self._state.is_training:
             # The job ends before it could leave, and drains it as it does the others.
             return
-        if drained is None or not trainer.alive:
-            server.mark_dead(trainer.info.token, "did not leave in time")
+        # With a shard dead, it may have pushed half of a batch.
+        if drained is None or not trainer.alive or not self._state.ledger.owed.has_all_shards:
+            server.mark_dead(trainer.info.token, "could not leave in time")
             return
-        closing = trainer.facts.needs_center and not trainer.facts.needs_peers
-        patience = 3 * sync.timeout_seconds + REQUEST_SECONDS
-        last = await server.call(trainer, Finalize(closing_round=closing), patience)
-        counts = drained.counts | (last.counts if last is not None else {})
+        counts = drained.counts
+        if trainer.facts.needs_center and not trainer.facts.needs_peers:
+            patience = 3 * sync.timeout_seconds + REQUEST_SECONDS
+            last = await server.call(trainer, Finalize(closing_round=True), patience)
+            counts |= last.counts if last is not None else {}
         # What it did not train the readers give to others: none of it stays in flight.
         if trainer.alive and self._state.is_training:
             await server.dismiss(trainer, counts | {"in_flight": 0})

@@ -269,7 +269,7 @@ def _trainer_counts(state: JobState, outcome: Outcome) -> CountsByNode:
     """Counts by trainer; those of the last heartbeat if it no longer answered."""
     return {
         member.info.name: outcome.trainers.get(member.info.name, member.metrics)
-        if member.alive
+        if member.alive or member.left
         else member.metrics
         for member in state.members.everyone("trainer")
     }

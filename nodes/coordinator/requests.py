@@ -166,7 +166,8 @@ class RequestHandler:
         if request.tell_end:
             self._server.sessions.watches(token)
         is_supervisor = bool(token) and token == self._server.settings.supervisor
-        dead = [member.info.token for member in self._state.members.everyone() if not member.alive]
+        everyone = self._state.members.everyone()
+        dead = [member.info.token for member in everyone if not member.alive and not member.left]
         return StatusReply(answer_status(self._state, request), tuple(dead) if is_supervisor else ())
 
     async def _ready(self, member: Member, request: Ready) -> Done:
@@ -288,7 +289,8 @@ class RequestHandler:
 
     async def _rejoin_group(self, member: Member, request: RejoinGroup) -> Done:  # noqa: ARG002
         training = self._state.phase is JobPhase.TRAINING
-        view = self._state.group.admit(member.info.index) if training else None
+        comes_back = training and not self._departures.is_leaving(member)
+        view = self._state.group.admit(member.info.index) if comes_back else None
         if view is not None:
             self._server.event(member.info.name, "rejoined the synchronization")
         self._server.broadcast_group(view or self._state.group.view)

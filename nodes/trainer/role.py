@@ -298,7 +298,11 @@ class TrainerRole(Role):
             {name: by.get(f"{node.token}/{worker.index}", 0) for name, by in request.sequences.items()}
             for worker in self._workers
         ]
-        drained, _ = await self._pool.drain(last, DRAIN_SECONDS, leaving=request.leaving)
+        # Who leaves has said everything; the coordinator does not wait for longer.
+        seconds = DRAIN_SECONDS + (self._job.sync.timeout_seconds if request.leaving else 0.0)
+        drained, stopped = await self._pool.drain(last, seconds, leaving=request.leaving)
+        if request.leaving and not stopped:
+            raise ClusterError(f"its workers did not stop within {seconds:g} s")
         if self._sync is not None:
             # What is saved should be no mixture, but an interrupt waits for no slow round.
             with contextlib.suppress(TimeoutError):
