@@ -219,11 +219,10 @@ class LedgerState:
         repeated = batch.number in span.done
         self.totals.trained_examples += examples
         self.totals.trained_batches += 1
-        reader = self.owed.reader_of((batch.epoch, batch.span), batch.number) or span.reader
+        self._settled_by(trainer, batch, examples)
         was_owed = self.owed.settle((batch.epoch, batch.span), batch.number)
         self.trained_batches_of[trainer] = self.trained_batches_of.get(trainer, 0) + (not was_owed)
         self.trained_examples_of[trainer] = self.trained_examples_of.get(trainer, 0) + examples
-        self._settled_by(trainer, reader, batch, examples)
         if repeated:
             self.totals.replayed_examples += examples
         else:
@@ -250,8 +249,7 @@ class LedgerState:
         totals.left_out_examples += examples
         totals.left_out_batches += 1
         self.left_out_examples_of[trainer] = self.left_out_examples_of.get(trainer, 0) + examples
-        reader = self.owed.reader_of((batch.epoch, batch.span), batch.number) or span.reader
-        self._settled_by(trainer, reader, batch, examples)
+        self._settled_by(trainer, batch, examples)
         self.owed.leave_out(batch)
         if batch.number not in span.done and batch.number not in span.left_out:
             was_complete = span.complete
@@ -349,17 +347,19 @@ class LedgerState:
                 left_out[key] = {**span.restored_left_out, **span.left_out}
             # A run that resumes trains again what a shard lacks.
             lacking = self.owed.lacking(key)
-            done = {number: size for number, size in span.done.items() if number not in lacking}
             if span.complete and not lacking:
                 partial.pop(key, None)
                 complete[key] = SavedSpan(span.batches or 0, span.trained_examples, span.bad_rows)
-            elif done:
+            elif done := {number: size for number, size in span.done.items() if number not in lacking}:
                 partial[key] = {**span.restored, **done}
         return SavedLedger(self._seed, complete, partial, left_out)
 
-    def _settled_by(self, trainer: str, reader: str, batch: BatchId, examples: int) -> None:
+    def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:
+        """Count a delivery; before an owed batch is settled, which forgets the reader that has it."""
+        key = batch.epoch, batch.span
+        reader = self.owed.reader_of(key, batch.number) or self._open[key].reader
         self._known_deliveries[reader, trainer] += examples
-        self.reread_batches += (batch.epoch, batch.span) in self._read_again
+        self.reread_batches += key in self._read_again
 
     def _span_of(self, batch: BatchId, examples: int) -> OpenSpan:
         """Return the span of a batch that a trainer names.

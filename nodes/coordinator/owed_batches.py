@@ -39,9 +39,6 @@ class OwedBatches:
         self.left_out: set[BatchId] = set()
         self.settled = 0
 
-    def __len__(self) -> int:
-        return sum(len(numbers) for numbers in self._owed.values())
-
     @property
     def has_all_shards(self) -> bool:
         """Whether it is known for each embedding shard which trained batches it lacks."""

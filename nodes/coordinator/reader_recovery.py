@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from ...pipeline.errors import ExitCode
-from ...pipeline.wire.control_orders import MoreSpans, SettleReader
+from ...pipeline.wire.control_orders import SettleReader
 from .membership import Member
-from .outcome import REQUEST_SECONDS, Stop
+from .outcome import Stop
 from .server import CoordinatorServer
 from .settling import settle
 from .successors import Successors
@@ -26,9 +26,8 @@ class ReaderRecovery:
         self._successors = successors
 
     def lost(self, node: Member) -> None:
-        """Begin to recover from the death of a reader; nothing happens while the job does not train."""
-        if node.begun and self._state.is_training:
-            self._server.spawn(self._recover(node))
+        """Begin to recover from the death of a reader that took part, while the job trains."""
+        self._server.spawn(self._recover(node))
 
     async def _recover(self, reader: Member) -> None:
         server, name = self._server, reader.info.name
@@ -49,7 +48,7 @@ class ReaderRecovery:
         if not spans:
             text = "all that it had read is trained"
         server.event(name, text)
-        await server.call_all(self._state.members.alive("reader"), MoreSpans(), REQUEST_SECONDS)
+        await server.offer_spans()
         await waiting
 
     async def _require_a_reader(self, dead: Member) -> None:

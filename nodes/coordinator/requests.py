@@ -32,12 +32,11 @@ from ...pipeline.wire.control_messages import (
     StatusReply,
     TrainedBatches,
 )
-from ...pipeline.wire.control_orders import MoreSpans
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .departure import Departures
 from .membership import Member
-from .outcome import REQUEST_SECONDS, Stop
+from .outcome import Stop
 from .reader_recovery import ReaderRecovery
 from .server import CoordinatorServer
 from .shard_recovery import ShardRecovery
@@ -108,7 +107,7 @@ class RequestHandler:
 
     def died(self, node: Member) -> None:
         """Begin to recover from the death of a node."""
-        if node.info.role in self._recoveries:
+        if node.info.role in self._recoveries and node.begun and self._state.is_training:
             self._recoveries[node.info.role](node)
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
@@ -143,11 +142,11 @@ class RequestHandler:
         state = self._state
         if (before := self._exits.get(request.token)) is not None:
             return before
-        known = state.members.find(request.token) is not None
+        member = state.members.find(request.token)
+        known = member is not None
         if known:
             self._server.mark_dead(request.token, f"died ({request.how})")
-        ended = state.members.find(request.token)
-        has_use = state.can_join(request.role) and not (ended is not None and ended.left)
+        has_use = state.can_join(request.role) and not (member is not None and member.left)
         replace = has_use and bool(request.successor)
         if not known and not state.over and not state.members.started:
             text = f"a {request.role} ended before it joined ({request.how})"
@@ -247,8 +246,7 @@ class RequestHandler:
         """Tell idle readers of owed batches that can be handed out now."""
         if self._idle_readers and self._state.ledger.has_replays:
             self._idle_readers.clear()
-            readers = self._state.members.alive("reader")
-            self._server.spawn(self._server.call_all(readers, MoreSpans(), REQUEST_SECONDS))
+            self._server.spawn(self._server.offer_spans())
 
     async def _left_out(self, trainer: str, batches: tuple[LeftOutBatch, ...]) -> None:
         bad, ledger = self._state.bad_batches, self._state.ledger

@@ -16,7 +16,15 @@ import zmq.asyncio
 
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ...pipeline.wire.control_base import Reply, ReplyType, Request
-from ...pipeline.wire.control_orders import DivideBatches, Finish, GroupView, JobEnded, NodeLost, SetGroup
+from ...pipeline.wire.control_orders import (
+    DivideBatches,
+    Finish,
+    GroupView,
+    JobEnded,
+    MoreSpans,
+    NodeLost,
+    SetGroup,
+)
 from ...pipeline.wire.control_verbs import CONTROL_VERBS
 from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
@@ -34,7 +42,7 @@ from ..runtime.tracing import TRACER
 from .audit import lost_batches
 from .ledger_writer import LedgerWriter
 from .membership import LEFT, Member
-from .outcome import Stop
+from .outcome import REQUEST_SECONDS, Stop
 from .sessions import SessionRegistry
 from .state import Death, JobPhase, JobState
 
@@ -192,6 +200,10 @@ class CoordinatorServer:
         targets = list(members)
         answers = await asyncio.gather(*(self.call(member, request, seconds) for member in targets))
         return {m.info.name: a for m, a in zip(targets, answers, strict=True) if a is not None}
+
+    async def offer_spans(self) -> None:
+        """Tell the readers that there are spans to read again, also those that wait for more."""
+        await self.call_all(self.state.members.alive("reader"), MoreSpans(), REQUEST_SECONDS)
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition, a stop, or the timeout; return whether the condition holds."""

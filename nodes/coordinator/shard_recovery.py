@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 
 from ...pipeline.errors import ShadowSyncError
-from ...pipeline.wire.control_orders import MAX_RANGES, FindLacking, MoreSpans, ShardReplaced
+from ...pipeline.wire.control_orders import MAX_RANGES, FindLacking, ShardReplaced
 from .ledger_records import BatchRange
 from .membership import Member
 from .outcome import REQUEST_SECONDS
@@ -29,9 +29,8 @@ class ShardRecovery:
         self._successors = successors
 
     def lost(self, node: Member) -> None:
-        """Begin to wait for another one; nothing happens while the job does not train."""
-        if node.begun and self._state.is_training:
-            self._server.spawn(self._require_another(node))
+        """Begin to wait for another one in the place of a node that took part, while the job trains."""
+        self._server.spawn(self._require_another(node))
 
     def replaced(self, node: Member) -> None:
         """Begin to recover with a node that has taken a dead one's place."""
@@ -80,7 +79,7 @@ class ShardRecovery:
         seconds = self._state.seconds() - began
         again = f"{batches} that it lacks are trained again, known after {seconds:.1f} s"
         server.event(name, again if count else "it has all batches that are trained")
-        await server.call_all(self._state.members.alive("reader"), MoreSpans(), REQUEST_SECONDS)
+        await server.offer_spans()
         await server.notify()
 
     async def _lacking(self, node: Member, trained: Iterable[BatchRange]) -> list[BatchRange] | None:
