@@ -30,7 +30,7 @@ from shadowsync.benchmarks.raw_allreduce import RawAllReduce
 from shadowsync.nodes.allreduce.sockets import PeerListener
 from shadowsync.nodes.allreduce.transport import AllReduceTransport
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.sync_algos.none import NoSync
 
 TIMEOUT_SECONDS = 60.0

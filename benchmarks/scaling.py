@@ -40,7 +40,7 @@ from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.jobfile.load import validate_job
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.registry import make_algorithm
 

@@ -19,10 +19,10 @@ from rich.console import Console
 
 from ..pipeline.errors import ClusterError, JobFileError, ProtocolError
 from ..pipeline.text.format import duration
-from ..pipeline.wire.control_base import Done, Reply, Request
-from ..pipeline.wire.control_messages import GetStatus
-from ..pipeline.wire.control_orders import JobEnded
-from ..pipeline.wire.control_verbs import CONTROL_VERBS
+from ..pipeline.wire.control.base import Done, Reply, Request
+from ..pipeline.wire.control.messages import GetStatus
+from ..pipeline.wire.control.orders import JobEnded
+from ..pipeline.wire.control.verbs import CONTROL_VERBS
 from ..pipeline.wire.frames import decode, encode
 from ..pipeline.wire.job_key import job_key
 from ..pipeline.wire.rpc_channel import ConnectionLost, HandleRequest, RemoteError, RpcChannel

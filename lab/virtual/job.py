@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ...nodes.coordinator.bad_batches import BadBatchCounter
-from ...nodes.coordinator.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
-from ...nodes.coordinator.ledger_records import LeftOut
-from ...nodes.coordinator.sync_control import SampledReplica, control_of
-from ...nodes.coordinator.update_balancer import UpdateBalancer, UpdateCounts
+from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
+from ...nodes.coordinator.control.sync_control import SampledReplica, control_of
+from ...nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
+from ...nodes.coordinator.ledger.records import LeftOut
+from ...nodes.coordinator.state.bad_batches import BadBatchCounter
 from ...nodes.runtime.process_hooks import PULSE_SECONDS
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job

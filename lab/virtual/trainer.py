@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...nodes.coordinator.ledger_records import LeftOut
-from ...nodes.coordinator.sync_controller import SyncSettings
+from ...nodes.coordinator.control.sync_law import SyncSettings
+from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.replica.replica import TrainerContext
 from ...nodes.shadow.rounds import RoundCounter
 from ...nodes.shadow.schedule import RoundSchedule

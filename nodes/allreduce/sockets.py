@@ -7,7 +7,7 @@ import logging
 import zmq
 
 from ...pipeline.errors import ProtocolError
-from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.peer_messages import PeerChunk, PeerResult

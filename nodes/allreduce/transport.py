@@ -16,7 +16,7 @@ import torch
 import zmq
 
 from ...pipeline.codecs.formats import LinkCodecs
-from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns

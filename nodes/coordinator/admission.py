@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ClusterError
-from ...pipeline.wire.control_orders import (
+from ...pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
     MemberInfo,
@@ -21,10 +21,10 @@ from ...pipeline.wire.control_orders import (
     TrainerJoined,
     WriteReplica,
 )
-from .divergence import CHUNK_ELEMENTS
-from .membership import Member, require_same_plan
+from .control.divergence import CHUNK_ELEMENTS
 from .outcome import REQUEST_SECONDS
 from .server import CoordinatorServer
+from .state.membership import Member, require_same_plan
 
 
 class AdmissionFailed(Exception):

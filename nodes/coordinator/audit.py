@@ -12,11 +12,11 @@ from ...pipeline.report.ledger import Identity, Ledger
 from ...pipeline.report.model import ExampleCounts
 from ...pipeline.types import BatchId
 from ...pipeline.wire.field_checks import Counts
-from .ledger import LedgerState
-from .ledger_store import StoredTotals
-from .membership import Member
+from .ledger.ledger import LedgerState
+from .ledger.store import StoredTotals
 from .outcome import CountsByNode, Outcome
-from .state import JobState
+from .state.job import JobState
+from .state.membership import Member
 
 HALF_PUSHED = "some shards may have applied batches of the dead or silent that were not trained again"
 

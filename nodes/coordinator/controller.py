@@ -10,11 +10,12 @@ from ...pipeline.data.span import to_runs
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.report.write import load_pictures
-from ...pipeline.wire.control_orders import Begin, ConnectPeers, Drain, Finish
-from .checkpoint_manager import CheckpointManager
+from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish
+from .checkpoint.manager import CheckpointManager
 from .evaluation import Evaluator, sum_progressive
-from .ledger_store import LedgerStore
-from .membership import require_same_plan, require_same_start
+from .ledger.store import LedgerStore
+from .monitoring.profiler import Profiler
+from .monitoring.replica_sampler import ReplicaSampler
 from .outcome import (
     DRAIN_SECONDS,
     HURRY_SECONDS,
@@ -25,12 +26,11 @@ from .outcome import (
     Score,
     Stop,
 )
-from .profiler import Profiler
-from .replica_sampler import ReplicaSampler
 from .server import CoordinatorServer
 from .shutdown import JobFinalizer
-from .state import JobPhase
-from .validation import score_checkpoint
+from .state.job import JobPhase
+from .state.membership import require_same_plan, require_same_start
+from .validation.scoring import score_checkpoint
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from ...pipeline.errors import ExitCode
-from ...pipeline.wire.control_orders import Drain, Finalize
-from .membership import Member
+from ...pipeline.wire.control.orders import Drain, Finalize
 from .outcome import DRAIN_SECONDS, REQUEST_SECONDS, Stop
 from .server import CoordinatorServer
+from .state.membership import Member
 
 
 class Departures:

@@ -12,12 +12,12 @@ from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError
 from ...pipeline.metrics import QualitySums
 from ...pipeline.report.model import Progressive
-from ...pipeline.wire.control_orders import Evaluate, GetEvalSums, PrepareEval
+from ...pipeline.wire.control.orders import Evaluate, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
-from .membership import Member
 from .outcome import REQUEST_SECONDS, FinalModel, Outcome, Score
 from .server import CoordinatorServer
+from .state.membership import Member
 
 EVAL_SECONDS = 24 * 3600.0
 

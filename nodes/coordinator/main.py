@@ -25,19 +25,19 @@ from ...pipeline.report.write import write_report
 from ...pipeline.wire.curve import insecurity
 from ..runtime.process_hooks import ProcessHooks
 from ..runtime.settings import NodeSettings
+from .checkpoint.resume import RestoredRun
 from .controller import JobController
-from .ledger import LedgerState
-from .ledger_store import LedgerStore, StoredTotals
-from .ledger_writer import LedgerWriter
-from .monitoring import Monitoring
+from .ledger.ledger import LedgerState
+from .ledger.store import LedgerStore, StoredTotals
+from .ledger.writer import LedgerWriter
+from .monitoring.monitoring import Monitoring
 from .outcome import Outcome
-from .placement import TablePlacement
-from .progress import InputSize
 from .report import build_report, with_exits
 from .requests import RequestHandler
-from .resume import RestoredRun
 from .server import CoordinatorServer
-from .state import InputFacts, JobState
+from .state.job import InputFacts, JobState
+from .state.placement import TablePlacement
+from .state.progress import InputSize
 
 log = logging.getLogger(__name__)
 

@@ -36,9 +36,9 @@ from ...pipeline.report.quality_warnings import (
 from ...pipeline.report.write import describe_hardware, versions
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
-from .ledger_store import StoredTotals
+from .ledger.store import StoredTotals
 from .outcome import CountsByNode, Outcome, SavedCheckpoints, Score
-from .state import JobState
+from .state.job import JobState
 
 
 def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sync:

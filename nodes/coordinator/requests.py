@@ -9,8 +9,8 @@ from typing import Any
 
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
-from ...pipeline.wire.control_base import Done, Reply, Request
-from ...pipeline.wire.control_messages import (
+from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.messages import (
     ChildExited,
     ChildExitedReply,
     GetStatus,
@@ -32,17 +32,17 @@ from ...pipeline.wire.control_messages import (
     StatusReply,
     TrainedBatches,
 )
-from ...pipeline.wire.control_verbs import CONTROL_VERBS
+from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .departure import Departures
-from .membership import Member
+from .monitoring.status import answer_status
 from .outcome import Stop
-from .reader_recovery import ReaderRecovery
+from .recovery.readers import ReaderRecovery
+from .recovery.shards import ShardRecovery
+from .recovery.successors import Successors
 from .server import CoordinatorServer
-from .shard_recovery import ShardRecovery
-from .state import JobPhase
-from .status import answer_status
-from .successors import Successors
+from .state.job import JobPhase
+from .state.membership import Member
 
 log = logging.getLogger(__name__)
 

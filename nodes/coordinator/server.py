@@ -15,8 +15,8 @@ import zmq
 import zmq.asyncio
 
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
-from ...pipeline.wire.control_base import Reply, ReplyType, Request
-from ...pipeline.wire.control_orders import (
+from ...pipeline.wire.control.base import Reply, ReplyType, Request
+from ...pipeline.wire.control.orders import (
     DivideBatches,
     Finish,
     GroupView,
@@ -25,7 +25,7 @@ from ...pipeline.wire.control_orders import (
     NodeLost,
     SetGroup,
 )
-from ...pipeline.wire.control_verbs import CONTROL_VERBS
+from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.field_checks import Counts
@@ -40,11 +40,11 @@ from ..runtime.process_hooks import ProcessHooks
 from ..runtime.settings import NodeSettings
 from ..runtime.tracing import TRACER
 from .audit import lost_batches
-from .ledger_writer import LedgerWriter
-from .membership import LEFT, Member
+from .ledger.writer import LedgerWriter
 from .outcome import REQUEST_SECONDS, Stop
 from .sessions import SessionRegistry
-from .state import Death, JobPhase, JobState
+from .state.job import Death, JobPhase, JobState
+from .state.membership import LEFT, Member
 
 log = logging.getLogger(__name__)
 

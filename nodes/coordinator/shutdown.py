@@ -12,7 +12,7 @@ import numpy as np
 
 from ...pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
 from ...pipeline.errors import ClusterError, ShadowSyncError
-from ...pipeline.wire.control_orders import (
+from ...pipeline.wire.control.orders import (
     Drain,
     Finalize,
     FinalizeReply,
@@ -23,11 +23,11 @@ from ...pipeline.wire.control_orders import (
 )
 from ...sync_algos.model_origin import ModelOrigin
 from ..runtime.threads import run_in_thread_uncancellable
-from .checkpoint import PART_SECONDS, LedgerSnapshot, manifest_of, require_all_shards
-from .divergence import CHUNK_ELEMENTS, Divergence
-from .membership import Member
+from .checkpoint.running import PART_SECONDS, LedgerSnapshot, manifest_of, require_all_shards
+from .control.divergence import CHUNK_ELEMENTS, Divergence
 from .outcome import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, FinalModel, Outcome
 from .server import CoordinatorServer
+from .state.membership import Member
 
 
 def checkpoint_failed(

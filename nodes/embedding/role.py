@@ -29,9 +29,9 @@ from ...pipeline.embedding.storage.store import ShardStore
 from ...pipeline.errors import CheckpointError, ResourceError
 from ...pipeline.memory import available_memory_bytes
 from ...pipeline.types import BatchId
-from ...pipeline.wire.control_base import Done, Reply, Request
-from ...pipeline.wire.control_messages import NodeFacts
-from ...pipeline.wire.control_orders import (
+from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.messages import NodeFacts
+from ...pipeline.wire.control.orders import (
     MAX_RANGES,
     BatchRanges,
     Begin,

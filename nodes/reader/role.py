@@ -14,9 +14,9 @@ import zmq
 
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import from_runs
-from ...pipeline.wire.control_base import Done, Reply, Request
-from ...pipeline.wire.control_messages import HeldBatch, NextSpan, NodeFacts, ReturnBatches, SpanRead
-from ...pipeline.wire.control_orders import (
+from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.messages import HeldBatch, NextSpan, NodeFacts, ReturnBatches, SpanRead
+from ...pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
     Drain,

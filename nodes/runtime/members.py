@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...pipeline.wire.control_orders import GroupView
+from ...pipeline.wire.control.orders import GroupView
 
 
 class SyncGroup:

@@ -18,10 +18,10 @@ from zmq.utils.monitor import recv_monitor_message
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ...pipeline.jobfile.extras import missing_modules
-from ...pipeline.wire.control_base import Reply, Request
-from ...pipeline.wire.control_messages import Hello, Interrupt, Leave, NodeFailed, Ready
-from ...pipeline.wire.control_orders import Finish, FinishReply
-from ...pipeline.wire.control_profile import Measure, Trace
+from ...pipeline.wire.control.base import Reply, Request
+from ...pipeline.wire.control.messages import Hello, Interrupt, Leave, NodeFailed, Ready
+from ...pipeline.wire.control.orders import Finish, FinishReply
+from ...pipeline.wire.control.profile import Measure, Trace
 from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode

@@ -112,7 +112,7 @@ FORK_SERVER = "shadowsync.nodes.supervisor.fork_server"
 JOB_CHECK = "shadowsync.nodes.supervisor.job_check"
 PROBE = "shadowsync.sync_algos.probe"
 RELAY = "shadowsync.nodes.supervisor.relay"
-SCORING = "shadowsync.nodes.coordinator.validation_process"
+SCORING = "shadowsync.nodes.coordinator.validation.process"
 VIRTUAL_RUN = "shadowsync.lab.virtual.one_run"
 WORKER = "shadowsync.nodes.worker.process_child"
 

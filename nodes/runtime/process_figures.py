@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ...pipeline.wire.control_profile import Measures, ProcessTrace, TraceReply
+from ...pipeline.wire.control.profile import Measures, ProcessTrace, TraceReply
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.segment import running_kernel
 from .role import Role

@@ -13,11 +13,11 @@ import zmq
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ProtocolError
-from ...pipeline.wire.control_base import Reply, Request
-from ...pipeline.wire.control_messages import NodeFacts
-from ...pipeline.wire.control_orders import ConnectPeers
-from ...pipeline.wire.control_profile import ProcessTrace
-from ...pipeline.wire.control_verbs import CONTROL_VERBS
+from ...pipeline.wire.control.base import Reply, Request
+from ...pipeline.wire.control.messages import NodeFacts
+from ...pipeline.wire.control.orders import ConnectPeers
+from ...pipeline.wire.control.profile import ProcessTrace
+from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.rpc_channel import RpcChannel
 from ...pipeline.wire.sockets import Listener
 

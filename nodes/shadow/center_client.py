@@ -22,7 +22,7 @@ from ...pipeline.report.link_codecs import choice_counts
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
-from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control.orders import MemberInfo
 from ...sync_algos.base import Slice
 from ...sync_algos.memory import split_evenly
 from ..runtime.members import Traffic

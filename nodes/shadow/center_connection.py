@@ -16,7 +16,7 @@ from ...pipeline.codecs.formats import Codec, CodecError, Float32
 from ...pipeline.errors import ProtocolError
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.center_messages import CenterExchange, CenterValues
-from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.refusals import Refusals

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
-from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.worker_messages import (
     CompletedRound,
     GateArrive,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import zmq
 
-from ...pipeline.wire.control_orders import GroupView, MemberInfo
+from ...pipeline.wire.control.orders import GroupView, MemberInfo
 from ...sync_algos.base import Algorithm, Group
 from ...sync_algos.grouping import Grouping, everyone
 from ..allreduce.sockets import PeerListener

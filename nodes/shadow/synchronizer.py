@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import torch
 
 from ...pipeline.models.flat import digest_of
-from ...pipeline.wire.control_base import Done, Request
-from ...pipeline.wire.control_messages import RejoinGroup, ReportSlowPeer
-from ...pipeline.wire.control_orders import GroupView, MemberInfo
+from ...pipeline.wire.control.base import Done, Request
+from ...pipeline.wire.control.messages import RejoinGroup, ReportSlowPeer
+from ...pipeline.wire.control.orders import GroupView, MemberInfo
 from ...pipeline.wire.tasks import TaskSet
 from ...sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
 from ..allreduce.sockets import PeerListener

@@ -24,9 +24,9 @@ from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import resume_hint
 from ...pipeline.report.write import read_report, rewrite_texts
-from ...pipeline.wire.control_base import Reply, Request
-from ...pipeline.wire.control_messages import ChildExited, ChildExitedReply, GetStatus
-from ...pipeline.wire.control_verbs import CONTROL_VERBS
+from ...pipeline.wire.control.base import Reply, Request
+from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus
+from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message

@@ -13,9 +13,9 @@ from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
 from ...pipeline.wire.center_messages import CenterExchange, CenterRead, CenterSeed
-from ...pipeline.wire.control_base import Done, Reply, Request
-from ...pipeline.wire.control_messages import NodeFacts
-from ...pipeline.wire.control_orders import (
+from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.messages import NodeFacts
+from ...pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
     Drain,

@@ -9,7 +9,7 @@ import queue
 import time
 from collections.abc import Callable
 
-from ...pipeline.wire.control_messages import LeftOutBatch, TrainedBatch, TrainedBatches
+from ...pipeline.wire.control.messages import LeftOutBatch, TrainedBatch, TrainedBatches
 from ...pipeline.wire.rpc_channel import RpcChannel
 from ...pipeline.wire.worker_messages import BatchAck
 

@@ -16,7 +16,7 @@ from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.errors import CheckpointError, JobFileError
 from ...pipeline.models.flat import FlatLayout
 from ...pipeline.types import Float32Array
-from ...pipeline.wire.control_orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
+from ...pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ...sync_algos.base import Algorithm, AlgorithmState
 from ...sync_algos.model_origin import ModelOrigin
 from ..replica.replica import TrainerContext

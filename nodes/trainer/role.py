@@ -15,9 +15,9 @@ from ...pipeline.config.job import Job
 from ...pipeline.data.span import from_runs
 from ...pipeline.errors import ClusterError, ProtocolError
 from ...pipeline.models.flat import digest_of
-from ...pipeline.wire.control_base import Done, Reply, Request
-from ...pipeline.wire.control_messages import NodeFacts
-from ...pipeline.wire.control_orders import (
+from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.messages import NodeFacts
+from ...pipeline.wire.control.orders import (
     Begin,
     ComposeModel,
     ConnectPeers,
@@ -44,7 +44,7 @@ from ...pipeline.wire.control_orders import (
     WriteCheckpoint,
     WriteReplica,
 )
-from ...pipeline.wire.control_profile import ProcessTrace
+from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.worker_messages import BatchAck
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.model_origin import ModelOrigin

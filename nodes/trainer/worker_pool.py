@@ -10,8 +10,8 @@ from typing import Any
 
 from ...pipeline.config.job import Job
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo
-from ...pipeline.wire.control_profile import ProcessTrace
+from ...pipeline.wire.control.orders import MemberInfo
+from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.worker_messages import BatchAck
 from ..replica.buffer import SharedMemory
 from ..replica.replica import TrainerContext

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import zmq
 
 from ...pipeline.config.job import Job
-from ...pipeline.wire.control_orders import MemberInfo
+from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection, has_message

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo
-from ...pipeline.wire.control_profile import ProcessTrace
+from ...pipeline.wire.control.orders import MemberInfo
+from ...pipeline.wire.control.profile import ProcessTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ import zmq
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo
-from ...pipeline.wire.control_profile import ProcessTrace
+from ...pipeline.wire.control.orders import MemberInfo
+from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.worker_messages import (
     AckedBatches,
     BatchAck,

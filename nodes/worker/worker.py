@@ -13,8 +13,8 @@ import zmq
 
 from ...pipeline.errors import JobFileError
 from ...pipeline.metrics import QualitySums
-from ...pipeline.wire.control_orders import MemberInfo
-from ...pipeline.wire.control_profile import ProcessTrace
+from ...pipeline.wire.control.orders import MemberInfo
+from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.worker_messages import BatchAck
 from ..replica.replica import TrainerContext
 from ..runtime.threads import Service

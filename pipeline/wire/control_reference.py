@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from ..types import BatchId
-from .control_base import Done, ErrorReply, Verb
-from .control_verbs import CONTROL_VERBS
+from .control.base import Done, ErrorReply, Verb
+from .control.verbs import CONTROL_VERBS
 from .field_checks import Bounds, Items
 from .worker_messages import ORDERS, REPORTS
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 from ..errors import ProtocolError, ShadowSyncError
-from .control_base import ErrorReply, Reply, ReplyType, Request, VerbTable, decode_error, encode_body
-from .control_verbs import CONTROL_VERBS
+from .control.base import ErrorReply, Reply, ReplyType, Request, VerbTable, decode_error, encode_body
+from .control.verbs import CONTROL_VERBS
 from .messages import Answer, Ask
 from .refusals import Refusals
 from .retransmission import CONTROL

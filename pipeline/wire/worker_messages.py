@@ -12,9 +12,9 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 
 from ..errors import ExitCode
 from ..types import BatchId
-from .control_base import MAX_BATCHES, NamedRecords, Values
-from .control_orders import MAX_SPANS, MemberInfo
-from .control_profile import ProcessTrace
+from .control.base import MAX_BATCHES, NamedRecords, Values
+from .control.orders import MAX_SPANS, MemberInfo
+from .control.profile import ProcessTrace
 from .field_checks import Count, Counts, Items, Real, Seconds, values_of
 from .messages import Delivery, WorkerMessage
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shadowsync.nodes.coordinator.checkpoint import RESERVE_BYTES
+from shadowsync.nodes.coordinator.checkpoint.running import RESERVE_BYTES
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.cluster import Cluster
@@ -40,7 +40,7 @@ def saved_examples(run: RunFolder) -> int:
 def scorers(coordinator: int) -> list[psutil.Process]:
     """The processes that score for this coordinator."""
     found = psutil.Process(coordinator).children()
-    return [p for p in found if "shadowsync.nodes.coordinator.validation_process" in p.cmdline()]
+    return [p for p in found if "shadowsync.nodes.coordinator.validation.process" in p.cmdline()]
 
 
 def validating(

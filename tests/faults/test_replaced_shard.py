@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.owed_batches import OwedBatches
+from shadowsync.nodes.coordinator.ledger.owed_batches import OwedBatches
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator import sync_control
+from shadowsync.nodes.coordinator.control import sync_control
 from shadowsync.nodes.shadow.schedule import RoundSchedule
 from shadowsync.nodes.sync.role import SyncRole
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.control import Control
-from shadowsync.pipeline.wire.control_base import Reply, Request
-from shadowsync.pipeline.wire.control_orders import SetSync
+from shadowsync.pipeline.wire.control.base import Reply, Request
+from shadowsync.pipeline.wire.control.orders import SetSync
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
 from shadowsync.tests.support.processes import wait_until
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator import placement
+from shadowsync.nodes.coordinator.state import placement
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.report.placement import PlanRecord, read_plan

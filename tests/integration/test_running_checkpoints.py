@@ -40,7 +40,7 @@ def left_by_a_killed_job(
             "checkpoint": {"every_examples": 1_000},
         }
     ).start()
-    written = "shadowsync.nodes.coordinator.checkpoint"
+    written = "shadowsync.nodes.coordinator.checkpoint.running"
 
     def several() -> bool:
         return len([line for line in own.run.log("coordinator") if line["logger"] == written]) >= 3

@@ -12,8 +12,8 @@ import zmq
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.center_messages import CenterSeed
-from shadowsync.pipeline.wire.control_base import encode_body
-from shadowsync.pipeline.wire.control_messages import ChildExited
+from shadowsync.pipeline.wire.control.base import encode_body
+from shadowsync.pipeline.wire.control.messages import ChildExited
 from shadowsync.pipeline.wire.messages import Ask, Credit, Failure, Lookup, Push
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from shadowsync.pipeline.wire.control_messages import GetStatus
+from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.rpc_channel import RemoteError
 from shadowsync.tests.support.browser import browser, find_browser
 from shadowsync.tests.support.processes import Starting, wait_until

@@ -14,7 +14,7 @@ from shadowsync.nodes.sync.center import CenterState, Rule
 from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.codecs.ladder import CodecLadder
 from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterRead, CenterSeed, CenterValues
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Failure
 from shadowsync.pipeline.wire.schema import Message

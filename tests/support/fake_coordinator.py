@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from shadowsync.nodes.coordinator.ledger import LedgerState
-from shadowsync.nodes.coordinator.ledger_store import LedgerStore
-from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
-from shadowsync.nodes.coordinator.membership import Member
-from shadowsync.nodes.coordinator.placement import TablePlacement
+from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
+from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
 from shadowsync.nodes.coordinator.server import CoordinatorServer
-from shadowsync.nodes.coordinator.state import JobState, Origin
+from shadowsync.nodes.coordinator.state.job import JobState, Origin
+from shadowsync.nodes.coordinator.state.membership import Member
+from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ShadowSyncError
-from shadowsync.pipeline.wire.control_base import Reply, ReplyType, Request
-from shadowsync.pipeline.wire.control_messages import NodeFacts
-from shadowsync.pipeline.wire.control_orders import (
+from shadowsync.pipeline.wire.control.base import Reply, ReplyType, Request
+from shadowsync.pipeline.wire.control.messages import NodeFacts
+from shadowsync.pipeline.wire.control.orders import (
     ComposeModel,
     MemberInfo,
     WriteCheckpoint,

@@ -19,7 +19,7 @@ from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.shared import build_shared

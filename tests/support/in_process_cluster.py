@@ -24,9 +24,9 @@ from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
-from shadowsync.pipeline.wire.control_base import Reply, Request, encode_body
-from shadowsync.pipeline.wire.control_messages import ChildExited, GetStatus, StatusReply
-from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
+from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
+from shadowsync.pipeline.wire.control.messages import ChildExited, GetStatus, StatusReply
+from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.sockets import Connection
 

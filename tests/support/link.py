@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shadowsync.lab.virtual.clock import run_in_virtual_time
-from shadowsync.pipeline.wire.control_base import Reply, Request, Verb, VerbTable
+from shadowsync.pipeline.wire.control.base import Reply, Request, Verb, VerbTable
 from shadowsync.pipeline.wire.field_checks import Count
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel

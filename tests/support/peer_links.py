@@ -13,7 +13,7 @@ import torch
 import zmq
 from shadowsync.nodes.allreduce.sockets import PeerListener
 from shadowsync.nodes.allreduce.transport import AllReduceTransport
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Peers, Replica
 

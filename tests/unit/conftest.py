@@ -1,14 +1,16 @@
-"""What unit tests of sockets share."""
+"""What unit tests of sockets and of the ledger's file share."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import zmq
+from shadowsync.nodes.coordinator.ledger import writer
 
 END_SECONDS = 60.0
 
@@ -17,14 +19,23 @@ END_SECONDS = 60.0
 def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Close what a test opened of SQLite: from Python 3.13 on it warns of a connection that nobody closed."""
     opened: list[sqlite3.Connection] = []
+    threads: list[ThreadPoolExecutor] = []
     connect = sqlite3.connect
 
     def connect_and_keep(*args: Any, **options: Any) -> sqlite3.Connection:
         opened.append(connect(*args, **options))
         return opened[-1]
 
+    def thread_and_keep(*args: Any, **options: Any) -> ThreadPoolExecutor:
+        threads.append(ThreadPoolExecutor(*args, **options))
+        return threads[-1]
+
     monkeypatch.setattr(sqlite3, "connect", connect_and_keep)
+    monkeypatch.setattr(writer, "ThreadPoolExecutor", thread_and_keep)
     yield
+    # A connection that is closed while another thread writes through it ends the process.
+    for thread in threads:
+        thread.shutdown()
     for connection in opened:
         connection.close()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import shadowsync
 from shadowsync.pipeline.wire import messages
+from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.control_reference import SECTIONS, marks, renewed
-from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.worker_messages import ORDERS, REPORTS
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from shadowsync.lab.chaos import accounts
 from shadowsync.lab.chaos.accounts import problems_of, recovery_seconds
-from shadowsync.nodes.coordinator.ledger_records import Acknowledged, LeftOut
-from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.ledger.records import Acknowledged, LeftOut
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.tests.support.batches import batch_id
 

@@ -9,7 +9,7 @@ import zmq
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.codecs.formats import LinkCodecs
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 

@@ -14,19 +14,19 @@ import pytest
 import zmq
 import zmq.asyncio
 from shadowsync import PROTOCOL_VERSION
-from shadowsync.nodes.coordinator.ledger_store import LedgerStore
-from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
+from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
+from shadowsync.nodes.coordinator.monitoring.status import build_status
 from shadowsync.nodes.coordinator.report import _refused_messages
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer
-from shadowsync.nodes.coordinator.state import STRANGERS, JobState
-from shadowsync.nodes.coordinator.status import build_status
+from shadowsync.nodes.coordinator.state.job import STRANGERS, JobState
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.wire.control_base import Request, encode_body
-from shadowsync.pipeline.wire.control_messages import ChildExited, GetStatus, NodeFailed
-from shadowsync.pipeline.wire.control_orders import FinishReply
-from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
+from shadowsync.pipeline.wire.control.base import Request, encode_body
+from shadowsync.pipeline.wire.control.messages import ChildExited, GetStatus, NodeFailed
+from shadowsync.pipeline.wire.control.orders import FinishReply
+from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask, Failure, Pulse, PulseReply
 from shadowsync.pipeline.wire.schema import Message

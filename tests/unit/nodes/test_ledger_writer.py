@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.ledger_store import LedgerStore
-from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
+from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
 from shadowsync.pipeline.errors import ResourceError
 
 

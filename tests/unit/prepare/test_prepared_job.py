@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.nodes.coordinator.checkpoint import describe_input, input_differences
+from shadowsync.nodes.coordinator.checkpoint.running import describe_input, input_differences
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.prepared.manifest import (
     MANIFEST_NAME,

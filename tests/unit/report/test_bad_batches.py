@@ -6,8 +6,8 @@ import io
 
 import pytest
 from rich.console import Console
-from shadowsync.nodes.coordinator.bad_batches import LISTED, BadBatchCounter
-from shadowsync.nodes.coordinator.ledger_records import LeftOut
+from shadowsync.nodes.coordinator.ledger.records import LeftOut
+from shadowsync.nodes.coordinator.state.bad_batches import LISTED, BadBatchCounter
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report

@@ -11,9 +11,9 @@ import zmq
 import zmq.asyncio
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.pipeline.errors import ClusterError, ExitCode
-from shadowsync.pipeline.wire.control_base import encode_body
-from shadowsync.pipeline.wire.control_messages import GetStatus, StatusReply
-from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
+from shadowsync.pipeline.wire.control.base import encode_body
+from shadowsync.pipeline.wire.control.messages import GetStatus, StatusReply
+from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.tests.support.statuses import a_status

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.errors import ExitCode, ProtocolError
 from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.control_base import Reply, Request, encode_body
-from shadowsync.pipeline.wire.control_messages import Hello, NodeFacts, Ready, TrainedBatch, TrainedBatches
-from shadowsync.pipeline.wire.control_orders import Drain, Finish
-from shadowsync.pipeline.wire.control_profile import Measures
-from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
+from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
+from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts, Ready, TrainedBatch, TrainedBatches
+from shadowsync.pipeline.wire.control.orders import Drain, Finish
+from shadowsync.pipeline.wire.control.profile import Measures
+from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, MAX_ITEMS, MAX_TEXT_CHARACTERS, Bounds
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.worker_messages import (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.wire import rpc_channel
-from shadowsync.pipeline.wire.control_base import Reply, Request
+from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message

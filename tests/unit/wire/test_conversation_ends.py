@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ClusterError, ExitCode
-from shadowsync.pipeline.wire.control_base import Reply, Request
+from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.messages import Answer, Ask, Credit
 from shadowsync.pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from shadowsync.pipeline.wire.schema import Message

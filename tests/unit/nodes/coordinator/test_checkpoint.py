@@ -11,15 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator import checkpoint as checkpoint_room
-from shadowsync.nodes.coordinator import checkpoint as running_checkpoint
-from shadowsync.nodes.coordinator.checkpoint import RESERVE_BYTES, RunningCheckpoint
-from shadowsync.nodes.coordinator.membership import Member
+from shadowsync.nodes.coordinator.checkpoint import running as checkpoint_room
+from shadowsync.nodes.coordinator.checkpoint import running as running_checkpoint
+from shadowsync.nodes.coordinator.checkpoint.running import RESERVE_BYTES, RunningCheckpoint
 from shadowsync.nodes.coordinator.outcome import FinalModel
+from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ResourceError
-from shadowsync.pipeline.wire.control_base import Reply, Request
-from shadowsync.pipeline.wire.control_orders import WriteCheckpoint
+from shadowsync.pipeline.wire.control.base import Reply, Request
+from shadowsync.pipeline.wire.control.orders import WriteCheckpoint
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.nodes.coordinator import checkpoint_manager
-from shadowsync.nodes.coordinator.checkpoint_manager import CheckpointManager
-from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.checkpoint import manager as checkpoint_manager
+from shadowsync.nodes.coordinator.checkpoint.manager import CheckpointManager
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.outcome import FinalModel
-from shadowsync.nodes.coordinator.validation import CheckpointScore
+from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore
 from shadowsync.pipeline.checkpoint.best import BestNote, promote
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.metrics import QualitySums
-from shadowsync.pipeline.wire.control_base import Reply
+from shadowsync.pipeline.wire.control.base import Reply
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member

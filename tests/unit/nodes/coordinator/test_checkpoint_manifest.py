@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.checkpoint import describe_input, input_differences
+from shadowsync.nodes.coordinator.checkpoint.running import describe_input, input_differences
 from shadowsync.pipeline.data.span import Span
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from shadowsync.nodes.coordinator.outcome import FinalModel
-from shadowsync.pipeline.wire.control_messages import NodeFacts
-from shadowsync.pipeline.wire.control_orders import FinalizeReply
+from shadowsync.pipeline.wire.control.messages import NodeFacts
+from shadowsync.pipeline.wire.control.orders import FinalizeReply
 
 
 def facts(origin: str) -> FinalModel:

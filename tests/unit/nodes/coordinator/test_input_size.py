@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.progress import Expected, InputSize
+from shadowsync.nodes.coordinator.state.progress import Expected, InputSize
 from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.spans import Span

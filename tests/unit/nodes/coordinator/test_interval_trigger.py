@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.coordinator.checkpoint_manager import IntervalTrigger
+from shadowsync.nodes.coordinator.checkpoint.manager import IntervalTrigger
 
 
 def test_by_examples_at_each_multiple() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.coordinator.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.pipeline.data.spans import Span, span_order
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.batches import batch_id

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.coordinator import ledger_store
-from shadowsync.nodes.coordinator.ledger import LedgerState
-from shadowsync.nodes.coordinator.ledger_records import Acknowledged, LeftOut
-from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.ledger import store as ledger_store
+from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger.records import Acknowledged, LeftOut
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ResourceError
@@ -28,8 +28,8 @@ CREATE TRIGGER refuse BEFORE INSERT ON batches WHEN NEW.number = 7 BEGIN SELECT 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from shadowsync.nodes.coordinator.ledger_records import Acknowledged
-from shadowsync.nodes.coordinator.ledger_store import LedgerStore
+from shadowsync.nodes.coordinator.ledger.records import Acknowledged
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.pipeline.types import BatchId
 store = LedgerStore(Path(sys.argv[1]))
 store.acknowledge([Acknowledged(BatchId(0, 0, n, 1), 10, "trainer-0", False) for n in range(3)])
@@ -185,7 +185,7 @@ def test_a_volume_that_is_full_for_a_moment(
         if room_again and len(pauses) == 3:
             store._db.execute("PRAGMA max_page_count = 100000")
 
-    monkeypatch.setattr("shadowsync.nodes.coordinator.ledger_store.time.sleep", pause)
+    monkeypatch.setattr("shadowsync.nodes.coordinator.ledger.store.time.sleep", pause)
     monkeypatch.setattr(ledger_store, "FULL_PATIENCE_SECONDS", 60.0 if room_again else 0.05)
     rows_of_pages = [Acknowledged(batch_id(at), 10, "trainer-0", False) for at in range(1000)]
     if room_again:

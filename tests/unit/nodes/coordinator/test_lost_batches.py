@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shadowsync.nodes.coordinator.audit import lost_batches
-from shadowsync.nodes.coordinator.ledger import LedgerState
-from shadowsync.nodes.coordinator.membership import Member
+from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
+from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 
 
 def reader(kept_bytes: int, read_spans: int, index: int = 0) -> Member:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.membership import Membership
+from shadowsync.nodes.coordinator.state.membership import Membership
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.pipeline.wire.control_messages import NodeFacts
+from shadowsync.pipeline.wire.control.messages import NodeFacts
 
 DIGEST = "d1"
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.profiler import NodeClocks, RoleMeasures, measured_between
-from shadowsync.pipeline.wire.control_profile import Measures
+from shadowsync.nodes.coordinator.monitoring.profiler import NodeClocks, RoleMeasures, measured_between
+from shadowsync.pipeline.wire.control.profile import Measures
 
 
 def answer(clock: float, **changes: Any) -> RoleMeasures:

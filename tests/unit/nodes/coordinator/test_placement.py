@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from shadowsync.nodes.coordinator import placement as placement_module
-from shadowsync.nodes.coordinator.membership import require_same_plan
-from shadowsync.nodes.coordinator.placement import TablePlacement
+from shadowsync.nodes.coordinator.state import placement as placement_module
+from shadowsync.nodes.coordinator.state.membership import require_same_plan
+from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -27,7 +27,7 @@ from shadowsync.pipeline.input.sample import sample_batches, take_sample
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.report.placement import PlanRecord, read_plan
 from shadowsync.pipeline.report.terminal import print_plan
-from shadowsync.pipeline.wire.control_messages import NodeFacts
+from shadowsync.pipeline.wire.control.messages import NodeFacts
 from shadowsync.tests.support.fake_coordinator import member
 from shadowsync.watch.live import Lines, LiveTable, Silence
 

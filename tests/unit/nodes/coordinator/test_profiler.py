@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 from shadowsync.lab.virtual.clock import run_in_virtual_time
-from shadowsync.nodes.coordinator import profiler as profiler_module
-from shadowsync.nodes.coordinator.membership import Member
-from shadowsync.nodes.coordinator.profiler import Profiler
+from shadowsync.nodes.coordinator.monitoring import profiler as profiler_module
+from shadowsync.nodes.coordinator.monitoring.profiler import Profiler
+from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.performance.document import Profile
-from shadowsync.pipeline.wire.control_base import Reply, ReplyType, Request
-from shadowsync.pipeline.wire.control_profile import Measure, Measures, ProcessTrace, Trace, TraceReply
-from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
+from shadowsync.pipeline.wire.control.base import Reply, ReplyType, Request
+from shadowsync.pipeline.wire.control.profile import Measure, Measures, ProcessTrace, Trace, TraceReply
+from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
 
 ONE_WAY_SECONDS = 0.002

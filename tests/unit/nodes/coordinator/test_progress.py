@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from shadowsync.nodes.coordinator.progress import TrainingMetrics, entropy, normalized_entropy
+from shadowsync.nodes.coordinator.state.progress import TrainingMetrics, entropy, normalized_entropy
 
 LN2 = math.log(2)
 

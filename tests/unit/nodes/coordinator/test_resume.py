@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from shadowsync.nodes.coordinator.resume import RestoredRun
+from shadowsync.nodes.coordinator.checkpoint.resume import RestoredRun
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.types import BatchId
 

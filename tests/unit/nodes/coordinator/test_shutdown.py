@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.checkpoint import PART_SECONDS
-from shadowsync.nodes.coordinator.membership import Member
+from shadowsync.nodes.coordinator.checkpoint.running import PART_SECONDS
 from shadowsync.nodes.coordinator.outcome import HURRY_SECONDS, FinalModel, Outcome
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
+from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
-from shadowsync.pipeline.wire.control_base import Reply, Request
-from shadowsync.pipeline.wire.control_orders import WriteCheckpoint
+from shadowsync.pipeline.wire.control.base import Reply, Request
+from shadowsync.pipeline.wire.control.orders import WriteCheckpoint
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import shadowsync
 from shadowsync.nodes.coordinator.outcome import Stop
-from shadowsync.nodes.coordinator.state import (
+from shadowsync.nodes.coordinator.state.job import (
     MAX_POINTS,
     NEXT_PHASES,
     DivergenceCurve,

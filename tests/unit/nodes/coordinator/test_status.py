@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.ledger import LedgerState
-from shadowsync.nodes.coordinator.ledger_store import LedgerStore
-from shadowsync.nodes.coordinator.ledger_writer import LedgerWriter
-from shadowsync.nodes.coordinator.monitoring import Monitoring
-from shadowsync.nodes.coordinator.monitoring import _names as page_names
-from shadowsync.nodes.coordinator.placement import TablePlacement
-from shadowsync.nodes.coordinator.progress import InputSize
+from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
+from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
+from shadowsync.nodes.coordinator.monitoring.monitoring import Monitoring
+from shadowsync.nodes.coordinator.monitoring.monitoring import _names as page_names
+from shadowsync.nodes.coordinator.monitoring.status import answer_status, build_status
 from shadowsync.nodes.coordinator.server import CoordinatorServer
-from shadowsync.nodes.coordinator.state import InputFacts, JobPhase, JobState
-from shadowsync.nodes.coordinator.status import answer_status, build_status
+from shadowsync.nodes.coordinator.state.job import InputFacts, JobPhase, JobState
+from shadowsync.nodes.coordinator.state.placement import TablePlacement
+from shadowsync.nodes.coordinator.state.progress import InputSize
 from shadowsync.nodes.runtime.settings import NodeSettings, metrics_address, metrics_ports
 from shadowsync.nodes.supervisor.starter import SpawnStarter
 from shadowsync.nodes.supervisor.supervisor import Supervisor
@@ -27,7 +27,7 @@ from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.report.link_codecs import choice_counts
 from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.control_messages import GetStatus, NodeFacts, StatusReply
+from shadowsync.pipeline.wire.control.messages import GetStatus, NodeFacts, StatusReply
 from shadowsync.watch.curves import ClientCurves
 from shadowsync.watch.status import read_status
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_shown_does_not_stop_the_job(tmp_path: Path, monkeypatch:
     def work(c: CoordinatorServer) -> None:
         watching = Monitoring(c)
         with monkeypatch.context() as broken:
-            broken.setattr("shadowsync.nodes.coordinator.monitoring.build_status", fails)
+            broken.setattr("shadowsync.nodes.coordinator.monitoring.monitoring.build_status", fails)
             for _ in range(3):
                 watching.publish()
         assert [what for _, _, what in c.state.events] == [

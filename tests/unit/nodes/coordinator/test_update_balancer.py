@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from shadowsync.nodes.coordinator.update_balancer import UpdateBalancer, UpdateCounts
-from shadowsync.pipeline.wire.control_orders import MAX_PARTS
+from shadowsync.nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
+from shadowsync.pipeline.wire.control.orders import MAX_PARTS
 
 BEAT_SECONDS = 0.5
 

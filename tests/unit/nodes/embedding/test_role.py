@@ -23,8 +23,8 @@ from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import JobFileError, ResourceError
 from shadowsync.pipeline.types import BatchId, Int32Array
-from shadowsync.pipeline.wire.control_messages import NodeFacts
-from shadowsync.pipeline.wire.control_orders import (
+from shadowsync.pipeline.wire.control.messages import NodeFacts
+from shadowsync.pipeline.wire.control.orders import (
     ConnectPeers,
     GroupView,
     MemberInfo,

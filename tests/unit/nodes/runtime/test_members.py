@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shadowsync.nodes.runtime.members import SyncGroup
-from shadowsync.pipeline.wire.control_orders import GroupView
+from shadowsync.pipeline.wire.control.orders import GroupView
 
 
 def formed(count: int) -> SyncGroup:

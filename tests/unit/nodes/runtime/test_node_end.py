@@ -16,10 +16,10 @@ from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.wire.control_base import Done, Reply, Request, encode_body
-from shadowsync.pipeline.wire.control_messages import HelloReply, NodeFacts, NodeFailed
-from shadowsync.pipeline.wire.control_orders import Finish, FinishReply
-from shadowsync.pipeline.wire.control_verbs import CONTROL_VERBS
+from shadowsync.pipeline.wire.control.base import Done, Reply, Request, encode_body
+from shadowsync.pipeline.wire.control.messages import HelloReply, NodeFacts, NodeFailed
+from shadowsync.pipeline.wire.control.orders import Finish, FinishReply
+from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Answer, Ask
 from shadowsync.pipeline.wire.schema import Message

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.wire.center_messages import CenterRead
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.messages import Failure, Lookup
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection

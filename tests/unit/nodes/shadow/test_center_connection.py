@@ -13,7 +13,7 @@ from shadowsync.nodes.runtime.members import Traffic
 from shadowsync.nodes.shadow.center_connection import CenterConnection
 from shadowsync.pipeline.codecs.formats import Float32
 from shadowsync.pipeline.wire.center_messages import CenterRead, CenterValues
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import PeerLost, Slice
 

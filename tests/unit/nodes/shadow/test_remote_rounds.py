@@ -11,7 +11,7 @@ import pytest
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.shadow.fixed_rate import GatedRounds, RemoteGate, RemoteRoundLog, RemoteRounds
 from shadowsync.nodes.shadow.rounds import RoundCounter, RoundGate
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.worker_messages import (
     GateArrive,
     GateStarve,

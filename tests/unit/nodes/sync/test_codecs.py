@@ -18,7 +18,7 @@ from shadowsync.nodes.sync.role import CenterService
 from shadowsync.pipeline.codecs.feedback import Reference
 from shadowsync.pipeline.codecs.formats import CODECS, CodecOptions, LinkCodecs, make_codec
 from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterSeed, CenterValues
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import exchange_of

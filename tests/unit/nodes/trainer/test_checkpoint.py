@@ -12,7 +12,7 @@ import torch
 from shadowsync.nodes.trainer.checkpoint import TrainerCheckpoint, TrainerSnapshot
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.wire.control_orders import WriteCheckpoint
+from shadowsync.pipeline.wire.control.orders import WriteCheckpoint
 from shadowsync.sync_algos.registry import make_algorithm
 from shadowsync.tests.support.shared import build_shared
 

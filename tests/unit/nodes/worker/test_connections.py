@@ -9,7 +9,7 @@ import pytest
 import zmq
 from shadowsync.nodes.worker.connections import WorkerConnections
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.wire.control_orders import MemberInfo
+from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.messages import Push, Pushed
 from shadowsync.pipeline.wire.sockets import Listener, Waker
 from shadowsync.tests.support.lookups import DIM, in_flight, plan

@@ -1,0 +1,238 @@
+"""Schedule of checkpoints and validations during training, and the best checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ....pipeline.checkpoint.best import BEST, CANDIDATE, BestNote, adopt_best, drop, pin, promote
+from ....pipeline.checkpoint.manifest import CheckpointManifest
+from ....pipeline.data.spans import Span
+from ....pipeline.errors import ShadowSyncError
+from ....pipeline.metrics import QualitySums
+from ...runtime.threads import run_in_thread_uncancellable
+from ..outcome import FinalModel
+from ..server import CoordinatorServer
+from ..validation.scoring import CheckpointScore, Scored, ValidationState, score_checkpoint
+from .running import RunningCheckpoint, input_digest
+
+
+class IntervalTrigger:
+    """A trigger at multiples of `every_examples`, and `every_seconds` after the last.
+
+    0 switches that condition off.
+
+    It has no clock: the caller gives the examples and seconds so far.
+    """
+
+    def __init__(self, every_examples: int, every_seconds: float) -> None:
+        self._every_examples = every_examples
+        self._every_seconds = every_seconds
+        self._next_examples = 0
+        self._last_seconds: float | None = None
+
+    def now(self, examples: int, seconds: float) -> bool:
+        """Return whether it is due."""
+        if self._last_seconds is None:
+            self.done(examples, seconds)
+        assert self._last_seconds is not None
+        by_examples = self._every_examples > 0 and examples >= self._next_examples
+        return by_examples or 0 < self._every_seconds <= seconds - self._last_seconds
+
+    def done(self, examples: int, seconds: float) -> None:
+        """Record that it was done, or tried, at so many examples and seconds."""
+        self._last_seconds = seconds
+        if self._every_examples:
+            self._next_examples = (examples // self._every_examples + 1) * self._every_examples
+
+
+LOOK_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointManager:
+    """Take and validate checkpoints when they are due. Runs on the coordinator's loop.
+
+    A validation is of a checkpoint that was just written, pinned by hard links so that it stays; one runs at
+    a time, in a process of its own. A failure is an event; training continues.
+
+    Args:
+        spans: of the validation part.
+
+    Attributes:
+        ended_early: why training should end, once patience is exhausted.
+        best_is_last: whether the checkpoint that a finished job leaves is the best one, too.
+        failed: how many checkpoints did, while training went on.
+    """
+
+    def __init__(self, server: CoordinatorServer, model: FinalModel, spans: Sequence[Span]) -> None:
+        self._server = server
+        self._state = server.state
+        self._spans = spans
+        self._taker = RunningCheckpoint(server, model)
+        job = server.state.job
+        self._checkpoint_due = IntervalTrigger(job.checkpoint.every_examples, job.checkpoint.every_seconds)
+        self._validated_examples = -1
+        self._validation_due = IntervalTrigger(job.validation.every_examples, job.validation.every_seconds)
+        self._scoring: asyncio.Task[Any] | None = None
+        self.validation = ValidationState(job.validation)
+        self.ended_early = ""
+        self.best_is_last = False
+        self.failed = 0
+
+    @property
+    def written(self) -> int:
+        """Number of checkpoints written while training went on."""
+        return self._taker.written
+
+    @property
+    def best_folder(self) -> Path:
+        """The folder of the best checkpoint, if there is one."""
+        return self._state.folder / BEST
+
+    async def run(self) -> None:
+        """Take and validate checkpoints during training, until cancelled."""
+        await self._adopt()
+        while not self.ended_early:
+            await self._look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def finish(self) -> None:
+        """Wait for the validation under way, and validate the last checkpoint.
+
+        To be called after the last checkpoint of a job that was not stopped. A stop ends both.
+        """
+        if not self._validates:
+            return
+        if self._scoring is not None:
+            await self._server.unless_stopped(self._wait())
+        if self._state.stop is None:
+            before = self.validation.best
+            await self._server.unless_stopped(
+                self._validate(await self._pin(self._state.folder / "checkpoint"))
+            )
+            self.best_is_last = self.validation.best is not before
+
+    async def cancel(self) -> None:
+        """End the current validation and its process; remove its pinned checkpoint."""
+        if self._scoring is not None:
+            self._scoring.cancel()
+            await asyncio.gather(self._scoring, return_exceptions=True)
+        await run_in_thread_uncancellable(drop, self._state.folder / CANDIDATE)
+
+    @property
+    def _validates(self) -> bool:
+        return bool(self._spans) and self._state.job.validation.enabled
+
+    async def _adopt(self) -> None:
+        """Take over the best checkpoint of the resumed run, which a new one has to beat."""
+        start = self._state.job.start
+        if not (start.resume and self._validates):
+            return
+        metric = self.validation.settings.metric
+        try:
+            digest = await asyncio.to_thread(input_digest, self._spans)
+            note = await run_in_thread_uncancellable(
+                adopt_best, Path(start.checkpoint), self._state.folder, metric, digest
+            )
+        except ShadowSyncError as error:
+            self._server.event(
+                "coordinator", f"the best checkpoint of the resumed run was not taken over: {error}"
+            )
+            return
+        if note is not None:
+            self.validation.best = Scored(note.examples, 0.0, note.value)
+
+    async def _wait(self) -> None:
+        if self._scoring is not None:
+            await asyncio.wait({self._scoring})
+
+    async def _look(self) -> None:
+        if not self._state.ledger.owed.has_all_shards:
+            # A checkpoint waits until it is known what the new shard lacks.
+            return
+        examples, seconds = self._state.ledger.examples_so_far, self._state.seconds()
+        idle = self._scoring is None or self._scoring.done()
+        # A model that has not learned anything since does not fail to improve.
+        learned = examples > self._validated_examples
+        validate = self._validates and idle and learned and self._validation_due.now(examples, seconds)
+        if not self._checkpoint_due.now(examples, seconds) and not validate:
+            return
+        manifest = await self._take()
+        if manifest is not None and validate:
+            self._scoring = self._server.spawn(
+                self._validate(await self._pin(self._state.folder / "checkpoint"))
+            )
+        self._checkpoint_due.done(examples, seconds)
+        if validate:
+            self._validation_due.done(examples, seconds)
+            self._validated_examples = examples
+
+    async def _take(self) -> CheckpointManifest | None:
+        try:
+            return await self._taker.take()
+        except ShadowSyncError as error:
+            self.failed += 1
+            self._server.event("coordinator", f"a checkpoint could not be written during training: {error}")
+            return None
+
+    async def _pin(self, checkpoint: Path) -> Path | None:
+        try:
+            return await run_in_thread_uncancellable(pin, checkpoint)
+        except ShadowSyncError as error:
+            self._server.event("coordinator", f"a checkpoint could not be validated: {error}")
+            self.validation.failed += 1
+            return None
+
+    async def _validate(self, candidate: Path | None) -> None:
+        """Score a pinned checkpoint, and keep it if it is the best so far."""
+        if candidate is None:
+            return
+        try:
+            score = await score_checkpoint(candidate, self._spans)
+            value = metric_of(score.sums, self.validation.settings.metric) if score.sums.examples else None
+            if value is None:
+                self._fail("all labels of the validation part are the same, so no metric is defined")
+            else:
+                await self._judge(candidate, score, value)
+        except ShadowSyncError as error:
+            self._fail(str(error))
+        finally:
+            await run_in_thread_uncancellable(drop, candidate)
+
+    async def _judge(self, candidate: Path, score: CheckpointScore, value: float) -> None:
+        scored = Scored(score.examples_trained, self._state.seconds(), value)
+        if self.validation.improves(value):
+            digest = await asyncio.to_thread(input_digest, self._spans)
+            note = BestNote(self.validation.settings.metric, value, scored.examples, digest)
+            # Before it counts as the best: one that cannot be kept leaves the best so far as it is.
+            await run_in_thread_uncancellable(promote, candidate, note)
+        best = self.validation.add(scored)
+        self._state.validated((point.examples, point.value) for point in self.validation.points)
+        name, so_far = self.validation.settings.metric, self.validation.best
+        assert so_far is not None
+        words = f"the best so far, saved in {BEST}/" if best else f"the best is {so_far.value:.4f}"
+        log.info("validated at %d examples: %s %.4f; %s", scored.examples, name, value, words)
+        if self.validation.exhausted and not self.ended_early:
+            in_a_row = self.validation.without_improvement
+            many = "1 validation" if in_a_row == 1 else f"{in_a_row} validations in a row"
+            self.ended_early = (
+                f"{many} did not improve on {name} {so_far.value:.4f} at {so_far.examples:,} examples"
+            )
+            await self._server.notify()
+
+    def _fail(self, why: str) -> None:
+        self.validation.failed += 1
+        self._server.event("coordinator", f"a validation failed: {why}")
+
+
+def metric_of(sums: QualitySums, metric: str) -> float | None:
+    """Return one metric of `[validation] metric`.
+
+    None where all labels are the same and it has none.
+    """
+    return {"ne": sums.ne, "auc": sums.auc, "logloss": sums.logloss}[metric]

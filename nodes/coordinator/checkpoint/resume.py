@@ -1,0 +1,179 @@
+"""The run that a resumed job continues, as the coordinator takes it over.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ....pipeline.checkpoint.manifest import CheckpointManifest, open_checkpoint
+from ....pipeline.checkpoint.saved_ledger import SavedLedger
+from ....pipeline.config.job import Job
+from ....pipeline.data.spans import Span
+from ....pipeline.embedding.placement.plan import TablePlan
+from ....pipeline.embedding.placement.ranges import Range, find_split_fault
+from ....pipeline.embedding.storage.saved_tables import SavedTables
+from ....pipeline.errors import DataError, JobFileError
+from ....pipeline.jobfile.load import validate_saved_job
+from ....pipeline.types import BatchId
+from ..state.job import Origin
+from .running import describe_input, input_differences
+
+# What a batch, or the state that is taken over, is a function of. Everything else may change.
+FIXED_SECTIONS = ("data", "model", "tables")
+FIXED_KEYS = ("run.seed", "trainer.batch", "trainer.optimizer", "embedding.optimizer")
+FREE_KEYS = {
+    "data.epochs", "data.readers", "data.max_bad_rows", "data.retain_bytes", "data.path", "data.eval_path",
+    "data.validation_path", "data.sort_limit_bytes", "data.prepared",
+}  # fmt: skip
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class RestoredRun:
+    """A checkpoint that a resumed run continues from.
+
+    Attributes:
+        applied_before: by embedding node, the batches that its shard had applied and `ledger` has not: they
+            were on their way when the checkpoint was taken. Empty where the tables are split anew, since the
+            shards then take over the ledger's set.
+        plan: that of its tables, where the job has as many nodes; None where they are split anew.
+        applied_again: of tables that are split anew, how many batches will be applied a second time to rows
+            whose shard had them before.
+    """
+
+    folder: Path
+    manifest: CheckpointManifest
+    ledger: SavedLedger
+    applied_before: dict[str, frozenset[BatchId]]
+    applied_again: int
+    plan: TablePlan | None
+
+    @classmethod
+    def open(cls, job: Job, spans: Sequence[Span]) -> RestoredRun | None:
+        """Read the checkpoint that `job.start` names, and check it against job and input.
+
+        Returns None if the job resumes no run. Raises CheckpointError for a truncated or altered file,
+        JobFileError for a job that cannot continue from it, DataError for another input.
+        """
+        if not job.start.checkpoint:
+            return None
+        folder, manifest = open_checkpoint(Path(job.start.checkpoint), verify=True, which=job.start.which)
+        if not job.start.resume:
+            return None
+        _require_same_job(job, validate_saved_job(manifest.job, where=str(folder)))
+        _require_same_input(manifest, spans)
+        ledger = SavedLedger.read(folder, manifest.files)
+        early = _applied_early(folder, manifest, ledger)
+        if (plan := _saved_plan(job, SavedTables(folder, manifest))) is not None:
+            return cls(folder, manifest, ledger, early, 0, plan)
+        return cls(folder, manifest, ledger, {}, _trained_again(early, ledger), None)
+
+    def origin(self) -> Origin:
+        """Return what the job's state keeps of it."""
+        return Origin(self.manifest.run, self.manifest.digest, self.applied_before)
+
+    def event(self) -> str:
+        """Describe what was taken over."""
+        early = _trained_again(self.applied_before, self.ledger)
+        text = (
+            f"resumes {self.manifest.run} after {self.ledger.examples:,} examples in "
+            f"{self.ledger.batches:,} batches ({self.manifest.model})"
+        )
+        if early:
+            text += f"; {early} more batches that some shards had applied are trained again, and applied once"
+        if self.applied_again:
+            text += (
+                f"; the tables are split anew, so {self.applied_again} batches are applied a second time "
+                "to some rows"
+            )
+        return text
+
+
+def _trained_again(early: Mapping[str, frozenset[BatchId]], ledger: SavedLedger) -> int:
+    """Count the batches, applied by some shards, that are trained again.
+
+    Those that the resumed run left out are not.
+    """
+    found = frozenset[BatchId]().union(*early.values())
+    return sum(batch.number not in ledger.left_out.get((batch.epoch, batch.span), ()) for batch in found)
+
+
+def _saved_plan(job: Job, saved: SavedTables) -> TablePlan | None:
+    """Return the checkpoint's plan of the tables if it fits this job, else None.
+
+    With this plan, it is known for each shard which batches it had applied.
+    """
+    if saved.nodes != job.embedding.nodes or set(saved.names) != {table.name for table in job.tables}:
+        return None
+    numbers = {table.name: number for number, table in enumerate(job.tables)}
+    ranges = [Range(numbers[name], *place) for name in saved.names for place in saved.places(name)]
+    if find_split_fault(job.tables, saved.nodes, ranges):
+        return None
+    plan = TablePlan.of_ranges(job.tables, saved.nodes, ranges)
+    return plan if plan.placement_digest == saved.placement_digest else None
+
+
+def _require_same_job(job: Job, saved: Job) -> None:
+    now, then = _flat(job.model_dump(mode="json")), _flat(saved.model_dump(mode="json"))
+    differing = [
+        f"{key} is {_short(now.get(key))} instead of {_short(then.get(key))}"
+        for key in sorted(now.keys() | then.keys())
+        if _must_stay(key) and now.get(key) != then.get(key)
+    ]
+    if differing:
+        more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        raise JobFileError(
+            f"a resumed run must keep its data and its model: {'; '.join(differing[:SHOWN])}{more}",
+            remedy="set these back, or start a new run from it, with start.checkpoint",
+        )
+
+
+def _must_stay(key: str) -> bool:
+    return key in FIXED_KEYS or (key.partition(".")[0] in FIXED_SECTIONS and key not in FREE_KEYS)
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the settings by their dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> None:
+    found = input_differences(manifest.ledger["input"], describe_input(spans))
+    if found:
+        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise DataError(
+            f"the input differs from that of {manifest.run}: {'; '.join(found[:SHOWN])}{more}",
+            where="data.path",
+            remedy="give the same files, or start a new run from it, with start.checkpoint",
+        )
+
+
+def _applied_early(
+    folder: Path, manifest: CheckpointManifest, ledger: SavedLedger
+) -> dict[str, frozenset[BatchId]]:
+    """Return, by embedding node, what its shard had applied and the ledger lacks."""
+    saved = SavedTables(folder, manifest)
+    found = {}
+    for node in range(saved.nodes):
+        ranges = saved.applied(node).to_array()
+        found[f"embedding-{node}"] = frozenset(
+            BatchId(epoch, span, number, seed)
+            for epoch, span, seed, start, stop in ranges.tolist()
+            if (epoch, span) not in ledger.complete or (epoch, span) in ledger.left_out
+            for number in range(start, stop)
+            if not ledger.has(epoch, span, number)
+        )
+    return found

@@ -1,0 +1,282 @@
+"""A checkpoint written during training, its manifest, and the room it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ....pipeline.checkpoint.files import FileEntry
+from ....pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
+from ....pipeline.checkpoint.saved_ledger import SavedLedger
+from ....pipeline.data.spans import Span
+from ....pipeline.errors import ClusterError, ResourceError
+from ....pipeline.wire.control.base import Request
+from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
+from ....sync_algos.model_origin import ModelOrigin
+from ...runtime.threads import run_in_thread_uncancellable
+from ..outcome import FinalModel
+from ..server import CoordinatorServer
+from ..state.job import JobState
+from ..state.membership import Member
+
+
+@dataclass(frozen=True)
+class LedgerSnapshot:
+    """The ledger at one moment: trained batches, and this run's `LedgerTotals`."""
+
+    ledger: SavedLedger
+    totals: Mapping[str, int]
+
+    @classmethod
+    def of(cls, state: JobState) -> LedgerSnapshot:
+        """Copy both as they are now; on the coordinator's loop, which changes them."""
+        return cls(state.ledger.saved(), dict(vars(state.ledger.totals)))
+
+
+def manifest_of(
+    state: JobState, files: list[FileEntry], model: str, snapshot: LedgerSnapshot
+) -> CheckpointManifest:
+    """Build the manifest of these files.
+
+    `model` names the model of the dense part in words.
+    """
+    return CheckpointManifest(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        run=state.folder.name,
+        job=state.job.model_dump(mode="json"),
+        job_digest=state.job.digest,
+        model=model,
+        examples_trained=snapshot.ledger.examples,
+        files=files,
+        plan={
+            "nodes": state.job.embedding.nodes,
+            "tables": {
+                table.name: {
+                    "rows": table.rows,
+                    "dim": table.dim,
+                    "optimizer": table.optimizer,
+                    # Of Parquet, where an id may be a text or an integer: what was read.
+                    "ids": state.input.id_classes.get(table.name),
+                }
+                for table in state.job.tables
+            },
+        },
+        ledger={
+            **snapshot.totals,
+            "restored_examples": state.ledger.restored_examples,
+            "input": describe_input(state.ledger.spans),
+        },
+    )
+
+
+def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
+    """Describe the input that a resumed run must find unchanged.
+
+    The keys are `digest`, of the plan of spans, and `files`. By path these have the number of `spans`, where
+    the last one `stop`s, and the `bytes` of the file, None for one that is not on this machine's disk; a part
+    of a prepared folder also has `prepared`, the digest of the folder's manifest.
+    """
+    files: dict[str, dict[str, Any]] = {}
+    digest = hashlib.sha256()
+    for span in spans:
+        place = span.number, span.path, span.kind, span.start, span.stop, span.part, span.first, span.last
+        digest.update(repr(place).encode())
+        known = files.setdefault(span.path, {"spans": 0, "stop": 0, "bytes": _size(span.path)})
+        known["spans"] += 1
+        known["stop"] = max(known["stop"], span.stop)
+        if span.prepared:
+            known["prepared"] = span.prepared
+    return {"digest": digest.hexdigest(), "files": files}
+
+
+def input_digest(spans: Sequence[Span]) -> str:
+    """Return the SHA-256 of `describe_input` as hex; scores of equal digests are comparable."""
+    return hashlib.sha256(json.dumps(describe_input(spans), sort_keys=True).encode()).hexdigest()
+
+
+def input_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Describe how two inputs differ; empty if they do not."""
+    if saved["digest"] == now["digest"] and saved["files"] == now["files"]:
+        return []
+    old, new = saved["files"], now["files"]
+    found = [f"{path} is missing" for path in old if path not in new]
+    found += [f"{path} was not there" for path in new if path not in old]
+    for path in (path for path in old if path in new):
+        if old[path].get("prepared") != new[path].get("prepared"):
+            found.append(f"{path} was prepared again")
+        elif old[path]["bytes"] != new[path]["bytes"]:
+            found.append(f"{path} has {new[path]['bytes']} bytes instead of {old[path]['bytes']}")
+        elif old[path] != new[path]:
+            found.append(f"{path} is cut into {new[path]['spans']} spans instead of {old[path]['spans']}")
+    return found or ["the spans are cut differently"]
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None
+
+
+# For the ledger, the logs and the report, which may be on the same volume: they must not fail because a
+# checkpoint failed.
+RESERVE_BYTES = 64 << 20
+_FLOAT_BYTES = 4
+# Vectors as long as the dense model that are in no node's own part: the model that comes out, and of the
+# algorithm's state two at most, or a center.
+_DENSE_VECTORS = 3
+
+
+def estimated_bytes(members: Iterable[Member], dense_elements: int) -> int:
+    """Estimate a checkpoint's size: the parts that the nodes stated, and the dense model."""
+    parts = sum(member.facts.checkpoint_bytes for member in members)
+    return parts + _DENSE_VECTORS * _FLOAT_BYTES * dense_elements
+
+
+def require_room(folder: Path, needed_bytes: int) -> None:
+    """Raise ResourceError if a checkpoint of this size would leave less than RESERVE_BYTES free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes + RESERVE_BYTES:
+        raise ResourceError(
+            f"{free:,} bytes are free; a checkpoint takes about {needed_bytes:,}, and {RESERVE_BYTES:,} must"
+            " stay free",
+            where=str(folder),
+            remedy="free space there, or set run.directory to another place",
+        )
+
+
+def require_all_shards(state: JobState) -> list[Member]:
+    """Return the embedding nodes; raises ClusterError if not all of them have what is trained."""
+    if state.empty_shards() or not state.ledger.owed.has_all_shards:
+        raise ClusterError("rows are lost with an embedding node")
+    return state.members.alive("embedding")
+
+
+# A node that cannot copy and write its part in this time is taken to be unable to.
+PART_SECONDS = 600.0
+# Of a shard's copy: a longer one is reported as an event.
+PAUSE_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class RunningCheckpoint:
+    """Take checkpoints of a job during training. Runs on the coordinator's loop.
+
+    Nobody waits for a disk. Pushes and lookups of an embedding shard wait while its rows are copied in
+    memory, which took 35 to 70 ms for 100 MB; a shard without the memory for a copy refuses.
+
+    First the ledger is copied, then every embedding shard copies its rows with the set of what it applied.
+    A batch is in the ledger only once every shard has applied it, so each shard's part has all batches of
+    the ledger's part, and perhaps more. Those are trained again after a resume, and skipped by the shards
+    that have them (rule "A batch is a pure function"): nothing is lost, and nothing applied twice. Replicas
+    and center are copied while workers and rounds write them, as every snapshot of a round is.
+
+    Attributes:
+        written: how many are in their place.
+    """
+
+    def __init__(self, server: CoordinatorServer, model: FinalModel) -> None:
+        self._server = server
+        self._state = server.state
+        self._model = model
+        self._last_bytes = 0
+        self._reported_pauses: set[str] = set()
+        self.written = 0
+
+    async def take(self) -> CheckpointManifest:
+        """Take one checkpoint, in place of the one before.
+
+        Raises ShadowSyncError if a node cannot write its part or is lost; the one before is then still there.
+        """
+        began = time.monotonic()
+        try:
+            # Nodes may have another working directory.
+            partial = await run_in_thread_uncancellable(lambda: begin(self._state.folder).resolve())
+            estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
+            await run_in_thread_uncancellable(require_room, partial, max(estimate, self._last_bytes))
+            manifest = await self._write(partial)
+            # The node in a dead one's place may be reading the checkpoint that this one would replace.
+            require_all_shards(self._state)
+            await run_in_thread_uncancellable(self._commit, partial, manifest)
+        except BaseException:
+            # What it took on the disk is needed, above all where the disk is full. Of one that is in its
+            # place nothing is left to be removed.
+            await run_in_thread_uncancellable(sweep, self._state.folder)
+            raise
+        log.info(
+            "wrote a checkpoint at %d examples in %.2f s", manifest.examples_trained, time.monotonic() - began
+        )
+        return manifest
+
+    def _commit(self, partial: Path, manifest: CheckpointManifest) -> None:
+        commit(partial, manifest)
+        self._last_bytes = sum(entry.bytes for entry in manifest.files)
+        self.written += 1
+
+    async def _write(self, partial: Path) -> CheckpointManifest:
+        snapshot = LedgerSnapshot.of(self._state)
+        # At the same moment: one that takes a shard's place later lacks batches of this ledger.
+        shards = require_all_shards(self._state)
+        # What a checkpoint has is in the ledger's file, too.
+        await self._server.store.flush()
+        part = WriteCheckpoint(str(partial), self._model.origin, running=True)
+        files = await asyncio.to_thread(snapshot.ledger.write, partial)
+        files += await self._parts([(shard, part) for shard in shards])
+        trainers, syncs = self._state.members.alive("trainer"), self._state.members.alive("sync")
+        if not trainers:
+            raise ClusterError("no trainer is left to write its replica")
+        saver = self._saver(trainers)
+        others = [(member, part) for member in (*trainers, *syncs) if member is not saver]
+        files += await self._parts([(saver, replace(part, dense=True)), *others])
+        if self._model.origin in (ModelOrigin.CENTER, ModelOrigin.MEAN):
+            whole = ComposeModel(part.directory, part.model, tuple(files))
+            files += await self._parts([(saver, whole)])
+        return manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
+
+    def _saver(self, trainers: list[Member]) -> Member:
+        """Return the trainer that writes the dense part.
+
+        It is the first; with peers, the first of the group. The model and the algorithm's state of an
+        excluded trainer are those of its last round.
+        """
+        if self._model.needs_peers:
+            group = self._state.group.view.members
+            return next((trainer for trainer in trainers if trainer.info.index in group), trainers[0])
+        return trainers[0]
+
+    async def _parts(
+        self, requests: Sequence[tuple[Member, Request[WriteCheckpointReply]]]
+    ) -> list[FileEntry]:
+        """Return the files that these nodes wrote.
+
+        Raises ClusterError if a node could not write, but only when all have replied: nothing may still be
+        written to a folder that is to be removed.
+        """
+        work = (self._server.call_or_raise(member, request, PART_SECONDS) for member, request in requests)
+        answers = await asyncio.gather(*work, return_exceptions=True)
+        files: list[FileEntry] = []
+        for (member, _), answer in zip(requests, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            files += answer.files
+            self._note_pause(member.info.name, answer.pause_seconds)
+        return files
+
+    def _note_pause(self, name: str, seconds: float) -> None:
+        """Note the pause once per node: it is as long for every checkpoint."""
+        if seconds > PAUSE_SECONDS and name not in self._reported_pauses:
+            self._reported_pauses.add(name)
+            self._server.event(
+                name, f"pushes and lookups waited {seconds:.1f} s while a checkpoint copied the rows"
+            )

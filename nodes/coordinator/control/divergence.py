@@ -1,0 +1,48 @@
+"""The divergence of the replicas, chunk by chunk, so that no node holds all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....pipeline.types import Float32Array
+
+CHUNK_ELEMENTS = 1 << 18
+"""Elements of a chunk that a trainer is asked for."""
+SAMPLED_ELEMENTS = 1 << 14
+"""Elements, at most, of a sample of each replica, evenly spread."""
+
+
+def squared_distances(
+    replicas: Sequence[Float32Array],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the replicas' mean, float64 [n], and the square of each one's distance from it."""
+    stacked = np.stack(replicas).astype(np.float64)
+    mean = stacked.mean(axis=0)
+    return mean, np.square(stacked - mean).sum(axis=1)
+
+
+class Divergence:
+    """Sums for `‖w_i - mean‖ / ‖mean‖`, averaged over replicas, chunk by chunk.
+
+    They are float64.
+    """
+
+    def __init__(self, replicas: int) -> None:
+        self._distances = np.zeros(replicas, dtype=np.float64)
+        self._mean_square = 0.0
+
+    def add(self, chunks: Sequence[Float32Array]) -> None:
+        """Add the same elements of every replica, float32 [n] each."""
+        mean, distances = squared_distances(chunks)
+        self._distances += distances
+        self._mean_square += float(np.square(mean).sum())
+
+    def value(self) -> float | None:
+        """Return the divergence; None if the mean is zero."""
+        if self._mean_square == 0.0:
+            return None
+        return float(np.mean(np.sqrt(self._distances))) / math.sqrt(self._mean_square)

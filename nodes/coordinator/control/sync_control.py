@@ -1,0 +1,122 @@
+"""A job's control of its synchronization: from samples of its replicas to settings."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....pipeline.config.sections import SyncSection
+from ....pipeline.report.control import Control
+from ....pipeline.types import Float32Array
+from .divergence import squared_distances
+from .sync_law import ControlSample, SyncController, SyncSettings
+
+HORIZON_ITERATIONS: Final = 20
+"""Of a trainer: the mean's movement over so many is what the replicas' distance is compared with.
+
+In a round's own iterations it would grow with the gap as the distance does, so their ratio would say nothing
+of the gap (docs/quality.md).
+"""
+
+SAMPLES_PER_HORIZON: Final = 5
+# Samples cost each trainer a copy of 64 kB on its control thread.
+SHORTEST_PAUSE_SECONDS: Final = 0.2
+LONGEST_PAUSE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SampledReplica:
+    """Some elements of a replica, float32 [n], and its trainer's iterations and complete rounds by then."""
+
+    values: Float32Array
+    iterations: int
+    rounds: int
+
+
+class ReplicaMotion:
+    """The ratio of the replicas' mean distance from their mean to how far that mean moves.
+
+    The movement is that over HORIZON_ITERATIONS. Where samples are further apart it is their movement in
+    proportion, which is less than what it was if they moved to and fro; the ratio is then too large, and the
+    control on the safe side.
+    """
+
+    def __init__(self) -> None:
+        # (iterations, mean), as far back as the horizon and one further.
+        self._means: deque[tuple[float, NDArray[np.float64]]] = deque()
+
+    def add(self, iterations: float, replicas: list[Float32Array]) -> float | None:
+        """Add a sample of all replicas; None without one from before the horizon, or without movement."""
+        mean, squares = squared_distances(replicas)
+        self._means.append((iterations, mean))
+        while len(self._means) > 1 and iterations - self._means[1][0] >= HORIZON_ITERATIONS:
+            self._means.popleft()
+        then, before = self._means[0]
+        if iterations - then < HORIZON_ITERATIONS:
+            return None
+        moved = float(np.linalg.norm(mean - before)) * HORIZON_ITERATIONS / (iterations - then)
+        distance = float(np.sqrt(squares).mean())
+        return distance / moved if moved else None
+
+    def forget(self) -> None:
+        """Forget the samples so far."""
+        self._means.clear()
+
+
+class SyncControl:
+    """The control of one job with `sync.control`; used by the coordinator and on emulated machines.
+
+    Args:
+        elastic: see `Algorithm.elastic`.
+    """
+
+    def __init__(self, sync: SyncSection, elastic: tuple[float, float] | None) -> None:
+        self._controller = SyncController(sync, elastic)
+        self._motion = ReplicaMotion()
+        self._names: set[str] = set()
+        self._last = (0.0, 0.0)
+        self.pause_seconds = SHORTEST_PAUSE_SECONDS
+
+    @property
+    def settings(self) -> SyncSettings:
+        """The settings that trainers and sync nodes should have now."""
+        return self._controller.settings
+
+    def add(self, seconds: float, replicas: Mapping[str, SampledReplica]) -> bool:
+        """Add samples of all replicas, by trainer; return whether the settings have changed.
+
+        Then `pause_seconds` are those until the next samples are wanted.
+        """
+        if set(replicas) != self._names:
+            self._names = set(replicas)
+            self._motion.forget()
+            self._controller.forget_window()
+        iterations = fmean(replica.iterations for replica in replicas.values())
+        self._set_pause(seconds, iterations)
+        ratio = self._motion.add(iterations, [replica.values for replica in replicas.values()])
+        if ratio is None:
+            return False
+        rounds = fmean(replica.rounds for replica in replicas.values())
+        return self._controller.sample(ControlSample(seconds, iterations, rounds, ratio))
+
+    def report(self) -> Control:
+        """Return what was wanted, reached and done."""
+        return self._controller.report()
+
+    def _set_pause(self, seconds: float, iterations: float) -> None:
+        then, before = self._last
+        self._last = (seconds, iterations)
+        if iterations > before and seconds > then:
+            wanted = HORIZON_ITERATIONS / SAMPLES_PER_HORIZON * (seconds - then) / (iterations - before)
+            self.pause_seconds = min(max(wanted, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+
+
+def control_of(sync: SyncSection, trainers: int, elastic: tuple[float, float] | None) -> SyncControl | None:
+    """Return the control of a job with so many trainers; None without `sync.control`, or for one alone."""
+    return SyncControl(sync, elastic) if sync.control == "auto" and trainers > 1 else None

@@ -1,0 +1,239 @@
+"""The gap and the elastic rate of a job, set while it trains: the law, without I/O and without a clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+from ....pipeline.config.sections import SyncSection
+from ....pipeline.report.control import Control, ControlDecision
+from ....pipeline.text.format import number
+
+# What a window has at the least: samples, iterations of a trainer, and rounds, so that one of these more or
+# less does not look as if they were held up.
+WINDOW_SAMPLES: Final = 3
+WINDOW_ITERATIONS: Final = 20
+WINDOW_ROUNDS: Final = 4
+# Rounds after which replicas have the distance of a new setting.
+SETTLING_ROUNDS: Final = 2
+# Part of the bound below which the gap may grow: what lies between is noise.
+LOOSEN_BELOW: Final = 0.85
+# The ratio grows as about this power of the gap in the lab (docs/quality.md).
+RATIO_POWER: Final = 0.5
+# At most, by one decision.
+LOOSEN_FACTOR: Final = 2
+TIGHTEN_FACTOR: Final = 4
+# Rounds that come this much later than they are wanted are held up by something else.
+HELD_UP_FACTOR: Final = 1.5
+# Windows for which a gap that proved wrong is not tried again; each time twice as many.
+PATIENCE_WINDOWS: Final = 8
+LONGEST_PATIENCE_WINDOWS: Final = 64
+# A rate this near to that of the closest replicas is it.
+SAME_RATE: Final = 0.02
+MAX_DECISIONS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSettings:
+    """What the controller sets.
+
+    Attributes:
+        gap: iterations of a trainer between two rounds.
+        elastic_rate: None for an algorithm whose rate it may not change.
+    """
+
+    gap: int
+    elastic_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSample:
+    """What the controller is told.
+
+    Attributes:
+        iterations: of a trainer so far, mean over trainers.
+        rounds: complete ones of a trainer so far, mean over trainers.
+        ratio: the replicas' distance from their mean over how far that mean moves; see `ReplicaMotion`.
+    """
+
+    seconds: float
+    iterations: float
+    rounds: float
+    ratio: float
+
+
+class Limit:
+    """A limit of the gap that a window has shown, and that is tried again after a while.
+
+    If it is shown again then, it holds for twice as long; what held once may not hold for ever, since data
+    and links change.
+
+    Attributes:
+        value: None while nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self.value: int | None = None
+        self._patience = PATIENCE_WINDOWS
+        self._windows_left = 0
+
+    def show(self, value: int) -> None:
+        """Set the limit anew."""
+        self.value, self._windows_left = value, self._patience
+
+    def pass_window(self) -> None:
+        """Count a window."""
+        if self.value is None:
+            return
+        self._windows_left -= 1
+        if self._windows_left <= 0:
+            self.value = None
+            self._patience = min(2 * self._patience, LONGEST_PATIENCE_WINDOWS)
+
+
+class SyncController:
+    """Keep the replicas' ratio of distance to movement within a bound; a state machine.
+
+    A window is a few samples under one setting; its median decides:
+
+    - above the bound the gap falls to where the ratio is expected within it, a quarter at most, and no gap as
+      large as the last one is tried for a while. At a gap of 1, or where rounds are held up, the elastic
+      rate moves halfway to that of the closest replicas instead;
+    - clearly below it, what was done is undone in the opposite order, and the gap grows, twofold at most,
+      and only so far that the ratio is expected to stay below. Where that goes wrong the limit above holds,
+      so that settings swing ever more seldom;
+    - if rounds come clearly later than wanted, since the duty cycle or the link allows no more, the gap that
+      they come at becomes the wanted one, whatever the ratio: asking for more would change nothing, and is
+      tried again after a while.
+
+    Args:
+        elastic: see `Algorithm.elastic`.
+    """
+
+    def __init__(self, sync: SyncSection, elastic: tuple[float, float] | None) -> None:
+        assert sync.gap is not None
+        assert sync.control_bound is not None
+        assert sync.control_max_gap is not None
+        self._bound, self._max_gap = sync.control_bound, sync.control_max_gap
+        self._first = SyncSettings(sync.gap, elastic[0] if elastic is not None else None)
+        self._closest = elastic[1] if elastic is not None else None
+        self._settings = self._first
+        # The rates before each step toward the closest one.
+        self._rates: list[float] = []
+        self._window: list[ControlSample] = []
+        # Before it a trainer's gap still grows to its first one, or replicas have another setting's distance.
+        self._from_iterations = float(sync.start_iterations)
+        self._held_up_at = Limit()
+        self._within_bound = Limit()
+        self._windows: list[int] = [0, 0]
+        self._ratios: tuple[float, float] | None = None
+        self._held_up = False
+        self._decisions: list[ControlDecision] = []
+        self._decision_count = 0
+
+    @property
+    def settings(self) -> SyncSettings:
+        """The settings that trainers and sync nodes should have now."""
+        return self._settings
+
+    def sample(self, sample: ControlSample) -> bool:
+        """Take a sample; return whether the settings have changed."""
+        if sample.iterations < self._from_iterations:
+            return False
+        self._window.append(sample)
+        spanned = sample.iterations - self._window[0].iterations
+        wanted = max(WINDOW_ITERATIONS, WINDOW_ROUNDS * self._settings.gap)
+        if len(self._window) < WINDOW_SAMPLES or spanned < wanted:
+            return False
+        window, self._window = self._window, []
+        return self._decide(window)
+
+    def forget_window(self) -> None:
+        """Begin the window anew, as the trainers are no longer the same ones."""
+        self._window = []
+
+    def report(self) -> Control:
+        """Return what was wanted, reached and done."""
+        last, lowest = self._ratios or (None, None)
+        return Control(
+            bound=self._bound,
+            windows=sum(self._windows),
+            windows_within=self._windows[0],
+            ratio=last,
+            ratio_lowest=lowest,
+            first_gap=self._first.gap,
+            gap=self._settings.gap,
+            first_elastic_rate=self._first.elastic_rate,
+            elastic_rate=self._settings.elastic_rate,
+            held_up=self._held_up,
+            decision_count=self._decision_count,
+            decisions=list(self._decisions),
+        )
+
+    def _decide(self, window: Sequence[ControlSample]) -> bool:
+        ratio = median(sample.ratio for sample in window)
+        self._windows[ratio > self._bound] += 1
+        self._ratios = (ratio, min(ratio, self._ratios[1]) if self._ratios is not None else ratio)
+        settings, why = self._settled(ratio, _gap_of(window))
+        if settings == self._settings:
+            return False
+        self._settings = settings
+        at = window[-1]
+        self._from_iterations = at.iterations + max(WINDOW_ITERATIONS, SETTLING_ROUNDS * settings.gap)
+        made = ControlDecision(
+            seconds=at.seconds, gap=settings.gap, elastic_rate=settings.elastic_rate, ratio=ratio, why=why
+        )
+        self._decision_count += 1
+        if len(self._decisions) == MAX_DECISIONS:
+            self._decisions = self._decisions[::2]
+        self._decisions.append(made)
+        return True
+
+    def _settled(self, ratio: float, gap: float) -> tuple[SyncSettings, str]:
+        """Return the next settings, and why in words; `gap` is the one that rounds came at."""
+        now = self._settings
+        self._held_up_at.pass_window()
+        self._within_bound.pass_window()
+        self._held_up = gap > HELD_UP_FACTOR * now.gap + 1
+        if self._held_up and now.gap < self._max_gap:
+            found = round(min(gap, self._max_gap))
+            self._held_up_at.show(found)
+            came = f"rounds came every {gap:.0f} iterations" if gap < math.inf else "no round was completed"
+            return replace(now, gap=found), f"{came}: the duty cycle or the link allows no more"
+        return self._tighter(ratio) if ratio > self._bound else self._looser(ratio)
+
+    def _tighter(self, ratio: float) -> tuple[SyncSettings, str]:
+        now, why = self._settings, f"{number(ratio, 2)} is above the bound"
+        least = self._held_up_at.value or 1
+        if now.gap > least:
+            self._within_bound.show(now.gap - 1)
+            gap = min(now.gap - 1, math.floor(now.gap * (self._bound / ratio) ** (1 / RATIO_POWER)))
+            return replace(now, gap=max(least, now.gap // TIGHTEN_FACTOR, gap)), why
+        if now.elastic_rate is None or self._closest is None or now.elastic_rate == self._closest:
+            return now, why
+        missing = self._closest - now.elastic_rate
+        rate = self._closest if abs(missing) < SAME_RATE else now.elastic_rate + missing / 2
+        self._rates.append(now.elastic_rate)
+        return replace(now, elastic_rate=rate), f"{why}, and rounds come as often as they can"
+
+    def _looser(self, ratio: float) -> tuple[SyncSettings, str]:
+        now, why = self._settings, f"{number(ratio, 2)} is clearly below the bound"
+        wanted = self._bound * LOOSEN_BELOW
+        if self._rates:
+            # A step to the closest rate halves the ratio at most, so undoing it doubles that at most.
+            undone = replace(now, elastic_rate=self._rates.pop()) if ratio <= wanted / 2 else now
+            return undone, why
+        expected = now.gap * (wanted / ratio) ** (1 / RATIO_POWER) if ratio else math.inf
+        limits = LOOSEN_FACTOR * now.gap, self._within_bound.value or self._max_gap, self._max_gap
+        gap = math.floor(min(expected, *limits))
+        return replace(now, gap=max(gap, now.gap)), why
+
+
+def _gap_of(window: Sequence[ControlSample]) -> float:
+    """Return the iterations of a trainer between two rounds of a window."""
+    rounds = window[-1].rounds - window[0].rounds
+    iterations = window[-1].iterations - window[0].iterations
+    return iterations / rounds if rounds else math.inf

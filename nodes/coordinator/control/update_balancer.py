@@ -1,0 +1,227 @@
+"""Balances the dense updates of unequal trainers: a state machine without I/O and without a clock.
+
+Heartbeats in, orders out: into how many parts a trainer cuts its batches, each part for one dense update.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from ....pipeline.wire.control.orders import MAX_PARTS
+
+# A ratio is measured over at least so many batches of the slower trainer, and so long.
+MEASURED_BATCHES: Final = 16
+MEASURED_SECONDS: Final = 1.0
+# It is the mean of the first measurements; from then on a new one weighs one in so many.
+AVERAGED: Final = 16
+# The fastest trainer is the one with the most batches in so long.
+FASTEST_SECONDS: Final = 30.0
+# Heartbeats that are kept of each trainer.
+KEPT_BEATS: Final = 512
+# A trainer that took at most so much longer than the fastest one in that time is not cut; at the beginning it
+# takes more to tell the two apart.
+NEARLY_EQUAL: Final = 1.08
+MORE_AT_FIRST: Final = 0.25
+# Orders that would change the parts by less are not given.
+SMALLEST_CHANGE: Final = 0.05
+# What is missing is made up for within about so long, by at most this much more than the fastest's rate.
+CATCH_UP_SECONDS: Final = 10.0
+LARGEST_CATCH_UP: Final = 0.5
+LARGEST_GROWTH: Final = 4.0
+# Where the parts differ by more than this factor, the ratio is measured anew; where that differs by more
+# without them, nothing that was learned of the machines holds.
+OTHER_PARTS: Final = 1.25
+OTHER_MACHINES: Final = 1.5
+# Parts of this spread, as a share of their mean, tell what a part costs; each measurement weighs so much less
+# than the next one.
+SMALLEST_SPREAD: Final = 0.15
+FADING: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCounts:
+    """What a heartbeat tells of a trainer.
+
+    Attributes:
+        seconds: when it came.
+        batches: that its workers have trained.
+        updates: dense updates that they made of these.
+        parts: of a batch, as it cuts them now.
+    """
+
+    seconds: float
+    batches: int
+    updates: int
+    parts: float
+
+
+class _PartCost:
+    """What each part adds to the ratio: the slope of a line through the latest measurements."""
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5
+        self.ratio = 0.0
+
+    def add(self, parts: float, ratio: float) -> None:
+        """Add a measurement."""
+        new = (1.0, parts, ratio, parts * parts, parts * ratio)
+        self._sums = [FADING * old + one for old, one in zip(self._sums, new, strict=True)]
+        weight, k, r, kk, kr = self._sums
+        variance = kk / weight - (k / weight) ** 2
+        if variance >= (SMALLEST_SPREAD * k / weight) ** 2:
+            self.ratio = max(0.0, (kr / weight - k * r / weight**2) / variance)
+        else:
+            # So that a cost which was wrong, or has changed, is looked for again.
+            self.ratio *= FADING
+
+
+class _Pace:
+    """The pace of one trainer, in ratios to the fastest one's in the same time.
+
+    What slows all of them down at once, as a disk that stands still or a busy machine, does not change it.
+
+    Attributes:
+        last: its last heartbeat.
+        ratio: how much longer its batches take than the fastest one's; 0 before it is measured.
+    """
+
+    def __init__(self, first: UpdateCounts) -> None:
+        self.last = first
+        self.ratio = 0.0
+        self._earlier: deque[UpdateCounts] = deque([first], maxlen=KEPT_BEATS)
+        self._start_seconds = first.seconds
+        self._parts = first.parts
+        self._measurements = 0
+        self._cost = _PartCost()
+
+    @property
+    def known_seconds(self) -> float:
+        """For how long its heartbeats are known."""
+        return self.last.seconds - self._earlier[0].seconds
+
+    @property
+    def batch_seconds(self) -> float:
+        """Seconds of a batch since its first heartbeat that is kept."""
+        first = self._earlier[0]
+        return self.known_seconds / max(1, self.last.batches - first.batches)
+
+    def ratio_since(self, seconds: float, other: _Pace) -> float | None:
+        """Return how many batches another trainer trained for each of this one's, since then.
+
+        In the time for which both are known; None where this one trained nothing in it.
+        """
+        since = max(seconds, self._earlier[0].seconds, other._earlier[0].seconds)
+        until = min(self.last.seconds, other.last.seconds)
+        own = self._batches_at(until) - self._batches_at(since)
+        return (other._batches_at(until) - other._batches_at(since)) / own if own > 0.0 else None
+
+    def _batches_at(self, seconds: float) -> float:
+        """Return the batches that it had trained then, evenly between two heartbeats."""
+        at = bisect_right(self._earlier, seconds, key=lambda beat: beat.seconds)
+        if not at:
+            return float(self._earlier[0].batches)
+        before, after = self._earlier[at - 1], self._earlier[at] if at < len(self._earlier) else self.last
+        passed = after.seconds - before.seconds
+        share = min(1.0, (seconds - before.seconds) / passed) if passed > 0.0 else 1.0
+        return before.batches + share * (after.batches - before.batches)
+
+    def beat(self, counts: UpdateCounts) -> None:
+        """Take a heartbeat."""
+        before, self.last = self.last, counts
+        self._earlier.append(before)
+        if counts.parts != before.parts:
+            # What is between the two was trained with both.
+            self._start_seconds = counts.seconds
+            if _differ(counts.parts, self._parts, OTHER_PARTS):
+                self._parts, self._measurements = counts.parts, 0
+
+    def is_due(self, until_seconds: float) -> bool:
+        """Whether enough was trained until then since the last measurement."""
+        start = self._start_seconds
+        batches = self._batches_at(until_seconds) - self._batches_at(start)
+        return until_seconds - start >= MEASURED_SECONDS and batches >= MEASURED_BATCHES
+
+    def measure(self, fastest: _Pace) -> bool:
+        """Measure the ratio if that is due; return whether it was."""
+        until = min(self.last.seconds, fastest.last.seconds)
+        ratio = self.ratio_since(self._start_seconds, fastest)
+        if ratio is None or not self.is_due(until):
+            return False
+        self._start_seconds = until
+        if self._measurements and _differ(ratio, self.ratio, OTHER_MACHINES):
+            self._measurements, self._cost = 0, _PartCost()
+        self._measurements = min(AVERAGED, self._measurements + 1)
+        self.ratio += (ratio - self.ratio) / self._measurements
+        self._cost.add(self.last.parts, ratio)
+        return True
+
+    def most_parts(self) -> float:
+        """Return the parts whose own cost is as much time as the batch takes without it."""
+        if not self._cost.ratio:
+            return float(MAX_PARTS)
+        of_examples = self.ratio - self._cost.ratio * self.last.parts
+        return min(float(MAX_PARTS), max(1.0, of_examples / self._cost.ratio))
+
+
+def _differ(one: float, other: float, factor: float) -> bool:
+    return not other / factor <= one <= other * factor
+
+
+class UpdateBalancer:
+    """Make all trainers do as many dense updates as the fastest one does batches.
+
+    A trainer that is k times slower cuts each batch into about k parts and makes a dense update of each. The
+    loop is closed: cutting makes a trainer slower still, and the parts follow the time that batches take with
+    the present number of them; what is missing by then is made up for. Trainers that are nearly equal are not
+    cut. Parts never take more of a batch's time than its examples do: where that does not suffice, the counts
+    stay unequal.
+
+    Source: the idea is that of Adaptive SGD (Ma, Rusu et al., heterogeneous CPU+GPU), which changes the batch
+    itself; here that stays the unit of readers, ledger and pushes.
+    """
+
+    def __init__(self) -> None:
+        self._paces: dict[str, _Pace] = {}
+
+    def beat(self, trainer: str, counts: UpdateCounts) -> float | None:
+        """Take a heartbeat; return the parts that this trainer is to cut its batches into from now on.
+
+        None where nothing is to change.
+        """
+        pace = self._paces.get(trainer)
+        if pace is None:
+            self._paces[trainer] = _Pace(counts)
+            return None
+        pace.beat(counts)
+        if not pace.is_due(counts.seconds):
+            return None
+        wanted = self._wanted(pace)
+        if abs(wanted - counts.parts) <= SMALLEST_CHANGE * counts.parts:
+            return None
+        return wanted
+
+    def lose(self, trainer: str) -> None:
+        """Forget a trainer that is gone."""
+        self._paces.pop(trainer, None)
+
+    def _wanted(self, pace: _Pace) -> float:
+        """Measure a trainer, if it is time; return the parts that it should cut into."""
+        own, recently = pace.last, pace.last.seconds - FASTEST_SECONDS
+        recent = {name: pace.ratio_since(recently, other) or 0.0 for name, other in self._paces.items()}
+        name = max(recent, key=lambda found: recent[found])
+        fastest = self._paces[name]
+        if not pace.measure(fastest):
+            return own.parts
+        if fastest is pace or (own.parts == 1.0 and recent[name] < self._limit(pace)):
+            return 1.0
+        missing_seconds = (fastest.last.updates - own.updates) * fastest.batch_seconds
+        more = min(LARGEST_CATCH_UP, max(-LARGEST_CATCH_UP, missing_seconds / CATCH_UP_SECONDS))
+        parts = min(pace.ratio * (1.0 + more), LARGEST_GROWTH * own.parts, pace.most_parts())
+        return round(parts, 3) if parts > 1.0 + SMALLEST_CHANGE else 1.0
+
+    def _limit(self, pace: _Pace) -> float:
+        """Return from which ratio on a trainer that is not cut begins to be."""
+        return NEARLY_EQUAL + MORE_AT_FIRST * max(0.0, 1.0 - pace.known_seconds / FASTEST_SECONDS)

@@ -1,0 +1,1 @@
+"""The ledger: what was read, trained and applied, its records, its file."""

@@ -1,0 +1,389 @@
+"""The ledger: spans handed out, batches trained, totals; no I/O.
+
+Batches are known by their ids: rule "A batch is a pure function" (docs/architecture.md).
+
+Words as in docs/architecture.md: `trained` are acknowledgements, `distinct` the ids among them, `replayed`
+further acknowledgements of an id, `returned` deliveries that came back from a dead trainer, `left_out`
+deliveries of batches whose loss or gradients were not finite, which changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Iterator, Sequence
+
+from ....pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
+from ....pipeline.data.span import to_runs
+from ....pipeline.data.spans import Span, span_order
+from ....pipeline.types import BatchId
+from .open_span import OpenSpan
+from .owed_batches import OwedBatches
+from .records import Acknowledged, BatchRange, LedgerTotals, LeftOut, Replay, UnreadSpan
+
+
+class LedgerState:
+    """The state of the ledger: spans out, batches in. Owned by the coordinator's loop.
+
+    Args:
+        spans: the plan of the training part; `epochs` passes over it, in an order drawn for each from `seed`
+            if `shuffled`.
+        restored: what the resumed run had trained. It is not handed out again, and not
+            part of `totals`.
+
+    Attributes:
+        totals: of this run alone.
+        spans_read_of: spans that each reader has reported as read.
+        reread_batches: settled after their span was handed out again.
+        owed: trained batches that embedding nodes lack which took the place of dead ones.
+    """
+
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        *,
+        epochs: int,
+        seed: int,
+        shuffled: bool,
+        restored: SavedLedger | None = None,
+    ) -> None:
+        self._spans = list(spans)
+        self.restored = restored if restored is not None else SavedLedger(seed)
+        self.restored_batches, self.restored_examples = self.restored.batches, self.restored.examples
+        self.restored_left_out_examples = self.restored.left_out_examples
+        self._order = self._grants(epochs, seed, shuffled)
+        self._next = next(self._order, None)
+        self._open: dict[tuple[int, int], OpenSpan] = {}
+        # Of readers that died: to be handed out again.
+        self._again: deque[tuple[int, Span]] = deque()
+        self._read_again: set[tuple[int, int]] = set()
+        self._lost_spans: set[tuple[int, int]] = set()
+        self._incomplete = 0
+        self._seed = seed
+        self.owed = OwedBatches()
+        self.totals = LedgerTotals()
+        self.trained_batches_of: dict[str, int] = {}
+        self.trained_examples_of: dict[str, int] = {}
+        self.left_out_examples_of: dict[str, int] = {}
+        self.spans_read_of: Counter[str] = Counter()
+        self.reread_batches = 0
+        # By (reader, trainer): examples of deliveries that are settled or returned.
+        self._known_deliveries: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Return the plan of one epoch."""
+        return tuple(self._spans)
+
+    def path_of(self, number: int) -> str:
+        """Return the file of a span; empty for a number that no span has."""
+        return next((span.path for span in self._spans if span.number == number), "")
+
+    @property
+    def complete(self) -> bool:
+        """Whether every span of every epoch was read and all batches are settled, in all shards."""
+        return self._next is None and self._incomplete == 0 and self.owed.is_settled
+
+    def trained_ranges(self) -> list[BatchRange]:
+        """Return the batches that this run has trained so far."""
+        return [
+            (*key, start, stop)
+            for key, span in self._open.items()
+            for start, stop in to_runs(sorted(span.done))
+        ]
+
+    def grant(self, reader: str) -> tuple[int, Span] | None:
+        """Return the next span for a reader as (epoch, span).
+
+        None when all are handed out.
+        """
+        if self._again:
+            epoch, span = self._again.popleft()
+            self._open[epoch, span.number].reader = reader
+            return epoch, span
+        if self._next is None:
+            return None
+        epoch, span = self._next
+        self._next = next(self._order, None)
+        key = epoch, span.number
+        restored = self.restored
+        self._open[key] = OpenSpan(reader, restored.partial.get(key, {}), restored.left_out.get(key, {}))
+        self._incomplete += 1
+        return epoch, span
+
+    def grant_replay(self, reader: str) -> Replay | None:
+        """Return the owed batches of one complete span, for a reader; None if there are none."""
+        found = self.owed.grant(reader, lambda key: self._open[key].complete)
+        if found is None:
+            return None
+        (epoch, number), wanted = found
+        span = next(span for span in self._spans if span.number == number)
+        batches = self._open[epoch, number].batches or 0
+        return Replay(epoch, span, [batch for batch in range(batches) if batch not in wanted])
+
+    @property
+    def has_replays(self) -> bool:
+        """Whether owed batches can be handed out."""
+        return self.owed.has_free(lambda key: self._open[key].complete)
+
+    def replay_read(self, reader: str, epoch: int, number: int) -> None:
+        """Record that a reader has cut a span whose owed batches it has."""
+        self.owed.read((epoch, number), reader)
+        self.spans_read_of[reader] += 1
+
+    def skip_of(self, epoch: int, number: int) -> list[int]:
+        """Return the batches of a handed-out span that a reader must not send, ascending."""
+        return self._require(epoch, number).skipped
+
+    def lose_reader(self, reader: str) -> list[UnreadSpan]:
+        """Take what a dead reader has cut of unfinished spans as unread; return those that it had cut wholly.
+
+        They are handed out again once `read_again` was called.
+        """
+        unread = []
+        self.owed.lose_reader(reader)
+        for key, span in self._open.items():
+            if span.reader != reader or span.complete:
+                continue
+            self._lost_spans.add(key)
+            if span.batches is not None and span.examples is not None:
+                self.totals.parsed_examples -= span.examples - span.restored_examples
+                self.totals.bad_rows -= span.bad_rows
+                unread.append(UnreadSpan(key[1], span.examples))
+            span.batches = span.examples = None
+            span.bad_rows = 0
+        return unread
+
+    @property
+    def has_lost_spans(self) -> bool:
+        """Whether spans of dead readers are not finished."""
+        return any(not self._open[key].complete for key in self._lost_spans)
+
+    def left_out_again(self) -> list[BatchId]:
+        """Return left-out batches of which only the shards know whether they have them.
+
+        A dead trainer may have pushed those of dead readers' spans. Those that were left out when they were
+        trained again were applied once, by shards that may be lost.
+        """
+        return sorted(self.owed.left_out) + [
+            BatchId(epoch, number, batch, self._seed)
+            for epoch, number in sorted(self._lost_spans)
+            for batch in self._open[epoch, number].left_out
+        ]
+
+    def read_again(self, reader: str) -> list[tuple[int, int]]:
+        """Have a lost reader's unfinished spans handed out again, before all others.
+
+        To be called when no trainer has an unsettled batch of this reader: what is settled is not sent again.
+        Returns the spans' epochs and numbers.
+        """
+        by_number = {span.number: span for span in self._spans}
+        self.owed.release(reader)
+        keys = [key for key, span in self._open.items() if span.reader == reader and not span.complete]
+        for key in keys:
+            self._open[key].reader = ""
+            self._again.append((key[0], by_number[key[1]]))
+        self._read_again.update(keys)
+        return keys
+
+    def known_deliveries(self, reader: str, trainer: str) -> int:
+        """Return the examples of a reader's deliveries to a trainer that were settled or returned."""
+        return self._known_deliveries[reader, trainer]
+
+    def span_read(self, epoch: int, number: int, *, batches: int, examples: int, bad_rows: int) -> None:
+        """Record that the reader that has a span has cut all of it.
+
+        Raises ValueError for a span that no reader has.
+        """
+        span = self._require(epoch, number)
+        if not span.reader:
+            raise ValueError(f"span {number} of epoch {epoch} waits for a reader")
+        if span.batches is not None:
+            raise ValueError(f"span {number} of epoch {epoch} was reported as read before")
+        if span.last >= batches:
+            raise ValueError(
+                f"batch {span.last} of span {number} of epoch {epoch} was trained, and it has {batches}"
+            )
+        span.batches, span.examples, span.bad_rows = batches, examples, bad_rows
+        self.spans_read_of[span.reader] += 1
+        self.totals.parsed_examples += examples - span.restored_examples
+        self.totals.bad_rows += bad_rows
+        if span.complete:
+            self._incomplete -= 1
+
+    def acknowledge(self, trainer: str, batch: BatchId, examples: int) -> Acknowledged:
+        """Record a batch that a trainer trained and all shards have applied.
+
+        Raises ValueError for an unknown batch.
+        """
+        span = self._span_of(batch, examples)
+        repeated = batch.number in span.done
+        self.totals.trained_examples += examples
+        self.totals.trained_batches += 1
+        self._settled_by(trainer, batch, examples)
+        was_owed = self.owed.settle((batch.epoch, batch.span), batch.number)
+        self.trained_batches_of[trainer] = self.trained_batches_of.get(trainer, 0) + (not was_owed)
+        self.trained_examples_of[trainer] = self.trained_examples_of.get(trainer, 0) + examples
+        if repeated:
+            self.totals.replayed_examples += examples
+        else:
+            was_complete = span.complete
+            if (before := span.left_out.pop(batch.number, None)) is not None:
+                self.totals.untrained_examples -= before
+                self.totals.untrained_batches -= 1
+            span.done[batch.number] = examples
+            span.done_examples += examples
+            self.totals.distinct_examples += examples
+            self.totals.distinct_batches += 1
+            if span.complete and not was_complete:
+                self._incomplete -= 1
+        return Acknowledged(batch, examples, trainer, repeated)
+
+    def leave_out(self, trainer: str, batch: BatchId, examples: int, why: str) -> LeftOut:
+        """Record a batch that a trainer left out and that changed nothing.
+
+        If another trainer, for which it was finite, trains it all the same, it counts as trained. Raises
+        ValueError for an unknown batch.
+        """
+        span = self._span_of(batch, examples)
+        totals = self.totals
+        totals.left_out_examples += examples
+        totals.left_out_batches += 1
+        self.left_out_examples_of[trainer] = self.left_out_examples_of.get(trainer, 0) + examples
+        self._settled_by(trainer, batch, examples)
+        self.owed.leave_out(batch)
+        if batch.number not in span.done and batch.number not in span.left_out:
+            was_complete = span.complete
+            span.left_out[batch.number] = examples
+            totals.untrained_examples += examples
+            totals.untrained_batches += 1
+            if span.complete and not was_complete:
+                self._incomplete -= 1
+        return LeftOut(batch, examples, trainer, why)
+
+    def return_batches(
+        self,
+        trainer: str,
+        batches: Iterable[tuple[BatchId, int]],
+        replays: Container[BatchId] = frozenset(),
+        reader: str = "",
+    ) -> list[BatchId]:
+        """Decide which of a dead trainer's unconfirmed batches are to be trained again.
+
+        Batches whose acknowledgement is here stay trained, or left out; the others' deliveries are
+        `returned`. One of `replays`, which was trained before, is trained again while it is owed.
+        `reader` had delivered them; by default that is the one that has their span.
+        """
+        again = []
+        for batch, examples in batches:
+            span = self._require(batch.epoch, batch.span)
+            settled = batch.number in span.done or batch.number in span.left_out
+            if batch in replays:
+                settled = not self.owed.has((batch.epoch, batch.span), batch.number)
+            if not settled:
+                again.append(batch)
+                self.totals.returned_examples += examples
+                self.totals.returned_batches += 1
+                self._known_deliveries[reader or span.reader, trainer] += examples
+        return again
+
+    def missing_batches(self) -> int | None:
+        """Count the unsettled batches of all spans and epochs.
+
+        None while some spans are still to be read.
+        """
+        if self._next is not None or self._again or not self.owed.has_all_shards:
+            return None
+        missing = self.owed.missing()
+        if missing is None:
+            return None
+        for span in self._open.values():
+            if span.batches is None:
+                return None
+            missing += span.batches - span.settled
+        return missing
+
+    def misread_spans(self) -> list[str]:
+        """Describe complete spans whose batches disagree with their reader's count."""
+        return [
+            f"span {number} of epoch {epoch}: {span.settled_examples} of {span.examples} examples"
+            for (epoch, number), span in self._open.items()
+            if span.complete and span.settled_examples != span.examples
+        ]
+
+    def trained_in(self, numbers: Container[int]) -> int:
+        """Count the distinct trained examples in these spans of the first epoch.
+
+        Those of the resumed run are counted, too.
+        """
+        parts = [
+            *((key, span.trained_examples) for key, span in self._open.items()),
+            *((key, span.examples) for key, span in self.restored.complete.items()),
+            # Of spans that were not handed out again.
+            *((k, sum(done.values())) for k, done in self.restored.partial.items() if k not in self._open),
+        ]
+        return sum(examples for (epoch, number), examples in parts if epoch == 0 and number in numbers)
+
+    @property
+    def examples_so_far(self) -> int:
+        """Distinct examples that the model has seen, with the resumed run's."""
+        return self.restored_examples + self.totals.distinct_examples
+
+    def has(self, batch: BatchId) -> bool:
+        """Return whether a batch was trained by this run or the resumed one."""
+        span = self._open.get((batch.epoch, batch.span))
+        done = span is not None and batch.number in span.done
+        return done or self.restored.has(batch.epoch, batch.span, batch.number)
+
+    def saved(self) -> SavedLedger:
+        """Copy what is settled now, for a checkpoint.
+
+        Takes O(spans + batches of unfinished spans).
+        """
+        complete = dict(self.restored.complete)
+        partial = {key: dict(numbers) for key, numbers in self.restored.partial.items()}
+        left_out = {key: dict(numbers) for key, numbers in self.restored.left_out.items()}
+        for key, span in self._open.items():
+            if span.left_out:
+                left_out[key] = {**span.restored_left_out, **span.left_out}
+            # A run that resumes trains again what a shard lacks.
+            lacking = self.owed.lacking(key)
+            if span.complete and not lacking:
+                partial.pop(key, None)
+                complete[key] = SavedSpan(span.batches or 0, span.trained_examples, span.bad_rows)
+            elif done := {number: size for number, size in span.done.items() if number not in lacking}:
+                partial[key] = {**span.restored, **done}
+        return SavedLedger(self._seed, complete, partial, left_out)
+
+    def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:
+        """Count a delivery; before an owed batch is settled, which forgets the reader that has it."""
+        key = batch.epoch, batch.span
+        reader = self.owed.reader_of(key, batch.number) or self._open[key].reader
+        self._known_deliveries[reader, trainer] += examples
+        self.reread_batches += key in self._read_again
+
+    def _span_of(self, batch: BatchId, examples: int) -> OpenSpan:
+        """Return the span of a batch that a trainer names.
+
+        Raises ValueError if it cannot have it.
+        """
+        if batch.seed != self._seed:
+            raise ValueError(f"batch {tuple(batch)} has seed {batch.seed}; this job's is {self._seed}")
+        span = self._require(batch.epoch, batch.span)
+        if examples <= 0 or (span.batches is not None and batch.number >= span.batches):
+            raise ValueError(f"batch {tuple(batch)} with {examples} examples is not in its span")
+        if batch.number in span.restored or batch.number in span.restored_left_out:
+            did = "trained" if batch.number in span.restored else "left out"
+            raise ValueError(f"batch {tuple(batch)} was {did} by the run that this one resumes")
+        return span
+
+    def _require(self, epoch: int, number: int) -> OpenSpan:
+        try:
+            return self._open[epoch, number]
+        except KeyError:
+            raise ValueError(f"span {number} of epoch {epoch} was not handed out") from None
+
+    def _grants(self, epochs: int, seed: int, shuffled: bool) -> Iterator[tuple[int, Span]]:
+        for epoch in range(epochs):
+            for place in span_order(len(self._spans), epoch, seed, shuffled):
+                if (epoch, self._spans[place].number) not in self.restored.complete:
+                    yield epoch, self._spans[place]

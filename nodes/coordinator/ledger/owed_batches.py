@@ -1,0 +1,158 @@
+"""Trained batches that a replaced embedding shard lacks: a state machine without I/O.
+
+They are owed from the moment at which it is known until they are trained again, since the new shard applies
+them then; the other shards recognise them. A span's owed batches are handed out to one reader at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+
+from ....pipeline.types import BatchId
+from .records import BatchRange
+
+SpanKey = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _HandedOut:
+    """The owed batches of a span that a reader has, by number; `read` once it has cut the span."""
+
+    reader: str
+    numbers: set[int]
+    read: bool = False
+
+
+class OwedBatches:
+    """The owed batches, by span and epoch. Owned by the coordinator's loop.
+
+    Attributes:
+        left_out: batches that were not finite when they were trained again. A shard lacks them for good.
+        settled: how many were trained again.
+    """
+
+    def __init__(self) -> None:
+        self._owed: dict[SpanKey, set[int]] = {}
+        self._handed_out: dict[SpanKey, _HandedOut] = {}
+        self._missing_shards: set[int] = set()
+        self.left_out: set[BatchId] = set()
+        self.settled = 0
+
+    @property
+    def has_all_shards(self) -> bool:
+        """Whether it is known for each embedding shard which trained batches it lacks."""
+        return not self._missing_shards
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every embedding shard has all batches that are trained."""
+        return self.has_all_shards and not self._owed
+
+    def lose_shard(self, number: int) -> None:
+        """Record that an embedding shard is lost: nobody knows what the next one will lack."""
+        self._missing_shards.add(number)
+
+    def restore_shard(self, number: int, lacking: Iterable[BatchRange]) -> int:
+        """Owe the trained batches that the shard lacks which took a lost one's place; return how many."""
+        count = 0
+        for epoch, span, start, stop in lacking:
+            self.owe((epoch, span), range(start, stop))
+            count += stop - start
+        self._missing_shards.discard(number)
+        return count
+
+    def lacking(self, key: SpanKey) -> Set[int]:
+        """Return the trained batches of a span that a shard lacks: those owed, and those left out."""
+        left_out = {batch.number for batch in self.left_out if (batch.epoch, batch.span) == key}
+        return self._owed.get(key, set()) | left_out
+
+    def reader_of(self, key: SpanKey, number: int) -> str:
+        """Return the reader that an owed batch was handed out to; empty if it was to none."""
+        handed_out = self._handed_out.get(key)
+        return handed_out.reader if handed_out is not None and number in handed_out.numbers else ""
+
+    def has_free(self, is_complete: Callable[[SpanKey], bool]) -> bool:
+        """Return whether `grant` would hand something out."""
+        return self._next(is_complete) is not None
+
+    def has(self, key: SpanKey, number: int) -> bool:
+        """Return whether a batch is owed."""
+        return number in self._owed.get(key, ())
+
+    def owe(self, key: SpanKey, numbers: Iterable[int]) -> None:
+        """Add batches of a span; while a reader has others of it, they wait until those are trained."""
+        self._owed.setdefault(key, set()).update(numbers)
+
+    def grant(
+        self, reader: str, is_complete: Callable[[SpanKey], bool]
+    ) -> tuple[SpanKey, frozenset[int]] | None:
+        """Hand out the owed batches of the next span; None if there are none, or other readers have them.
+
+        Spans that are not complete wait: their reader may still have the first deliveries of these batches.
+        """
+        key = self._next(is_complete)
+        if key is None:
+            return None
+        self._handed_out[key] = _HandedOut(reader, set(self._owed[key]))
+        return key, frozenset(self._owed[key])
+
+    def read(self, key: SpanKey, reader: str) -> None:
+        """Record that a reader has cut a span of which it has owed batches."""
+        handed_out = self._handed_out.get(key)
+        if handed_out is not None and handed_out.reader == reader:
+            handed_out.read = True
+            self._forget_finished(key)
+
+    def settle(self, key: SpanKey, number: int) -> bool:
+        """Record that a batch was trained again; return whether it was owed."""
+        was_owed = self._remove(key, number)
+        self.settled += was_owed
+        return was_owed
+
+    def leave_out(self, batch: BatchId) -> None:
+        """Record that a batch was left out, which may be owed."""
+        if self._remove((batch.epoch, batch.span), batch.number):
+            self.left_out.add(batch)
+
+    def lose_reader(self, reader: str) -> None:
+        """Take what a dead reader has of owed batches as not read."""
+        for handed_out in self._handed_out.values():
+            if handed_out.reader == reader:
+                handed_out.read = False
+
+    def release(self, reader: str) -> None:
+        """Hand out again what a lost reader had; to be called when no trainer has anything of it."""
+        self._handed_out = {key: one for key, one in self._handed_out.items() if one.reader != reader}
+
+    def missing(self) -> int | None:
+        """Count the batches that a reader has delivered and that are still owed.
+
+        None while some are still to be handed out or read.
+        """
+        if any(key not in self._handed_out for key in self._owed):
+            return None
+        if not all(one.read for one in self._handed_out.values()):
+            return None
+        return sum(len(one.numbers) for one in self._handed_out.values())
+
+    def _next(self, is_complete: Callable[[SpanKey], bool]) -> SpanKey | None:
+        free = (key for key in self._owed if key not in self._handed_out and is_complete(key))
+        return next(free, None)
+
+    def _remove(self, key: SpanKey, number: int) -> bool:
+        owed = self._owed.get(key, set())
+        if number not in owed:
+            return False
+        owed.discard(number)
+        if not owed:
+            del self._owed[key]
+        if (handed_out := self._handed_out.get(key)) is not None:
+            handed_out.numbers.discard(number)
+            self._forget_finished(key)
+        return True
+
+    def _forget_finished(self, key: SpanKey) -> None:
+        handed_out = self._handed_out[key]
+        if handed_out.read and not handed_out.numbers:
+            del self._handed_out[key]

@@ -1,0 +1,209 @@
+"""The ledger's file: SQLite in WAL mode, so that it survives a killed coordinator."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ....pipeline.checkpoint.saved_ledger import SavedLedger
+from ....pipeline.data.spans import Span
+from ....pipeline.errors import ResourceError
+from ....pipeline.types import BatchId
+from .records import Acknowledged, LeftOut
+
+SCHEMA = """
+CREATE TABLE spans (
+  epoch INTEGER, span INTEGER, path TEXT, kind TEXT, start INTEGER, stop INTEGER, reader TEXT,
+  batches INTEGER, examples INTEGER, bad_rows INTEGER, PRIMARY KEY (epoch, span)
+) WITHOUT ROWID;
+CREATE TABLE batches (
+  epoch INTEGER, span INTEGER, number INTEGER, seed INTEGER, examples INTEGER, trainer TEXT,
+  acknowledgements INTEGER, PRIMARY KEY (epoch, span, number)
+) WITHOUT ROWID;
+CREATE TABLE returned (epoch INTEGER, span INTEGER, number INTEGER, examples INTEGER, trainer TEXT);
+CREATE TABLE left_out (
+  epoch INTEGER, span INTEGER, number INTEGER, seed INTEGER, examples INTEGER, trainer TEXT, why TEXT
+);
+CREATE TABLE restored_spans (
+  epoch INTEGER, span INTEGER, batches INTEGER, examples INTEGER, PRIMARY KEY (epoch, span)
+) WITHOUT ROWID;
+CREATE TABLE restored_batches (
+  epoch INTEGER, span INTEGER, number INTEGER, examples INTEGER, PRIMARY KEY (epoch, span, number)
+) WITHOUT ROWID;
+CREATE TABLE restored_left_out (
+  epoch INTEGER, span INTEGER, number INTEGER, examples INTEGER, PRIMARY KEY (epoch, span, number)
+) WITHOUT ROWID;
+CREATE TABLE shards (name TEXT PRIMARY KEY, applied INTEGER, repeated INTEGER);
+CREATE TABLE events (seconds REAL, node TEXT, what TEXT);
+"""
+
+# A checkpoint that finds no room fills its volume for a moment, and then takes back what it wrote.
+FULL_PATIENCE_SECONDS: Final = 2.0
+_FULL_PAUSE_SECONDS: Final = 0.05
+
+_IN = "SELECT 1 FROM {} x WHERE (x.epoch, x.span, x.number) = (r.epoch, r.span, r.number)"
+
+
+@dataclass(frozen=True)
+class StoredTotals:
+    """The totals of the file; see the methods of `LedgerStore` of the same names."""
+
+    sums: dict[str, int]
+    returned_and_settled_examples: int
+    untrained_examples_by_reason: dict[str, int]
+
+
+class LedgerStore:
+    """One SQLite file, used by one thread at a time.
+
+    Each method is one transaction.
+
+    With `synchronous = NORMAL` a committed transaction survives the death of the process, though perhaps
+    not of the machine. Where the volume is full it waits FULL_PATIENCE_SECONDS for room. Raises ResourceError
+    when the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # The thread that opens it is not the one that writes.
+            self._db = sqlite3.connect(path, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.executescript(SCHEMA)
+        except sqlite3.Error as error:
+            raise self._unwritable(error) from error
+
+    def restored(self, ledger: SavedLedger) -> None:
+        """Store what the resumed run had trained and left out."""
+        spans = [(*key, span.batches, span.examples) for key, span in ledger.complete.items()]
+        self._write("INSERT INTO restored_spans VALUES (?, ?, ?, ?)", spans)
+        for table, found in (("restored_batches", ledger.partial), ("restored_left_out", ledger.left_out)):
+            batches = [
+                (*key, number, examples)
+                for key, numbers in found.items()
+                for number, examples in numbers.items()
+            ]
+            self._write(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", batches)
+
+    def grant(self, epoch: int, span: Span, reader: str) -> None:
+        """Store that a span was handed out, perhaps again."""
+        self._write(
+            "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL)",
+            [(epoch, span.number, span.path, span.kind, span.start, span.stop, reader)],
+        )
+
+    def span_read(self, epoch: int, number: int, batches: int, examples: int, bad_rows: int) -> None:
+        """Store that a whole span was cut."""
+        self._write(
+            "UPDATE spans SET batches = ?, examples = ?, bad_rows = ? WHERE epoch = ? AND span = ?",
+            [(batches, examples, bad_rows, epoch, number)],
+        )
+
+    def acknowledge(self, rows: Iterable[Acknowledged]) -> None:
+        """Store trained batches."""
+        self._write(
+            "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT (epoch, span, number)"
+            " DO UPDATE SET acknowledgements = acknowledgements + 1",
+            [(r.id.epoch, r.id.span, r.id.number, r.id.seed, r.examples, r.trainer) for r in rows],
+        )
+
+    def left_out(self, rows: Iterable[LeftOut]) -> None:
+        """Store left-out batches."""
+        self._write(
+            "INSERT INTO left_out VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(r.id.epoch, r.id.span, r.id.number, r.id.seed, r.examples, r.trainer, r.why) for r in rows],
+        )
+
+    def returned(self, rows: Iterable[tuple[int, int, int, int, str]]) -> None:
+        """Store returned deliveries: (epoch, span, number, examples, trainer)."""
+        self._write("INSERT INTO returned VALUES (?, ?, ?, ?, ?)", rows)
+
+    def shard(self, name: str, applied: int, repeated: int) -> None:
+        """Store what an embedding shard says that it applied."""
+        self._write("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", [(name, applied, repeated)])
+
+    def event(self, seconds: float, node: str, what: str) -> None:
+        """Store what happened to a node."""
+        self._write("INSERT INTO events VALUES (?, ?, ?)", [(seconds, node, what)])
+
+    def sums(self) -> dict[str, int]:
+        """Return the file's totals: examples of each kind, and distinct batches."""
+        row = self._db.execute(
+            "SELECT coalesce(sum(examples * acknowledgements), 0), coalesce(sum(examples), 0),"
+            " coalesce(sum(examples * (acknowledgements - 1)), 0), count(*) FROM batches"
+        ).fetchone()
+        back = self._db.execute("SELECT coalesce(sum(examples), 0) FROM returned").fetchone()
+        without = self._db.execute("SELECT coalesce(sum(examples), 0) FROM left_out").fetchone()
+        return {
+            "left_out_examples": without[0],
+            "trained_examples": row[0],
+            "distinct_examples": row[1],
+            "replayed_examples": row[2],
+            "distinct_batches": row[3],
+            "returned_examples": back[0],
+        }
+
+    def returned_and_settled_examples(self) -> int:
+        """Return the returned examples whose batch was trained or left out later."""
+        row = self._db.execute(
+            "SELECT coalesce(sum(r.examples), 0) FROM returned r"
+            f" WHERE EXISTS ({_IN.format('batches')}) OR EXISTS ({_IN.format('left_out')})"
+        ).fetchone()
+        return int(row[0])
+
+    def returned_and_left_out(self) -> list[BatchId]:
+        """Return the batches that a dead trainer returned and that were then left out.
+
+        Only the shards know what the dead trainer had pushed of them.
+        """
+        rows = self._db.execute(
+            "SELECT DISTINCT r.epoch, r.span, r.number, l.seed FROM returned r"
+            " JOIN left_out l ON (l.epoch, l.span, l.number) = (r.epoch, r.span, r.number)"
+            f" WHERE NOT EXISTS ({_IN.format('batches')}) ORDER BY 1, 2, 3"
+        ).fetchall()
+        return [BatchId(*row) for row in rows]
+
+    def untrained_examples_by_reason(self) -> dict[str, int]:
+        """Return the examples that were left out and never trained, by reason.
+
+        Each batch counts once, for the reason for which it was first left out.
+        """
+        rows = self._db.execute(
+            "SELECT why, sum(examples) FROM (SELECT why, examples, min(rowid) AS first FROM left_out r"
+            f" WHERE NOT EXISTS ({_IN.format('batches')}) GROUP BY epoch, span, number)"
+            " GROUP BY why ORDER BY min(first)"
+        ).fetchall()
+        return {str(why): int(examples) for why, examples in rows}
+
+    def totals(self) -> StoredTotals:
+        """Return the file's figures for the report."""
+        return StoredTotals(
+            self.sums(), self.returned_and_settled_examples(), self.untrained_examples_by_reason()
+        )
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and close it."""
+        self._db.close()
+
+    def _write(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
+        written, latest = list(rows), time.monotonic() + FULL_PATIENCE_SECONDS
+        while True:
+            try:
+                with self._db:
+                    self._db.executemany(statement, written)
+                return
+            except sqlite3.Error as error:
+                full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+                if not full or time.monotonic() > latest:
+                    raise self._unwritable(error) from error
+            time.sleep(_FULL_PAUSE_SECONDS)
+
+    def _unwritable(self, error: sqlite3.Error) -> ResourceError:
+        locked = getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        remedy = "end the other program that keeps it locked" if locked else "free some disk space"
+        return ResourceError(f"the ledger cannot be written ({error})", where=str(self.path), remedy=remedy)

@@ -1,0 +1,159 @@
+"""Monitoring by the coordinator: web page, event files and metrics, if configured."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from ....pipeline.config.sections import LOOPBACK, parse_page_address
+from ....pipeline.jobfile.extras import missing_modules
+from ....pipeline.wire.endpoints import AUTO, WILDCARDS, host_of
+from ....watch.mirror import Mirror
+from ....watch.status import Status
+from ...runtime.settings import metrics_address
+from ..server import CoordinatorServer
+from .status import build_status
+
+if TYPE_CHECKING:
+    from ....watch.metrics_server import MetricsServer
+    from ....watch.page_server import PageServer
+    from ....watch.scalars import Scalars
+
+PERIOD_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Monitoring:
+    """Publish one status a second to page, event files and metrics.
+
+    Belongs to the coordinator's loop.
+
+    Each part is imported only if it is configured.
+    """
+
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+        self._state = server.state
+        self._mirror = Mirror()
+        self._page: PageServer | None = None
+        self._scalars: Scalars | None = None
+        self._metrics: MetricsServer | None = None
+        self._counts: dict[str, Any] = {}
+        self._failed = False
+
+    def open(self) -> None:
+        """Start what the job configures.
+
+        Raises ClusterError for a port that cannot be had, ResourceError for a folder that cannot be written.
+        """
+        state, settings = self._state, self._server.settings
+        watch = state.job.watch
+        if watch.web and not missing_modules("web"):
+            from ....watch.page_server import PageServer
+
+            host, port = parse_page_address(watch.web)
+            self._page = PageServer(host, port, _names(host, settings.advertise))
+            self._page.start()
+            state.show_page(self._page.url)
+        if watch.tensorboard and not missing_modules("tensorboard"):
+            from ....watch.scalars import Scalars
+
+            self._scalars = Scalars(state.folder)
+        address = metrics_address(settings)
+        if address is not None and not missing_modules("metrics"):
+            from ....watch.metrics_server import HeartbeatCollector, MetricsServer
+
+            collector = HeartbeatCollector(state.folder.name, "coordinator", "coordinator", self._counts_now)
+            self._metrics = MetricsServer(collector, self._health, *address)
+
+    async def run(self) -> None:
+        """Publish until cancelled; a failure is logged, and training continues."""
+        if self._metrics is not None:
+            await self._metrics.start()
+        while self._page is not None or self._scalars is not None or self._metrics is not None:
+            self.publish()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    def publish(self, *, ended: bool = False) -> None:
+        """Publish the status as it is now, if it can be made."""
+        try:
+            self._publish(ended)
+        except Exception as error:
+            # Whatever it is: a job is worth more than what is shown of it.
+            if not self._failed:
+                self._failed = True
+                log.exception("the status of the job could not be published")
+                self._server.event(
+                    "coordinator",
+                    f"the status of the job could not be published ({type(error).__name__}: {error})",
+                )
+
+    def _publish(self, ended: bool) -> None:
+        status = build_status(self._state, *self._mirror.cursors())
+        if ended:
+            idle = [edge.model_copy(update={"up": 0.0, "down": 0.0}) for edge in status.edges]
+            last = {"ended": True, "outcome": self._state.outcome, "edges": idle}
+            status = status.model_copy(update=last)
+        self._mirror.take(status)
+        self._counts = _flat(status)
+        if self._scalars is not None:
+            self._scalars.publish(status)
+        if self._page is not None:
+            self._page.publish(status)
+
+    async def close(self) -> None:
+        """Publish the last status, and end."""
+        if self._page is not None or self._scalars is not None:
+            self.publish(ended=True)
+        if self._scalars is not None:
+            self._scalars.close()
+        if self._page is not None:
+            await asyncio.to_thread(self._page.close)
+        if self._metrics is not None:
+            await self._metrics.close()
+        self._page = self._scalars = self._metrics = None
+
+    def _health(self) -> tuple[bool, str]:
+        health = self._server.health()
+        return health.healthy, health.text
+
+    def _counts_now(self) -> dict[str, Any]:
+        return self._counts
+
+
+def _names(host: str, advertise: str) -> tuple[str, ...]:
+    """Return the names by which a browser may call this server.
+
+    The first is shown to people.
+    """
+    if host not in WILDCARDS:
+        return () if host == LOOPBACK else (host,)
+    hostname = socket.gethostname()
+    advertised = host_of(advertise)
+    return tuple(dict.fromkeys(name for name in (advertised, hostname) if name and name != AUTO))
+
+
+def _flat(status: Status) -> dict[str, Any]:
+    """Return the figures of the whole job by name, with this process's own."""
+    me = status.nodes[0]
+    living = sum(node.alive for node in status.nodes)
+    flat = {
+        "cpu_seconds": me.cpu_seconds,
+        "memory_bytes": me.memory_bytes,
+        "peak_memory_bytes": me.peak_memory_bytes,
+        "refused_messages": me.refused_messages,
+        "seconds": status.seconds,
+        "ended": int(status.ended),
+        "total": status.progress.total,
+        "validation": status.validation[-1].value if status.validation else None,
+        "divergence": status.sync.divergence,
+        "gap_mean": status.sync.gap_mean,
+        "gap_target": status.sync.gap_target,
+        "elastic_rate": status.sync.elastic_rate,
+        "living": living,
+        "dead": len(status.nodes) - living,
+    }
+    return status.ledger.model_dump() | status.quality.model_dump() | flat

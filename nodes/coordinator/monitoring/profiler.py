@@ -1,0 +1,267 @@
+"""The coordinator's part of a profile: measures and clock offsets of all nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ....pipeline.performance.document import Profile, TraceNote
+from ....pipeline.performance.measured import Measured, NodeMeasured, ThreadTime
+from ....pipeline.performance.trace_events import NodeTrace, trace_events
+from ....pipeline.wire.control.profile import Measure, Measures, Trace
+from ....pipeline.wire.field_checks import Counts
+from ....pipeline.wire.segment import running_kernel
+from ...runtime.process_figures import measures
+from ...runtime.tracing import TRACER, Sampler
+
+if TYPE_CHECKING:
+    from ..server import CoordinatorServer
+    from ..state.membership import Member
+
+
+@dataclass(frozen=True)
+class RoleMeasures:
+    """Measures of a node, with its role."""
+
+    role: str
+    measures: Measures
+
+
+def measured_between(
+    first: Mapping[str, RoleMeasures], last: Mapping[str, RoleMeasures]
+) -> list[NodeMeasured]:
+    """Take the growth for each node that replied both times."""
+    return [
+        _between(name, answer.role, first[name].measures, answer.measures)
+        for name, answer in last.items()
+        if name in first and answer.measures.clock > first[name].measures.clock
+    ]
+
+
+def _between(name: str, role: str, first: Measures, last: Measures) -> NodeMeasured:
+    seconds = last.clock - first.clock
+    wakes = _grown(first.sampled, last.sampled, "wakes")
+    locked = _grown(first.sampled, last.sampled, "locked_wakes")
+    return NodeMeasured(
+        name=name,
+        role=role,
+        machine=last.machine,
+        cores=last.cores,
+        seconds=seconds,
+        cpu_seconds=_grown(first.counts, last.counts, "cpu_seconds"),
+        stalled_share=min(1.0, _grown(first.sampled, last.sampled, "stalled_seconds") / seconds),
+        locked_share=locked / wakes if wakes else 0.0,
+        threads={
+            thread: ThreadTime(
+                cpu_seconds=max(0.0, times[0] - first.threads.get(thread, (0.0, 0.0))[0]),
+                core_wait_seconds=max(0.0, times[1] - first.threads.get(thread, (0.0, 0.0))[1]),
+            )
+            for thread, times in last.threads.items()
+        },
+        counts={key: float(value) - float(first.counts.get(key, 0.0)) for key, value in last.counts.items()},
+    )
+
+
+def _grown(first: Counts, last: Counts, key: str) -> float:
+    return max(0.0, float(last.get(key, 0.0)) - float(first.get(key, 0.0)))
+
+
+class NodeClocks:
+    """Estimate clock offsets by Cristian's algorithm.
+
+    The reply with the shortest round trip counts; half of that trip is the error. Nodes on this kernel
+    read this very clock.
+
+    Args:
+        machine: names this kernel.
+    """
+
+    def __init__(self, machine: str) -> None:
+        self._machine = machine
+        self._found: dict[str, tuple[float, float]] = {}
+
+    def record(self, node: str, answer: Measures, requested_at: float, replied_at: float) -> None:
+        """Add a reply with `clock` and `machine`; both times are of this process's clock."""
+        offset, error = answer.clock - (requested_at + replied_at) / 2, (replied_at - requested_at) / 2
+        if answer.machine == self._machine:
+            offset = error = 0.0
+        if node not in self._found or error < self._found[node][1]:
+            self._found[node] = (offset, error)
+
+    def offset_seconds(self, node: str) -> float:
+        """The node's clock minus this one; 0 for an unknown node."""
+        return self._found.get(node, (0.0, 0.0))[0]
+
+    @property
+    def error_seconds(self) -> float:
+        """The largest error of an offset."""
+        return max((error for _, error in self._found.values()), default=0.0)
+
+
+SELF: Final = "coordinator"
+TRACE_SECONDS: Final = 1.0
+PERIOD_SECONDS: Final = 1.0
+REQUEST_SECONDS: Final = 5.0
+# First steps are slow: kernels are chosen, memory is taken, pages are touched for the first time.
+WARM_UP_SHARE: Final = 0.15
+MOST_WARM_UP_SECONDS: Final = 3.0
+
+MeasuresByNode = dict[str, RoleMeasures]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ProfileReplies:
+    """Replies of all nodes at the start and at the end, and their traces."""
+
+    first: MeasuresByNode = field(default_factory=dict)
+    last: MeasuresByNode = field(default_factory=dict)
+    traces: list[NodeTrace] = field(default_factory=list)
+
+
+class Profiler:
+    """Measure a training job for a while, and end it.
+
+    Runs on the coordinator's loop.
+
+    Attributes:
+        ended: why training should end, in words; empty until then.
+
+    Args:
+        seconds: how long from the first to the last measurement; the trace is taken after it.
+    """
+
+    def __init__(self, server: CoordinatorServer, seconds: float) -> None:
+        self._server = server
+        self._state = server.state
+        self._seconds = seconds
+        self._replies = ProfileReplies()
+        self._clocks = NodeClocks(running_kernel())
+        self._sampler = Sampler()
+        self._input_ended = False
+        self.ended = ""
+
+    async def run(self) -> None:
+        """Run to the end of the profile, or of training if that comes first."""
+        trainers = [member.info.name for member in self._state.members.alive("trainer")]
+        await self._server.wait_for(lambda: self._over or self._all_train(trainers))
+        warm_up = min(MOST_WARM_UP_SECONDS, WARM_UP_SHARE * self._seconds)
+        await self._server.wait_for(lambda: self._over, warm_up)
+        if self._over:
+            return
+        self._sampler.start()
+        try:
+            await self._measure()
+        finally:
+            self._sampler.stop()
+        self.ended = f"profiled for {self._seconds:g} s"
+        await self._server.notify()
+
+    async def _measure(self) -> None:
+        self._replies.first = self._replies.last = await self._request_measures()
+        end = time.monotonic() + self._seconds
+        while (left := end - time.monotonic()) > 0 and not self._over:
+            await self._server.wait_for(lambda: self._over, min(PERIOD_SECONDS, left))
+            # What is measured after the end of the input would be of nodes that have nothing to do.
+            if not self._over:
+                answers = await self._request_measures()
+                # Who did not answer in time this once counts by its answers before and after.
+                self._replies.first = answers | self._replies.first
+                self._replies.last = self._replies.last | answers
+        self._input_ended = self._over
+        if not self._over:
+            await self._trace(TRACE_SECONDS)
+        await self._request_measures(last=True)
+
+    def profile(self) -> tuple[Profile, list[dict[str, Any]]] | None:
+        """Build the profile with the events of its trace; None if nothing was measured.
+
+        That is, training ended first, or no trainer answered twice.
+        """
+        job = self._state.job
+        nodes = measured_between(self._replies.first, self._replies.last)
+        trainers = [node for node in nodes if node.role == "trainer"]
+        if not trainers or not any(node.count("trained_examples") for node in trainers):
+            return None
+        synced = job.sync.algorithm != "none"
+        measured = Measured(
+            run=self._state.folder.name,
+            seconds=max(node.seconds for node in trainers),
+            workers=job.trainer.workers,
+            worker_kind=job.trainer.worker_kind,
+            batch=job.trainer.batch,
+            prepared=bool(job.data.prepared),
+            sync=f"{job.sync.algorithm}, {job.sync.mode}" if synced else "none",
+            nodes=nodes,
+        )
+        events = trace_events(self._replies.traces)
+        note = TraceNote(
+            seconds=TRACE_SECONDS,
+            events=len(events),
+            clock_error_seconds=self._clocks.error_seconds,
+        )
+        return Profile.of(measured, self._notes(measured), note if self._replies.traces else None), events
+
+    def _notes(self, measured: Measured) -> list[str]:
+        notes = []
+        measured_names = {node.name for node in measured.nodes}
+        if silent := sorted({member.info.name for member in self._state.members.alive()} - measured_names):
+            notes.append(
+                f"{', '.join(silent)} did not answer twice within {REQUEST_SECONDS:g} s and are not in this"
+                " profile: measure for longer, or see what else runs there."
+            )
+        if self._input_ended and measured.seconds < 0.7 * self._seconds:
+            notes.append(
+                f"The input ended after {measured.seconds:.1f} s of {self._seconds:g}: give more input, or"
+                " raise `data.epochs`."
+            )
+        if any(not node.threads for node in measured.nodes):
+            notes.append("Some systems do not report waits for a core: there they count as compute.")
+        notes.append("This run was a profile: it ended early, and wrote and scored no checkpoint at its end.")
+        return notes
+
+    @property
+    def _over(self) -> bool:
+        return self._state.ledger.complete or self._state.stop is not None
+
+    def _all_train(self, trainers: list[str]) -> bool:
+        living = {member.info.name for member in self._state.members.alive("trainer")}
+        return all(self._state.ledger.trained_batches_of.get(name) for name in trainers if name in living)
+
+    async def _request_measures(self, *, last: bool = False) -> MeasuresByNode:
+        members = self._state.members.alive()
+        answers = await asyncio.gather(*(self._request_measure(member, last=last) for member in members))
+        found = {
+            member.info.name: RoleMeasures(member.info.role, answer)
+            for member, answer in zip(members, answers, strict=True)
+            if answer is not None
+        }
+        return found | {SELF: self._measure_self()}
+
+    async def _request_measure(self, member: Member, *, last: bool) -> Measures | None:
+        requested_at = time.monotonic()
+        answer = await self._server.call(member, Measure(last=last), REQUEST_SECONDS)
+        if answer is not None:
+            self._clocks.record(member.info.name, answer, requested_at, time.monotonic())
+        return answer
+
+    def _measure_self(self) -> RoleMeasures:
+        return RoleMeasures(SELF, measures({"cpu_seconds": time.process_time()}, self._sampler, {}))
+
+    async def _trace(self, seconds: float) -> None:
+        TRACER.start()
+        members = {member.info.name: member for member in self._state.members.alive()}
+        answers = await self._server.call_all(members.values(), Trace(seconds), seconds + 5.0)
+        traces = [NodeTrace(SELF, SELF, TRACER.stop(), 0.0)]
+        for name, answer in answers.items():
+            offset = self._clocks.offset_seconds(name)
+            role = members[name].info.role
+            for traced in answer.processes:
+                marks = {"names": traced.names, "threads": traced.threads, "marks": traced.marks}
+                traces.append(NodeTrace(f"{name} {traced.process}".strip(), role, marks, offset))
+        self._replies.traces = traces

@@ -1,0 +1,80 @@
+"""Samples of the replicas while they train, and the settings that follow from them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from ....pipeline.wire.control.orders import SampleReplica, SetSync
+from ..control.divergence import SAMPLED_ELEMENTS, Divergence
+from ..control.sync_control import SampledReplica
+from ..control.sync_law import SyncSettings
+from ..server import CoordinatorServer
+
+REQUEST_SECONDS = 10.0
+# Between two looks whether there is a second trainer again.
+IDLE_SECONDS = 1.0
+
+
+class ReplicaSampler:
+    """Sample the replicas for the divergence curve, and for the control of the synchronization if wanted.
+
+    All trainers are requested at once; what they trained while the request was in flight is part of the
+    figure. Runs on the coordinator's loop.
+    """
+
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+        self._state = server.state
+        # By name, what a node confirmed; None from an order on, which is sent again until it does.
+        self._confirmed: dict[str, SyncSettings | None] = {}
+        self._first = self._state.control.settings if self._state.control is not None else None
+
+    async def run(self, dense_elements: int) -> None:
+        """Sample until cancelled, whenever there is more than one trainer."""
+        stride = -(-dense_elements // SAMPLED_ELEMENTS)
+        control, curve = self._state.control, self._state.divergence
+        point_due = self._state.seconds() + curve.period_seconds
+        while True:
+            pause = point_due - self._state.seconds()
+            await asyncio.sleep(max(0.0, pause if control is None else min(pause, control.pause_seconds)))
+            if len(self._state.members.alive("trainer")) < 2:
+                # Another one may join.
+                point_due = max(point_due, self._state.seconds() + IDLE_SECONDS)
+                continue
+            replicas = await self._sample(stride)
+            now = self._state.seconds()
+            if now >= point_due:
+                point_due = now + curve.period_seconds
+                self._add_point(replicas)
+            if control is not None and replicas:
+                control.add(now, replicas)
+                await self._order(control.settings)
+
+    async def _sample(self, stride: int) -> dict[str, SampledReplica]:
+        """Return the replicas by trainer; none unless all replied."""
+        trainers = self._state.members.alive("trainer")
+        answers = await self._server.call_all(trainers, SampleReplica(stride), REQUEST_SECONDS)
+        if len(answers) < max(2, len(trainers)):
+            return {}
+        return {
+            name: SampledReplica(np.frombuffer(one.values, dtype=np.float32), one.iterations, one.rounds)
+            for name, one in answers.items()
+        }
+
+    def _add_point(self, replicas: dict[str, SampledReplica]) -> None:
+        sums = Divergence(len(replicas))
+        if replicas:
+            sums.add([replica.values for replica in replicas.values()])
+        if (value := sums.value()) is not None:
+            self._state.divergence.add(self._state.seconds(), value)
+
+    async def _order(self, settings: SyncSettings) -> None:
+        """Send the settings to whom has not confirmed them; until then a node uses those that it has."""
+        members = [*self._state.members.alive("trainer"), *self._state.members.alive("sync")]
+        late = [one for one in members if self._confirmed.get(one.info.name, self._first) != settings]
+        self._confirmed.update((one.info.name, None) for one in late)
+        order = SetSync(settings.gap, settings.elastic_rate or 0.0)
+        for name in await self._server.call_all(late, order, REQUEST_SECONDS):
+            self._confirmed[name] = settings

@@ -1,0 +1,241 @@
+"""The reply to a status request, from the last reports of the nodes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+from ....pipeline.report.link_codecs import choices_of
+from ....pipeline.wire.control.messages import GetStatus
+from ....watch.curves import parts_of
+from ....watch.status import (
+    Cursor,
+    CurvePart,
+    Edge,
+    EmbeddingFigures,
+    Incident,
+    LedgerFigures,
+    NodeStatus,
+    Progress,
+    Quality,
+    Speed,
+    Status,
+    SyncFigures,
+    ValidationStatus,
+)
+from ...runtime.process_figures import process_metrics
+from ..state.job import JobPhase, JobState
+from ..state.membership import Member
+
+SELF = "coordinator-0"
+
+
+def answer_status(state: JobState, request: GetStatus) -> dict[str, Any]:
+    """Return the status for a reply, with what is new since the request's cursors."""
+    return build_status(state, request.curves, request.incidents).model_dump(mode="json")
+
+
+def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -> Status:
+    """Build the status with curves and incidents new since the cursors; on the loop."""
+    now = state.seconds()
+    trainers = [member.info.name for member in state.members.alive("trainer")]
+    return Status(
+        run=state.folder.name,
+        job_seed=state.job.run.seed,
+        algorithm=state.job.sync.algorithm,
+        mode=state.job.sync.mode if state.job.sync.algorithm != "none" else "none",
+        phase=state.phase.value,
+        page=state.page,
+        seconds=now,
+        node_timeout_seconds=state.job.run.node_timeout_seconds,
+        batch=state.job.trainer.batch,
+        elp=state.job.trainer.batch * state.job.trainer.workers * state.job.trainer.count,
+        expected=state.job.expected,
+        progress=_progress(state),
+        speed=Speed(
+            now=state.rates.total(trainers, "trained_examples", now),
+            mean=state.training_metrics.examples_per_second(),
+        ),
+        quality=Quality(ne=state.training_metrics.ne_progressive, ne_recent=state.training_metrics.ne_recent),
+        sync=_sync(state, trainers, now),
+        embedding=_embedding(state, now),
+        ledger=_ledger_figures(state),
+        nodes=[_myself(state, now), *(_node(state, member, now) for member in state.members.everyone())],
+        edges=_edges(state, now),
+        validation_metric=state.job.validation.metric,
+        validation=[ValidationStatus(examples=at, value=value) for at, value in state.validation_points],
+        incidents=[
+            Incident(number=number, seconds=seconds, node=node, what=what)
+            for number, (seconds, node, what) in enumerate(state.events, 1)
+            if number > known_incidents
+        ],
+        curves=curve_parts(state, cursor) if cursor is not None else {},
+    )
+
+
+def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
+    """Return what is new of each curve."""
+    curves = dict(state.training_metrics.curves(state.seconds()))
+    curves["divergence"] = (state.divergence.period_seconds, state.divergence.points)
+    return parts_of(curves, cursor)
+
+
+def _progress(state: JobState) -> Progress:
+    totals, restored = state.ledger.totals, state.ledger.restored_examples
+    expected = state.input.size.expected(totals.bad_rows)
+    speed = state.training_metrics.examples_per_second()
+    done = totals.distinct_examples + totals.untrained_examples
+    done += restored + state.ledger.restored_left_out_examples
+    left = max(0, expected.examples - done) if expected else None
+    training = state.phase is JobPhase.TRAINING
+    return Progress(
+        trained=totals.trained_examples,
+        distinct=totals.distinct_examples + restored,
+        total=expected.examples if expected else None,
+        exact=expected.exact if expected else False,
+        epochs=state.job.data.epochs,
+        seconds_left=left / speed if left is not None and speed and training else None,
+    )
+
+
+def _sync(state: JobState, trainers: list[str], now: float) -> SyncFigures:
+    counts = [member.metrics for member in state.members.alive("trainer")]
+    some = [count for count in counts if count.get("rounds")]
+    # Also of those that died: what they did stays done.
+    everyone = state.members.everyone("trainer")
+    gaps = [int(count["gap_open"]) for count in counts if "gap_open" in count]
+    return SyncFigures(
+        rounds=_sum(everyone, "rounds"),
+        incomplete_rounds=_sum(everyone, "incomplete_rounds"),
+        gap_open=max(gaps, default=None),
+        gap_mean=sum(count["gap_sum"] / count["rounds"] for count in some) / len(some) if some else None,
+        sent_bytes_per_second=state.rates.total(trainers, "sync_sent_bytes", now),
+        received_bytes_per_second=state.rates.total(trainers, "sync_received_bytes", now),
+        divergence=state.divergence.points[-1][1] if state.divergence.points else None,
+        gap_target=state.control.settings.gap if state.control is not None else None,
+        elastic_rate=state.control.settings.elastic_rate if state.control is not None else None,
+    )
+
+
+def _embedding(state: JobState, now: float) -> EmbeddingFigures:
+    shards = state.members.alive("embedding")
+    names = [shard.info.name for shard in shards]
+    pushes = _sum(shards, "staleness_count")
+    return EmbeddingFigures(
+        lookups_per_second=state.rates.total(names, "lookups", now),
+        pushes_per_second=state.rates.total(names, "staleness_count", now),
+        staleness_mean=_sum(shards, "staleness_sum") / pushes if pushes else None,
+        staleness_max=max((int(s.metrics["staleness_max"]) for s in shards), default=0) if pushes else None,
+    )
+
+
+def _read_by_dead(state: JobState) -> int:
+    """Count what dead readers had sent and is settled; the rest is read again."""
+    trainers = [trainer.info.name for trainer in state.members.everyone("trainer")]
+    dead = [reader.info.name for reader in state.members.everyone("reader") if not reader.alive]
+    return sum(state.ledger.known_deliveries(reader, trainer) for reader in dead for trainer in trainers)
+
+
+def _ledger_figures(state: JobState) -> LedgerFigures:
+    totals = state.ledger.totals
+    read = _sum(state.members.alive("reader"), "read_examples") + _read_by_dead(state)
+    return LedgerFigures(
+        read=read,
+        trained=totals.trained_examples,
+        distinct=totals.distinct_examples,
+        replayed=totals.replayed_examples,
+        returned=totals.returned_examples,
+        in_flight=max(
+            0, read - totals.trained_examples - totals.left_out_examples - totals.returned_examples
+        ),
+        left_out=totals.left_out_examples,
+        bad_rows=totals.bad_rows,
+    )
+
+
+def _sum(members: Iterable[Member], key: str) -> int:
+    return sum(int(member.metrics.get(key, 0)) for member in members)
+
+
+def _myself(state: JobState, now: float) -> NodeStatus:
+    metrics = process_metrics()
+    state.rates.beat(SELF, now, metrics)
+    return NodeStatus(
+        name="coordinator",
+        role="coordinator",
+        index=0,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        cpu=state.rates.of(SELF, "cpu_seconds", now),
+        cpu_seconds=metrics["cpu_seconds"],
+        memory_bytes=metrics.get("memory_bytes"),
+        peak_memory_bytes=metrics["peak_memory_bytes"],
+        refused_messages=sum(state.refused_messages.values()),
+    )
+
+
+def _node(state: JobState, member: Member, now: float) -> NodeStatus:
+    info, metrics = member.info, member.metrics
+    host, pid = state.places.get(info.token, ("", 0))
+    alive = member.alive
+
+    def rate(key: str) -> float | None:
+        return state.rates.of(info.name, key, now) if alive else None
+
+    waited = rate("wait_seconds")
+    return NodeStatus(
+        name=info.name,
+        role=info.role,
+        index=info.index,
+        host=host,
+        pid=pid,
+        alive=alive,
+        ready=member.ready,
+        why=member.lost_because,
+        cpu=rate("cpu_seconds"),
+        cpu_seconds=metrics.get("cpu_seconds"),
+        memory_bytes=member.count("memory_bytes") if alive else None,
+        peak_memory_bytes=member.count("peak_memory_bytes"),
+        examples=member.count("trained_examples" if info.role == "trainer" else "read_examples"),
+        examples_per_second=rate("trained_examples" if info.role == "trainer" else "read_examples"),
+        wait=min(1.0, waited / state.job.trainer.workers) if waited is not None else None,
+        rounds=member.count("rounds"),
+        gap_open=member.count("gap_open"),
+        queued=member.count("queued_batches"),
+        kept_bytes=member.count("kept_bytes"),
+        refused_messages=member.count("refused_messages") or 0,
+        requests_per_second=rate("lookups" if info.role == "embedding" else "applied_slices")
+        if info.role in ("embedding", "sync")
+        else None,
+    )
+
+
+def _edges(state: JobState, now: float) -> list[Edge]:
+    """Return the edges: what trainers exchange with each other node."""
+    living = {member.info.name for member in state.members.alive()}
+    rates: dict[tuple[str, str], tuple[float, float]] = {}
+    for member in state.members.alive("trainer"):
+        name = member.info.name
+        for key in member.metrics:
+            way, slash, other = key.partition("/")
+            if not slash or way != "to" or other not in living:
+                continue
+            sent = state.rates.of(name, key, now) or 0.0
+            received = state.rates.of(name, f"from/{other}", now) or 0.0
+            if (other, name) in rates:
+                # Two trainers: each counts what it sends.
+                up, down = rates[other, name]
+                rates[other, name] = (up, down + sent)
+            else:
+                rates[name, other] = (sent, received)
+    codecs = {
+        (choice.trainer, choice.node): choice.codec
+        for member in state.members.alive("trainer")
+        for choice in choices_of(member.info.name, member.metrics)
+    }
+    return [
+        Edge(source=a, target=b, up=up, down=down, codec=codecs.get((a, b)))
+        for (a, b), (up, down) in rates.items()
+    ]

@@ -1,0 +1,69 @@
+"""Recovery from the death of a reader while the job trains.
+
+What it had delivered is trained by those who have it; when the ledger has all of that, its unfinished spans
+are handed out again, without what is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ....pipeline.errors import ExitCode
+from ....pipeline.wire.control.orders import SettleReader
+from ..outcome import Stop
+from ..server import CoordinatorServer
+from ..state.membership import Member
+from .settling import settle
+from .successors import Successors
+
+
+class ReaderRecovery:
+    """Recover from deaths of readers, one task for each. Runs on the coordinator's loop."""
+
+    def __init__(self, server: CoordinatorServer, successors: Successors) -> None:
+        self._server = server
+        self._state = server.state
+        self._successors = successors
+
+    def lost(self, node: Member) -> None:
+        """Begin to recover from the death of a reader that took part, while the job trains."""
+        self._server.spawn(self._recover(node))
+
+    async def _recover(self, reader: Member) -> None:
+        server, name = self._server, reader.info.name
+        began = self._state.seconds()
+        waiting = server.spawn(self._require_a_reader(reader))
+        trainers = self._state.members.alive("trainer")
+        why = f"could not settle what {name} had sent it"
+        await asyncio.gather(*(settle(server, trainer, SettleReader(name), why) for trainer in trainers))
+        if not self._state.is_training:
+            return
+        ledger = self._state.ledger
+        spans = ledger.read_again(name)
+        seconds = self._state.seconds() - began
+        trained = sum(len(ledger.skip_of(*span)) for span in spans)
+        number = f"{len(spans)} unfinished span{'s' * (len(spans) != 1)}"
+        text = f"{number} of it can be read again after {seconds:.1f} s"
+        text += f", without {trained} batches that are trained"
+        if not spans:
+            text = "all that it had read is trained"
+        server.event(name, text)
+        await server.offer_spans()
+        await waiting
+
+    async def _require_a_reader(self, dead: Member) -> None:
+        """Stop the job if it has no reader, and none joins in time."""
+        members = self._state.members
+
+        def is_there() -> bool:
+            return bool(members.alive("reader"))
+
+        def is_decided() -> bool:
+            coming = self._successors.coming or members.joining("reader")
+            return is_there() or (self._successors.is_final(dead.info.token) and not coming)
+
+        await self._server.wait_for(is_decided, self._state.job.run.rejoin_seconds)
+        if not is_there() and self._state.is_training:
+            name = dead.info.name
+            text = f"{name} died, the last reader; the batches that it had not delivered are untrained"
+            self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))

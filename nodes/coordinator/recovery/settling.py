@@ -1,0 +1,35 @@
+"""Waiting until the ledger has what trainers know of a node that died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from ....pipeline.errors import ClusterError
+from ....pipeline.wire.control.base import Request
+from ....pipeline.wire.rpc_channel import RemoteError
+from ..outcome import REQUEST_SECONDS
+from ..server import CoordinatorServer
+from ..state.membership import Member
+
+RETRY_SECONDS: Final = 0.5
+
+log = logging.getLogger(__name__)
+
+
+async def settle(server: CoordinatorServer, trainer: Member, request: Request[Any], unable: str) -> None:
+    """Send a trainer the request until it has replied, or is dead, or the job does not train any more.
+
+    One that refuses is declared dead, because it was `unable`: what it has may never be settled; dead, it has
+    nothing.
+    """
+    while trainer.alive and server.state.is_training:
+        try:
+            await server.call_or_raise(trainer, request, REQUEST_SECONDS)
+            return
+        except ClusterError as error:
+            log.warning("%s", error)
+            if isinstance(error.__cause__, RemoteError):
+                server.mark_dead(trainer.info.token, unable)
+        await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,1 @@
+"""The state of a job: data and transitions, without I/O."""

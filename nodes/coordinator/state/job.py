@@ -1,0 +1,400 @@
+"""The coordinator's state of a job: data and transitions, without I/O."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ....pipeline.config.job import Job
+from ....pipeline.data.parquet import IdClass
+from ....pipeline.errors import ExitCode
+from ....pipeline.types import BatchId
+from ....pipeline.wire.control.messages import TrainedBatch
+from ....pipeline.wire.control.orders import GroupView
+from ....pipeline.wire.field_checks import Counts
+from ...runtime.members import SyncGroup
+from ..control.sync_control import SyncControl, control_of
+from ..control.update_balancer import UpdateBalancer, UpdateCounts
+from ..ledger.ledger import LedgerState
+from ..ledger.records import Acknowledged
+from ..outcome import Stop
+from .bad_batches import BadBatchCounter
+from .membership import Member, Membership
+from .placement import TablePlacement
+from .progress import InputSize, NodeRates, TrainingMetrics
+
+FIRST_PERIOD_SECONDS: Final = 1.0
+MAX_POINTS: Final = 512
+STRANGERS: Final = "others"
+
+
+class JobPhase(enum.Enum):
+    """The phase of a job; the values are shown to people."""
+
+    GATHERING = "waiting for nodes"
+    STARTING = "starting"
+    TRAINING = "training"
+    CLOSING = "closing"
+    STOPPING = "stopping"
+    CHECKPOINT = "writing the checkpoint"
+    VALIDATING = "validating"
+    EVALUATING = "evaluating"
+    EVALUATING_BEST = "evaluating the best checkpoint"
+    DONE = "done"
+
+
+# A job may be over after each of them; it may be stopped from its start to the end of training.
+NEXT_PHASES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
+    JobPhase.GATHERING: frozenset({JobPhase.STARTING, JobPhase.DONE}),
+    JobPhase.STARTING: frozenset({JobPhase.TRAINING, JobPhase.STOPPING, JobPhase.DONE}),
+    JobPhase.TRAINING: frozenset({JobPhase.CLOSING, JobPhase.STOPPING, JobPhase.DONE}),
+    JobPhase.CLOSING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
+    JobPhase.STOPPING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
+    JobPhase.CHECKPOINT: frozenset({JobPhase.VALIDATING, JobPhase.DONE}),
+    JobPhase.VALIDATING: frozenset({JobPhase.EVALUATING, JobPhase.DONE}),
+    JobPhase.EVALUATING: frozenset({JobPhase.EVALUATING_BEST, JobPhase.DONE}),
+    JobPhase.EVALUATING_BEST: frozenset({JobPhase.DONE}),
+    JobPhase.DONE: frozenset(),
+}
+
+
+class PhaseError(RuntimeError):
+    """A phase that cannot follow the current one: a defect of the coordinator."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The origin of a resumed run; all empty for a new one.
+
+    Attributes:
+        run: the name of the run before.
+        digest: of the checkpoint.
+        applied_before: by shard, the batches that it had applied and the saved ledger has not.
+    """
+
+    run: str = ""
+    digest: str = ""
+    applied_before: Mapping[str, frozenset[BatchId]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InputFacts:
+    """Facts of the job's input.
+
+    Attributes:
+        progressive: numbers of the spans whose batches are scored before their step.
+        id_classes: by table, what its ids are read as.
+    """
+
+    size: InputSize
+    progressive: frozenset[int] = frozenset()
+    id_classes: Mapping[str, IdClass] = field(default_factory=dict)
+
+
+@dataclass
+class DivergenceCurve:
+    """Points (seconds, divergence), thinned to every second one whenever there are MAX_POINTS."""
+
+    points: list[tuple[float, float]] = field(default_factory=list)
+    period_seconds: float = FIRST_PERIOD_SECONDS
+
+    def add(self, seconds: float, value: float) -> None:
+        """Add one point."""
+        self.points.append((seconds, value))
+        if len(self.points) >= MAX_POINTS:
+            self.points, self.period_seconds = self.points[::2], self.period_seconds * 2
+
+
+@dataclass(frozen=True)
+class Death:
+    """Consequences of the death of a node.
+
+    Attributes:
+        stop: why the job stops, if it does.
+        group: the trainers' group without it, if it was in one.
+    """
+
+    member: Member
+    stop: Stop | None
+    group: GroupView | None
+
+
+class JobState:
+    """Everything that the coordinator knows of its job. Owned by the coordinator's loop.
+
+    Others read the attributes and call the methods; a test holds that nobody else assigns an attribute.
+
+    Args:
+        input_facts: by default nothing is known of the input.
+        origin: by default the run begins anew.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        ledger: LedgerState,
+        placement: TablePlacement,
+        *,
+        input_facts: InputFacts | None = None,
+        origin: Origin | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job = job
+        self.folder = folder
+        self.ledger = ledger
+        self.placement = placement
+        self.input = input_facts or InputFacts(InputSize.unknown())
+        self.origin = origin or Origin()
+        self.members = Membership(job.expected, job.digest)
+        self.group = SyncGroup()
+        self.training_metrics = TrainingMetrics()
+        self.bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
+        self.rates = NodeRates()
+        self.balancer = UpdateBalancer() if job.trainer.balance == "updates" else None
+        self.divergence = DivergenceCurve()
+        # With `sync.control`, once the trainers have met.
+        self.control: SyncControl | None = None
+        # (examples trained, metric of `[validation]`), in the order in which they were scored.
+        self.validation_points: list[tuple[int, float]] = []
+        # (seconds, node, what).
+        self.events: list[tuple[float, str, str]] = []
+        # Host and process by token, for those who watch.
+        self.places: dict[str, tuple[str, int]] = {}
+        # The slice of the center that each sync node holds, or held, by token.
+        self.slices: dict[str, int] = {}
+        self.page = ""
+        self.outcome = "ended"
+        self.phase = JobPhase.GATHERING
+        self.stop: Stop | None = None
+        self.lost_dense_updates = 0
+        # Of trainers that left, by name.
+        self.left_counts: dict[str, Counts] = {}
+        # Messages of each node that were refused for their form; of others under their role.
+        self.refused_messages: dict[str, int] = {}
+        self._synced_iterations: dict[str, int] = {}
+        self._clock = clock
+        self._started_at = clock()
+
+    def seconds(self) -> float:
+        """Return the seconds since the start."""
+        return self._clock() - self._started_at
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the job trains, and is not to stop."""
+        return self.phase is JobPhase.TRAINING and self.stop is None
+
+    @property
+    def over(self) -> bool:
+        """Whether nodes were told to end; one that ends is then not dead."""
+        return self.phase is JobPhase.DONE
+
+    def enter(self, phase: JobPhase) -> None:
+        """Enter the next phase; raises PhaseError for one that cannot follow."""
+        if phase not in NEXT_PHASES[self.phase]:
+            raise PhaseError(f"{phase.name} cannot follow {self.phase.name}")
+        self.phase = phase
+
+    def finish(self, outcome: str) -> None:
+        """End the job; `outcome` is reported to those who watch."""
+        self.enter(JobPhase.DONE)
+        self.outcome = outcome
+
+    def request_stop(self, stop: Stop) -> bool:
+        """Record a reason to stop; return whether it is the first, which counts."""
+        if self.stop is not None:
+            return False
+        self.stop = stop
+        return True
+
+    def count_refused(self, token: str) -> None:
+        """Count a message refused for its form.
+
+        Senders that are no nodes are counted together.
+        """
+        member = self.members.find(token)
+        name = member.info.name if member is not None else STRANGERS
+        self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
+
+    def add_event(self, node: str, what: str) -> float:
+        """Record what happened to a node; return when."""
+        seconds = self.seconds()
+        self.events.append((seconds, node, what))
+        return seconds
+
+    def show_page(self, url: str) -> None:
+        """Record the address of the job's page."""
+        self.page = url
+
+    def start_members(self) -> None:
+        """Begin STARTING: nodes join only late from here on, and the job has a report."""
+        self.enter(JobPhase.STARTING)
+        self.members.start()
+        trainers = self.members.alive("trainer")
+        self.slices = {sync.info.token: number for number, sync in enumerate(self.members.alive("sync"))}
+        # They are of one job; a plug-in of another version would differ in its first weights or fail.
+        elastic = trainers[0].facts.elastic if trainers else None
+        self.control = control_of(self.job.sync, len(trainers), elastic)
+
+    def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
+        """Admit a node; raises ClusterError if it cannot be in this job."""
+        new, late = self.members.find(token) is None, self.can_join(role)
+        place = self._free_shards()[0] if new and late and role == "embedding" else None
+        member = self.members.join(role, token, digest, endpoint, late=late, place=place)
+        if role == "sync" and new and self.members.started:
+            self.slices[token] = self._free_slices()[0]
+        self.places[token] = host, pid
+        return member
+
+    def can_join(self, role: str) -> bool:
+        """Return whether a node of this role may join while the job trains.
+
+        A reader may. A sync node may in the place of a dead one, if the algorithm can make its slice anew. A
+        trainer may if another one lives, it meets no peers in rounds, and the center is whole or can be made
+        so; but not in a job of one trainer, whose schedule counts that one alone. An embedding node may in
+        the place of a dead one.
+        """
+        if not self.is_training:
+            return False
+        if role == "trainer":
+            trainers = [one.facts for one in self.members.alive("trainer")]
+            meets_none = bool(trainers) and not any(facts.needs_peers for facts in trainers)
+            fits = self.job.trainer.count > 1 and self.balancer is None
+            recenters = any(facts.recenters for facts in trainers)
+            return meets_none and fits and (recenters or not self.empty_slices())
+        free = {"sync": self._free_slices, "embedding": self._free_shards}
+        return role == "reader" or (role in free and bool(free[role]()))
+
+    def _free_slices(self) -> list[int]:
+        """Return the slices of the center that no living sync node holds, and that can be made anew."""
+        anew = any(trainer.facts.recenters for trainer in self.members.alive("trainer"))
+        reserved = {self.slices.get(member.info.token) for member in self.members.joining("sync")}
+        return [number for number in self.empty_slices() if anew and number not in reserved]
+
+    def _free_shards(self) -> list[int]:
+        """Return the shards that no embedding node holds, nor is about to."""
+        reserved = {member.info.index for member in self.members.joining("embedding")}
+        return [number for number in self.empty_shards() if number not in reserved]
+
+    def empty_shards(self) -> list[int]:
+        """Return the shards of the tables that no embedding node holds which takes part."""
+        held = {member.info.index for member in self.members.alive("embedding")}
+        return [number for number in range(self.job.embedding.nodes) if number not in held]
+
+    def empty_slices(self) -> list[int]:
+        """Return the slices of the center that no sync node holds which takes part."""
+        held = {self.slices.get(member.info.token) for member in self.members.alive("sync")}
+        return sorted(set(self.slices.values()) - held)
+
+    def heartbeat(self, member: Member, metrics: Counts) -> float | None:
+        """Record the counts of a living node; `metrics` is kept, not copied.
+
+        Return the parts that it is to cut its batches into from now on; None where nothing is to change.
+        """
+        member.beat(metrics)
+        now, name = self.seconds(), member.info.name
+        self.rates.beat(name, now, metrics)
+        if member.info.role == "trainer":
+            self.training_metrics.pulse(name, now, metrics)
+        # Who trains owed batches, which are no iterations, is not slow.
+        balanced = self.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
+        if self.balancer is None or not balanced or "parts" not in metrics:
+            return None
+        counts = UpdateCounts(
+            now, int(metrics["iterations"]), int(metrics["dense_updates"]), float(metrics["parts"])
+        )
+        return self.balancer.beat(name, counts)
+
+    def acknowledge(
+        self, member: Member, batches: Iterable[TrainedBatch], synced_iterations: int
+    ) -> list[Acknowledged]:
+        """Record batches that a trainer trained; return their rows for the ledger's file."""
+        name, now, rows = member.info.name, self.seconds(), []
+        for batch in batches:
+            row = self.ledger.acknowledge(name, batch.id, batch.examples)
+            rows.append(row)
+            # Of a batch that the model has seen before, the loss says nothing new.
+            if not row.repeated:
+                sums = batch.loss_sum, batch.positives, batch.weight
+                self.training_metrics.trained(name, now - batch.age_seconds, batch.examples, *sums)
+        self._synced_iterations[member.info.token] = synced_iterations
+        return rows
+
+    def validated(self, points: Iterable[tuple[int, float]]) -> None:
+        """Return the scores so far: (examples trained, metric)."""
+        self.validation_points = list(points)
+
+    def mark_dead(self, token: str, why: str) -> Death | None:
+        """Record a node as dead and what it alone knew as lost.
+
+        None if it was, or the job is over.
+        """
+        member = None if self.over else self.members.lose(token, why)
+        if member is None:
+            return None
+        name = member.info.name
+        if member.info.role == "reader":
+            self._unread(name)
+        if member.info.role == "embedding" and member.begun:
+            self.ledger.owed.lose_shard(member.info.index)
+        if member.info.role != "trainer" or not member.begun:
+            return Death(member, self._verdict(member), None)
+        if self.balancer is not None:
+            self.balancer.lose(name)
+        updates = self.ledger.trained_batches_of.get(name, 0)
+        self.lost_dense_updates += max(0, updates - self._synced_iterations.get(token, 0))
+        return Death(member, self._verdict(member), self.group.lose(member.info.index))
+
+    def can_leave(self, member: Member) -> bool:
+        """Return whether the job goes on without a node while it trains, and loses nothing by it."""
+        role, others = member.info.role, len(self.members.alive(member.info.role)) - 1
+        # What one shard lacks is known only once all trainers have said what they pushed.
+        fits = role == "reader" or (role == "trainer" and self.balancer is None)
+        return fits and others > 0 and member.begun and self.is_training and self.ledger.owed.has_all_shards
+
+    def leave(self, member: Member, counts: Counts) -> Death:
+        """Record that a node leaves, with its last counts, and what becomes of its work."""
+        member.leave()
+        name = member.info.name
+        if member.info.role == "reader":
+            self._unread(name)
+            return Death(member, None, None)
+        self.left_counts[name] = counts
+        synced = int(counts.get("synced_iterations", 0))
+        self.lost_dense_updates += max(0, self.ledger.trained_batches_of.get(name, 0) - synced)
+        return Death(member, None, self.group.lose(member.info.index))
+
+    def _unread(self, reader: str) -> None:
+        for span in self.ledger.lose_reader(reader):
+            self.input.size.span_unread(span.number, span.examples)
+
+    def lost_shard(self, member: Member) -> Stop:
+        """Return that the job stops for the death of an embedding node."""
+        text = f"{member.info.name} died, and its {member.facts.rows:,} rows are lost"
+        return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
+
+    def _verdict(self, member: Member) -> Stop | None:
+        """Return why the job cannot continue without this node, if it cannot."""
+        name, role = member.info.name, member.info.role
+        if not member.begun:
+            return None
+        if not self.members.started:
+            text = f"{name} died before the job started ({member.lost_because})"
+        elif role in ("embedding", "reader") and self.phase is JobPhase.TRAINING:
+            # Another one may take its place.
+            return None
+        elif role == "embedding":
+            return self.lost_shard(member)
+        elif role == "reader":
+            text = f"{name} died; the batches that it had not delivered are untrained"
+        elif role == "trainer" and not self.members.alive("trainer"):
+            text = "the last trainer died"
+        else:
+            return None
+        return Stop("death", text, ExitCode.STOPPED_BY_DEATH)

@@ -1,0 +1,223 @@
+"""Membership of a job: a state machine without I/O.
+
+Events in (hello, ready, lost), members out.
+
+`require_same_plan` and `require_same_start` check that all nodes have the same plan of the tables, and start
+from the same checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ....pipeline.embedding.placement.plan import TablePlan
+from ....pipeline.errors import ClusterError
+from ....pipeline.wire.control.messages import NodeFacts
+from ....pipeline.wire.control.orders import MemberInfo
+from ....pipeline.wire.field_checks import Counts
+
+LEFT: Final = "left the job"
+
+
+@dataclass
+class Member:
+    """One node as the coordinator knows it.
+
+    Attributes:
+        begun: whether it takes part. One that joins the running job does not before it was introduced.
+        left: whether it ended as it was told, and the job went on.
+        joined_at: when it said hello to the running job, of the coordinator's loop.
+    """
+
+    info: MemberInfo
+    ready: bool = False
+    alive: bool = True
+    begun: bool = True
+    left: bool = False
+    joined_at: float = 0.0
+    facts: NodeFacts = field(default_factory=NodeFacts)
+    metrics: Counts = field(default_factory=dict)
+    lost_because: str = ""
+
+    def get_ready(self, facts: NodeFacts) -> None:
+        """Record the facts of its role; it can be connected to the others."""
+        self.ready, self.facts = True, facts
+
+    def count(self, key: str) -> int | None:
+        """Return a count of its last heartbeat; None if it was not in it."""
+        value = self.metrics.get(key)
+        return None if value is None else int(value)
+
+    def die(self, why: str) -> None:
+        """Record that it left or died."""
+        self.alive, self.lost_because = False, why
+
+    def leave(self) -> None:
+        """Record that it leaves well."""
+        self.alive, self.left, self.lost_because = False, True, LEFT
+
+    def say_hello(self, now: float) -> None:
+        """Record when it said hello."""
+        self.joined_at = now
+
+    def begin(self) -> None:
+        """Record that it was introduced to the others, and takes part."""
+        self.begun = True
+
+    def beat(self, metrics: Counts) -> None:
+        """Record the counts of its heartbeat."""
+        self.metrics = metrics
+
+
+class Membership:
+    """The members by token, and the free slots.
+
+    Args:
+        expected: how many nodes of each role the job has.
+        digest: the job's; nodes with another are refused.
+    """
+
+    def __init__(self, expected: Mapping[str, int], digest: str) -> None:
+        self._expected = dict(expected)
+        self._digest = digest
+        self._members: dict[str, Member] = {}
+        self.started = False
+
+    def join(
+        self,
+        role: str,
+        token: str,
+        digest: str,
+        endpoint: str,
+        *,
+        late: bool = False,
+        place: int | None = None,
+    ) -> Member:
+        """Admit a node that says hello.
+
+        With `late` a node may join the running job: it gets a name that no other had. Its index is `place`,
+        which was a dead one's; by default it is that of its name.
+
+        Raises ClusterError if it cannot be in this job.
+        """
+        if token in self._members:
+            member = self._members[token]
+            if not member.alive:
+                raise ClusterError(f"{member.info.name} was declared dead", remedy="start a new one")
+            return member
+        if role not in self._expected:
+            raise ClusterError(f"this job has no role {role!r}")
+        if digest != self._digest:
+            raise ClusterError(
+                "the node's job differs from the coordinator's",
+                remedy="start every node with the same job file and the same --set options",
+            )
+        number = self._late_number(role, late) if self.started else self._free_index(role)
+        index = number if place is None else place
+        info = MemberInfo(f"{role}-{number}", role, index, token, endpoint)
+        self._members[token] = member = Member(info, begun=not self.started)
+        return member
+
+    def _late_number(self, role: str, late: bool) -> int:
+        if not late:
+            raise ClusterError(
+                f"the job is running: a {role} cannot join it now",
+                remedy='"Joining a running job" in docs/guarantees.md says when one can',
+            )
+        # Of those that were there from the beginning, each has one.
+        return len(self.everyone(role))
+
+    def _free_index(self, role: str) -> int:
+        taken = {member.info.index for member in self.alive(role)}
+        free = next((index for index in range(self._expected[role]) if index not in taken), None)
+        if free is None:
+            raise ClusterError(
+                f"the job already has its {self._expected[role]} {role} nodes",
+                remedy=f"start fewer, or raise the number of {role} nodes in the job file",
+            )
+        return free
+
+    def start(self) -> None:
+        """Start the job: from here on a node joins only late."""
+        self.started = True
+
+    def lose(self, token: str, why: str) -> Member | None:
+        """Record that a node left or died; None if that was known."""
+        member = self._members.get(token)
+        if member is None or not member.alive:
+            return None
+        member.die(why)
+        return member
+
+    def require(self, token: str) -> Member:
+        """Return the living member with this token.
+
+        Raises ClusterError for an unknown or dead one.
+        """
+        member = self._members.get(token)
+        if member is None:
+            raise ClusterError("not a member of this job", remedy="join the job first")
+        if not member.alive:
+            raise ClusterError(
+                f"{member.info.name} was declared dead ({member.lost_because})", remedy="start a new one"
+            )
+        return member
+
+    def find(self, token: str) -> Member | None:
+        """Return the member with this token, dead or alive."""
+        return self._members.get(token)
+
+    def alive(self, role: str | None = None) -> list[Member]:
+        """Return the living members that take part, of one role or all, by role and index."""
+        return [member for member in self.everyone(role) if member.alive and member.begun]
+
+    def joining(self, role: str | None = None) -> list[Member]:
+        """Return the living members that do not take part yet, of one role or all."""
+        return [member for member in self.everyone(role) if member.alive and not member.begun]
+
+    def everyone(self, role: str | None = None) -> list[Member]:
+        """Return all members that there ever were, of one role or all."""
+        found = [member for member in self._members.values() if role in (None, member.info.role)]
+        return sorted(found, key=lambda member: (member.info.role, member.info.index))
+
+    def missing(self) -> dict[str, int]:
+        """Return how many nodes of each role are not ready."""
+        counts = {
+            role: count - sum(member.ready for member in self.alive(role))
+            for role, count in self._expected.items()
+        }
+        return {role: count for role, count in counts.items() if count > 0}
+
+
+def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:
+    """Check that all members have this plan of the tables.
+
+    `members` are those that have a plan: trainers and embedding nodes, ready. Raises ClusterError with the
+    first node whose plan differs, and how.
+    """
+    for member in members:
+        facts, info = member.facts, member.info
+        digest = facts.plan_digest
+        what = plan.difference(info.index, facts.pieces) if info.role == "embedding" else ""
+        if digest != plan.digest or what:
+            what = what or f"its plan is {digest[:12] or 'none'}, and the coordinator's {plan.digest[:12]}"
+            raise ClusterError(
+                f"{info.name} splits the tables differently: {what}",
+                remedy="use one version of shadowsync on all nodes",
+            )
+
+
+def require_same_start(digests: Iterable[str], checkpoint: str) -> None:
+    """Check that all nodes read the same checkpoint.
+
+    A run that still trains may replace its checkpoint between the reading of two nodes. `digests` are each
+    node's `CheckpointManifest.digest`, or "" for a node that read none. Raises ClusterError if they differ.
+    """
+    if len({digest for digest in digests if digest}) > 1:
+        raise ClusterError(
+            "the nodes read different checkpoints",
+            where=checkpoint,
+            remedy="wait for the run that writes them to end, or give a copy of its folder",
+        )

@@ -1,0 +1,338 @@
+"""Progress of a running job: training metrics, node rates, expected examples."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....pipeline.config.data import SplitSection
+from ....pipeline.data.parquet import row_groups
+from ....pipeline.data.spans import Span
+from ....pipeline.errors import DataError
+from ....pipeline.metrics import Buckets
+
+
+def entropy(mean: float) -> float | None:
+    """Return the entropy in nats of a label with this mean.
+
+    None where all labels are the same.
+    """
+    if not 0.0 < mean < 1.0:
+        return None
+    return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
+
+
+def normalized_entropy(weight: float, loss_sum: float, positives: float) -> float | None:
+    """Return log loss over the entropy of the mean label, from weighted sums.
+
+    None if that is zero.
+    """
+    base = entropy(positives / weight) if weight else None
+    return loss_sum / weight / base if base else None
+
+
+class TrainingMetrics:
+    """Sums of acknowledgements, and gaps from heartbeats. Times are seconds since the start.
+
+    Where a job has sample weights, the sums of losses and positives are weighted by them, and so is NE.
+    Owned by the coordinator's loop.
+    """
+
+    def __init__(self) -> None:
+        self.examples = 0
+        self.loss_sum = 0.0
+        self.positives = 0.0
+        self.weight = 0.0
+        self.first_seconds: float | None = None
+        self.last_seconds: float | None = None
+        self._ne = Buckets(4096, 4)
+        self._throughput: dict[str, Buckets] = {}
+        self._gap: dict[str, Buckets] = {}
+        self._gap_seen: dict[str, tuple[int, int]] = {}
+        self._examples_of: dict[str, int] = {}
+
+    def trained(
+        self,
+        trainer: str,
+        seconds: float,
+        examples: int,
+        loss_sum: float,
+        positives: float,
+        weight: float | None = None,
+    ) -> None:
+        """Add a trained batch with its loss before the step (progressive validation).
+
+        `weight` is the sum of its sample weights, by default 1 each.
+        """
+        weight = float(examples) if weight is None else weight
+        self._ne.add(self.examples, examples, loss_sum, positives, weight)
+        self.weight += weight
+        self.examples += examples
+        self.loss_sum += loss_sum
+        self.positives += positives
+        self._examples_of[trainer] = self._examples_of.get(trainer, 0) + examples
+        self.first_seconds = seconds if self.first_seconds is None else min(self.first_seconds, seconds)
+        self.last_seconds = seconds if self.last_seconds is None else max(self.last_seconds, seconds)
+        self._throughput.setdefault(trainer, Buckets(0.5, 1)).add(max(0.0, seconds), examples)
+
+    def pulse(self, trainer: str, seconds: float, metrics: dict[str, Any]) -> None:
+        """Add a trainer's heartbeat: iterations per round since the last one."""
+        iterations, rounds = int(metrics.get("iterations", 0)), int(metrics.get("rounds", 0))
+        before = self._gap_seen.get(trainer, (0, 0))
+        if iterations == before[0]:
+            return
+        buckets = self._gap.setdefault(trainer, Buckets(0.5, 2))
+        if rounds > before[1]:
+            self._gap_seen[trainer] = (iterations, rounds)
+            buckets.add(seconds, iterations - before[0], rounds - before[1])
+        else:
+            # No round since: the gap so far, which grows from heartbeat to heartbeat.
+            buckets.add(seconds, float(metrics.get("gap_open", 0)), 1)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the first to the last trained batch."""
+        if self.first_seconds is None or self.last_seconds is None:
+            return 0.0
+        return self.last_seconds - self.first_seconds
+
+    @property
+    def ne_progressive(self) -> float | None:
+        """Normalized entropy of all trained batches, each scored before its step."""
+        return normalized_entropy(self.weight, self.loss_sum, self.positives)
+
+    def examples_per_second(self) -> float | None:
+        """Examples per second over all trainers."""
+        return self.examples / self.seconds if self.seconds > 0 else None
+
+    def per_trainer(self) -> dict[str, float]:
+        """Return examples per second by trainer, over the same time."""
+        if self.seconds <= 0:
+            return {}
+        return {trainer: count / self.seconds for trainer, count in sorted(self._examples_of.items())}
+
+    def ne_curve(self) -> list[tuple[float, float]]:
+        """Return (examples so far, NE of those since the last point)."""
+        points = []
+        so_far = 0.0
+        for _, (examples, loss_sum, positives, weight) in self._ne.sums():
+            so_far += examples
+            ne = normalized_entropy(weight, loss_sum, positives)
+            if ne is not None:
+                points.append((so_far, ne))
+        return points
+
+    @property
+    def ne_recent(self) -> float | None:
+        """NE of the last two buckets of the curve."""
+        last = [sums for _, sums in self._ne.sums()[-2:]]
+        if not last:
+            return None
+        _, loss_sum, positives, weight = (sum(column) for column in zip(*last, strict=True))
+        return normalized_entropy(weight, loss_sum, positives)
+
+    def curves(self, now: float) -> dict[str, tuple[float, list[tuple[float, float]]]]:
+        """Return all curves by name, each with its bucket width.
+
+        Of throughput only complete buckets.
+        """
+        curves = {"ne": (self._ne.width, self.ne_curve())}
+        for trainer, points in self.throughput_curves().items():
+            ended = [point for point in points if point[0] <= now]
+            curves[f"throughput/{trainer}"] = (self._throughput[trainer].width, ended)
+        for trainer, points in self.gap_curves().items():
+            curves[f"gap/{trainer}"] = (self._gap[trainer].width, points)
+        return curves
+
+    def throughput_curves(self) -> dict[str, list[tuple[float, float]]]:
+        """Return (seconds, examples per second) by trainer."""
+        return {
+            trainer: [(end, sums[0] / buckets.width) for end, sums in buckets.sums()]
+            for trainer, buckets in sorted(self._throughput.items())
+        }
+
+    def gap_curves(self) -> dict[str, list[tuple[float, float]]]:
+        """Return (seconds, iterations between rounds) by trainer."""
+        return {
+            trainer: [(end, sums[0] / sums[1]) for end, sums in buckets.sums() if sums[1]]
+            for trainer, buckets in sorted(self._gap.items())
+        }
+
+
+WINDOW_SECONDS = 5.0
+STALE_SECONDS = 3.0
+
+
+class NodeRates:
+    """The heartbeats of the last WINDOW_SECONDS by node. Owned by the coordinator's loop.
+
+    A node without a heartbeat for STALE_SECONDS has no rates.
+    """
+
+    def __init__(self) -> None:
+        self._beats: dict[str, deque[tuple[float, dict[str, Any]]]] = {}
+
+    def beat(self, node: str, seconds: float, metrics: dict[str, Any]) -> None:
+        """Add a heartbeat, so many seconds after the start. `metrics` is kept, not copied."""
+        beats = self._beats.setdefault(node, deque())
+        beats.append((seconds, metrics))
+        while seconds - beats[0][0] > WINDOW_SECONDS and len(beats) > 2:
+            beats.popleft()
+
+    def of(self, node: str, key: str, now: float) -> float | None:
+        """The growth of one count in its unit per second.
+
+        None where it is not known.
+        """
+        beats = self._beats.get(node)
+        if not beats or len(beats) < 2 or now - beats[-1][0] > STALE_SECONDS:
+            return None
+        # A count is missing until the part that counts it has started.
+        known = [(seconds, metrics[key]) for seconds, metrics in beats if key in metrics]
+        if len(known) < 2 or known[-1][0] <= known[0][0]:
+            return None
+        grown: float = known[-1][1] - known[0][1]
+        return max(0.0, grown) / (known[-1][0] - known[0][0])
+
+    def total(self, nodes: list[str], key: str, now: float) -> float | None:
+        """Return the sum over nodes; None if no node has it."""
+        found = [rate for node in nodes if (rate := self.of(node, key, now)) is not None]
+        return sum(found) if found else None
+
+
+SAMPLE_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Examples of all spans of all epochs; `exact` if the files themselves state them."""
+
+    examples: int
+    exact: bool
+
+
+class InputSize:
+    """Expected examples per span, corrected by those already read. Owned by the coordinator's loop.
+
+    Args:
+        weights: of each span by number, in any unit: those that were read show the examples of a unit.
+        examples: the estimated examples of a unit; None until a span was read.
+        exact: the weights are examples.
+    """
+
+    def __init__(
+        self, weights: dict[int, float], epochs: int, examples: float | None, *, exact: bool
+    ) -> None:
+        self._weights = weights
+        self._total = sum(weights.values()) * epochs
+        self._per_unit = examples
+        self._exact = exact
+        self._read_weight = 0.0
+        self._read_examples = 0
+
+    @classmethod
+    def unknown(cls) -> InputSize:
+        """Return an input without any estimate yet."""
+        return cls({}, 1, None, exact=False)
+
+    @classmethod
+    def of(cls, spans: Sequence[Span], epochs: int, split: SplitSection) -> InputSize:
+        """Estimate from the files: Parquet states its rows, text its first lines.
+
+        Compressed text states nothing. A row range counts as its length, a drawn part as its fraction of the
+        rows.
+
+        Opens each file of Parquet once, so a loop calls it on another thread. A file that cannot be opened
+        here tells nothing.
+        """
+        rows = _rows(spans)
+        if rows is not None:
+            weights = {span.number: _wanted(span, rows[span.number], split) for span in spans}
+            return cls(weights, epochs, 1.0, exact=all(_share(span, split) == 1 for span in spans))
+        per_byte = _examples_per_byte(spans)
+        sizes = {span.number: float(max(1, span.stop - span.start)) for span in spans}
+        if per_byte is None:
+            # Without the length of a line, the share of a range in its file is unknown.
+            weights = {span.number: sizes[span.number] * _share(span, split) for span in spans}
+        else:
+            weights = {
+                span.number: _wanted(span, sizes[span.number] * per_byte, split) / per_byte for span in spans
+            }
+        return cls(weights, epochs, per_byte, exact=False)
+
+    def span_read(self, number: int, examples: int, bad_rows: int) -> None:
+        """Record that a whole span was read."""
+        self._read_weight += self._weights.get(number, 0.0)
+        self._read_examples += examples
+        if self._exact and self._weights.get(number) != examples + bad_rows:
+            # Not every row of the file is of this part of the data.
+            self._exact = False
+
+    def span_unread(self, number: int, examples: int) -> None:
+        """Record that a span which was read is to be read again."""
+        self._read_weight -= self._weights.get(number, 0.0)
+        self._read_examples -= examples
+
+    def expected(self, bad_rows: int) -> Expected | None:
+        """Return the examples of the whole job, after so many bad rows.
+
+        None if nothing is known.
+        """
+        if self._exact:
+            return Expected(int(self._total) - bad_rows, exact=True)
+        per_unit = self._read_examples / self._read_weight if self._read_weight else self._per_unit
+        if per_unit is None:
+            return None
+        left = max(0.0, self._total - self._read_weight)
+        return Expected(round(self._read_examples + left * per_unit), exact=False)
+
+
+def _share(span: Span, split: SplitSection) -> float:
+    """Return the fraction of a span's rows that its part draws."""
+    parts = {"": 1.0, "test": split.test, "validation": split.validation}
+    return parts.get(span.part, 1.0 - split.test - split.validation)
+
+
+def _wanted(span: Span, rows: float, split: SplitSection) -> float:
+    """Return the examples of a span with so many rows.
+
+    A range has good rows of its part only.
+    """
+    if span.last >= 0:
+        return float(span.last - span.first)
+    return max(0.0, rows * _share(span, split) - span.first)
+
+
+def _rows(spans: Sequence[Span]) -> dict[int, int] | None:
+    """Return the rows of each span by number.
+
+    None where a file does not state them.
+    """
+    if not spans or any(span.kind not in ("row_groups", "sorted") for span in spans):
+        return None
+    try:
+        paths = dict.fromkeys(span.path for span in spans if span.kind == "row_groups")
+        groups = {path: row_groups(path, lambda _: None).rows for path in paths}
+    except DataError:
+        return None
+    return {
+        span.number: span.stop - span.start
+        if span.kind == "sorted"
+        else sum(groups[span.path][span.start : span.stop])
+        for span in spans
+    }
+
+
+def _examples_per_byte(spans: Sequence[Span]) -> float | None:
+    """Estimate from the first lines of the first plain text file."""
+    plain = next((span.path for span in spans if span.kind == "bytes" and os.path.isfile(span.path)), None)
+    if plain is None:
+        return None
+    with open(plain, "rb") as file:
+        sample = file.read(SAMPLE_BYTES)
+    end = sample.rfind(b"\n") + 1
+    return sample.count(b"\n") / end if end else None

@@ -1,0 +1,1 @@
+"""Validation of checkpoints: scored by a process beside the job."""

@@ -1,0 +1,1 @@
+"""Messages of the control plane: verbs, requests, orders, replies."""

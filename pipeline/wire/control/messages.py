@@ -1,0 +1,252 @@
+"""Requests to the coordinator: of nodes, of the supervisor, and of those that watch a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from ...data.span import Span
+from ...errors import ExitCode
+from ...types import BatchId
+from ..field_checks import Count, Items, Real, Seconds
+from .base import MAX_BATCHES, Done, Reply, Request
+
+BatchIds: TypeAlias = Annotated[tuple[BatchId, ...], Items(MAX_BATCHES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Request["HelloReply"]):
+    """A node asks to join; `digest` is of its job, `endpoint` where others reach it, or empty."""
+
+    role: str
+    token: str
+    digest: str
+    endpoint: str
+    pid: Count
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReply(Reply):
+    """The node's name and place; `plan` of the tables is checked by `TablePlan.from_body`.
+
+    `late` says that the job runs already; an embedding node then takes the place of a dead one.
+    """
+
+    name: str
+    index: Count
+    folder: str
+    plan: dict[str, Any]
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node says of itself once it is ready; what is not of its role stays empty.
+
+    Attributes:
+        rows: that an embedding node holds.
+        plan_digest: of the tables, as the node splits them.
+        pieces: table, start, stop of each of an embedding node's.
+        weights_digest: of a trainer's first weights.
+        fresh_tables, fresh_parameters: what the checkpoint that the job starts from did not have.
+        start_digest: of that checkpoint, as the node read it.
+        checkpoint_bytes: of the node's part of a checkpoint.
+        optimizer_state: names and elements of a trainer's, which another one may begin with.
+        recenters: whether a lost slice of the center may be made anew, from the replicas.
+        elastic: the elastic rate of a trainer's algorithm, and that of the closest replicas; None if it may
+            not change.
+        restored_batches: that the shard of a run that goes on had applied.
+    """
+
+    rows: Count = 0
+    plan_digest: str = ""
+    pieces: tuple[tuple[int, int, int], ...] = ()
+    dense_elements: Count = 0
+    precision: str = ""
+    weights_digest: str = ""
+    fresh_tables: tuple[str, ...] = ()
+    fresh_parameters: Annotated[tuple[str, ...], Items(MAX_BATCHES)] = ()
+    start_digest: str = ""
+    checkpoint_bytes: Count = 0
+    restored_batches: Count = 0
+    model_origin: str = ""
+    needs_center: bool = False
+    recenters: bool = False
+    optimizer_state: Annotated[tuple[tuple[str, Count], ...], Items(MAX_BATCHES)] = ()
+    needs_peers: bool = False
+    elastic: tuple[Real, Real] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Request[Done]):
+    """The node can meet the others."""
+
+    facts: NodeFacts
+
+
+@dataclass(frozen=True, slots=True)
+class NextSpan(Request["NextSpanReply"]):
+    """A reader asks for a piece of the input."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanGrant:
+    """A span to read in an epoch, without its batches of the numbers `skip`: they are trained or left out.
+
+    These are runs, each from its first number to before its last. The batches of a `replay` are trained, and
+    a replaced embedding node lacks them.
+    """
+
+    epoch: Count
+    span: Span
+    skip: Annotated[tuple[tuple[Count, Count], ...], Items(MAX_BATCHES)]
+    replay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NextSpanReply(Reply):
+    """The span; None when there are no more."""
+
+    grant: SpanGrant | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRead(Request[Done]):
+    """A reader has cut a whole span."""
+
+    epoch: Count
+    span: Count
+    batches: Count
+    examples: Count
+    bad_rows: Count
+    replay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedBatch:
+    """A batch that was trained `age_seconds` ago; the sums are over its examples, by their weights."""
+
+    id: BatchId
+    examples: Count
+    loss_sum: Real
+    positives: Real
+    weight: Real
+    age_seconds: Real
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutBatch:
+    """A batch whose loss or gradients are not finite, and `why` in words."""
+
+    id: BatchId
+    examples: Count
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedBatches(Request[Done]):
+    """What a trainer's workers trained or left out; the reply comes when it is in the ledger's file."""
+
+    batches: tuple[TrainedBatch, ...]
+    left_out: tuple[LeftOutBatch, ...]
+    synced_iterations: Count
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBatch:
+    """A batch that a reader had sent to a trainer that died; with `replay` it was trained before."""
+
+    id: BatchId
+    examples: Count
+    replay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnBatches(Request["ReturnBatchesReply"]):
+    """A reader takes back what it had sent to the dead trainer of this token."""
+
+    token: str
+    batches: Annotated[tuple[HeldBatch, ...], Items(MAX_BATCHES)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnBatchesReply(Reply):
+    """Those to train again."""
+
+    again: BatchIds
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSlowPeer(Request[Done]):
+    """A trainer waited in vain for another one, by its index, in a round of this generation."""
+
+    generation: Count
+    index: Count
+
+
+@dataclass(frozen=True, slots=True)
+class RejoinGroup(Request[Done]):
+    """A trainer that was left out of the group is there again."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailed(Request[Done]):
+    """A node ends for an error; with STOPPED_BY_DEATH it alone ends, since a part of it died."""
+
+    what: str
+    exit_code: ExitCode
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Request[Done]):
+    """A node is to end, and the job to go on; where that cannot be, the job is interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt(Request[Done]):
+    """A node was asked to stop by a signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExited(Request["ChildExitedReply"]):
+    """A process of the supervisor ended: `how` in words, and the exit code that the command would have.
+
+    `successor` is the token of the one that the supervisor would start in its place; empty if none.
+    """
+
+    token: str
+    role: str
+    how: str
+    code: ExitCode
+    successor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExitedReply(Reply):
+    """Whether the job has use for another in its place."""
+
+    replace: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GetStatus(Request["StatusReply"]):
+    """The job as it is now.
+
+    Attributes:
+        curves: of each, the step and number of the points that the asker has; None for no curves.
+        incidents: the number of the last one that it knows.
+        tell_end: whether it wants to be told of the job's end.
+    """
+
+    curves: dict[str, tuple[Seconds, Count]] | None = None
+    incidents: Count = 0
+    tell_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReply(Reply):
+    """See `watch.status.Status`, which checks it; for the supervisor also the tokens of dead nodes."""
+
+    status: dict[str, Any]
+    dead: Annotated[tuple[str, ...], Items(MAX_BATCHES)] = ()

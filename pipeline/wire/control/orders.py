@@ -1,0 +1,354 @@
+"""Requests of the coordinator: to nodes, and to those that watch a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from ...checkpoint.files import FileEntry
+from ...data.span import Span
+from ...errors import ExitCode
+from ..field_checks import Bounds, Count, Counts, Items, Seconds
+from .base import Done, Reply, Request, Values
+from .messages import BatchIds
+
+MAX_FILES = 1 << 16
+MAX_SPANS = 1 << 16
+MAX_RANGES = 1 << 14
+MAX_PARTS = 64
+
+FileEntries: TypeAlias = Annotated[tuple[FileEntry, ...], Items(MAX_FILES)]
+# Of batches: epoch, span, first number, number after the last.
+BatchRanges: TypeAlias = Annotated[tuple[tuple[Count, Count, Count, Count], ...], Items(MAX_RANGES)]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One node of the job, as the others are told of it."""
+
+    name: str
+    role: str
+    index: Count
+    token: str
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The trainers, by index and ascending, that meet each other for rounds of a generation."""
+
+    generation: Count
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectPeers(Request[Done]):
+    """All nodes of the job; the reply comes when the node has met them.
+
+    `late` says that it joins a running job: a sync node then takes the mean of the trainers' seeds, and a
+    trainer gives no center its first value.
+    """
+
+    members: tuple[MemberInfo, ...]
+    group: GroupView
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Request[Done]):
+    """Training begins: `examples` so far over all trainers; `progressive` are runs of span numbers."""
+
+    examples: Count = 0
+    progressive: Annotated[tuple[tuple[int, int], ...], Items(MAX_SPANS)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost(Request[Done]):
+    """A node died or left."""
+
+    token: str
+    role: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettleReader(Request[Done]):
+    """A reader is lost: the trainer takes nothing more of it, and trains what it has.
+
+    The reply comes when the coordinator has recorded all of it.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderJoined(Request[Done]):
+    """A reader has joined the running job; the trainer connects to it."""
+
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerJoined(Request[Done]):
+    """A trainer has joined the running job; its messages are to be accepted."""
+
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReplaced(Request[Done]):
+    """A sync node has joined in the place of a dead one: it holds the slice of this number from now on.
+
+    The reply comes when the trainer has sent it its replica's slice.
+    """
+
+    number: Count
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReplaced(Request[Done]):
+    """An embedding node has joined in the place of a dead one: the trainer sends it what is not answered.
+
+    The reply comes when the coordinator has recorded all batches that the trainer had pushed by then.
+    """
+
+    member: MemberInfo
+
+
+@dataclass(frozen=True, slots=True)
+class FindLacking(Request["LackingBatches"]):
+    """An embedding node finds those of the batches that it has not applied."""
+
+    ranges: BatchRanges
+
+
+@dataclass(frozen=True, slots=True)
+class LackingBatches(Reply):
+    """The batches that the node lacks; of the ranges requested it has looked at the first `examined`."""
+
+    ranges: BatchRanges
+    examined: Count
+
+
+@dataclass(frozen=True, slots=True)
+class MoreSpans(Request[Done]):
+    """There are spans to read again, also for a reader that was told that there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetGroup(Request[Done]):
+    """The trainers' group anew."""
+
+    group: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class DivideBatches(Request[Done]):
+    """A trainer makes so many dense updates of each batch, on average, from now on."""
+
+    parts: Annotated[float, Bounds(1, MAX_PARTS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Request["DrainReply"]):
+    """Deliveries or training end.
+
+    Attributes:
+        sequences: for trainers, the readers' last ones by reader and worker.
+        hurry: no slow round is waited for.
+        batches: for embedding nodes, those that came back from a dead trainer and were left out.
+        leaving: the trainer alone ends, and readers take back what it has not trained.
+    """
+
+    sequences: dict[str, dict[str, Count]]
+    hurry: bool = False
+    batches: BatchIds = ()
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReply(Reply):
+    """The node's last counts; what is not of its role stays empty.
+
+    Attributes:
+        sequences: of a reader, the last ones by worker.
+        in_flight: a trainer's examples that were delivered and not trained.
+        progressive: a trainer's sums of what was scored before its step, float64.
+        applied_of: those of the batches that an embedding node applied.
+    """
+
+    counts: Counts
+    sequences: dict[str, int]
+    in_flight: Count = 0
+    progressive: Values = b""
+    applied_of: BatchIds = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize(Request["FinalizeReply"]):
+    """Training has ended; with `closing_round` there is a last round."""
+
+    closing_round: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizeReply(Reply):
+    """Whether the closing round was `complete`; of the model that comes out, where it takes all trainers to
+    tell, whether it is there, its digest, and how many rounds it is of."""
+
+    counts: Counts
+    complete: bool
+    model_ready: bool
+    model_digest: str = ""
+    model_rounds: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReplica(Request["ReplicaValues"]):
+    """The elements `start` to `stop` - 1 of a replica, or of the state of this `name` of its optimizer."""
+
+    start: Count
+    stop: Count
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReplica(Request[Done]):
+    """Elements from `start` on, float32, of another trainer's replica or optimizer; before it trains."""
+
+    start: Count
+    values: Values
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReplica(Request["ReplicaSample"]):
+    """Every `stride`-th element of a replica."""
+
+    stride: Count
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSample(Reply):
+    """Elements of a replica, float32, and the trainer's iterations and completed rounds by then."""
+
+    values: Values
+    iterations: Count
+    rounds: Count
+
+
+@dataclass(frozen=True, slots=True)
+class SetSync(Request[Done]):
+    """Rounds come every `gap` iterations; `elastic_rate` is the algorithm's, 0: as it was."""
+
+    gap: Annotated[int, Bounds(1)]
+    elastic_rate: Annotated[float, Bounds(0.0, 1.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaValues(Reply):
+    """Elements of a replica, float32."""
+
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint(Request["WriteCheckpointReply"]):
+    """A node writes its part.
+
+    Attributes:
+        running: training goes on meanwhile.
+        dense: a trainer also writes the model that `model` names, and the algorithm's state.
+    """
+
+    directory: str
+    model: str
+    running: bool = False
+    dense: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpointReply(Reply):
+    """What was written; whether a trainer has the model; for how long pushes and lookups waited."""
+
+    files: FileEntries
+    ready: bool = True
+    pause_seconds: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeModel(Request["WriteCheckpointReply"]):
+    """A trainer writes the single model that the files of all parts make."""
+
+    directory: str
+    model: str
+    files: FileEntries
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareEval(Request["PrepareEvalReply"]):
+    """A trainer scores the next pass with the weights that `model` names."""
+
+    pass_number: Count
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareEvalReply(Reply):
+    """Whether it has them."""
+
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate(Request["EvaluateReply"]):
+    """A reader sends these spans to the trainers of these tokens."""
+
+    pass_number: Count
+    tokens: tuple[str, ...]
+    spans: Annotated[tuple[Span, ...], Items(MAX_SPANS)]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateReply(Reply):
+    """All of it is scored."""
+
+    examples: Count
+    bad_rows: Count
+
+
+@dataclass(frozen=True, slots=True)
+class GetEvalSums(Request["EvalSums"]):
+    """A trainer's sums of a pass."""
+
+    pass_number: Count
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSums(Reply):
+    """See `QualitySums`, float64."""
+
+    sums: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Request["FinishReply"]):
+    """The node ends with this code, and says why if it is not 0."""
+
+    exit_code: ExitCode
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishReply(Reply):
+    """The node's last counts."""
+
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded(Request[Done]):
+    """The job has ended, for those that wanted to be told."""
+
+    outcome: str

@@ -1,0 +1,66 @@
+"""Requests of the coordinator to nodes that are profiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ..field_checks import Count, Counts, Items, Real, Seconds
+from .base import Reply, Request
+
+MAX_MARKS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Measure(Request["Measures"]):
+    """A node measures itself, from the first request to the `last` one."""
+
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measures(Reply):
+    """What a process did so far, by its machine's clock.
+
+    Attributes:
+        clock: seconds.
+        machine: names the kernel.
+        threads: seconds of CPU and of waiting for a core, by name.
+        sampled: wakes, locked_wakes, stalled_seconds.
+    """
+
+    clock: Real
+    machine: str
+    cores: Count
+    counts: Counts
+    threads: dict[str, tuple[Real, Real]]
+    sampled: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Request["TraceReply"]):
+    """A node traces itself for so long."""
+
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTrace:
+    """What the threads of a process did.
+
+    Attributes:
+        marks: name and thread as indexes, begin and length in microseconds.
+    """
+
+    process: str
+    pid: Count
+    names: tuple[str, ...]
+    threads: tuple[str, ...]
+    marks: Annotated[tuple[tuple[int, int, int, int], ...], Items(MAX_MARKS)]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReply(Reply):
+    """Of the node's own process first, then of each worker process."""
+
+    processes: tuple[ProcessTrace, ...]
