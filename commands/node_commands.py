@@ -42,6 +42,12 @@ def node_options(command: F) -> F:
 @job_options
 @node_options
 @web_option
+@click.option(
+    "--recover",
+    metavar="RUN",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Take over the run in this folder, whose coordinator died, at the address that it had.",
+)
 @click.option("--announce", type=click.Path(path_type=Path), hidden=True)
 @click.option("--supervisor-file", type=click.Path(path_type=Path), hidden=True)
 @click.option("--profile-seconds", type=click.FloatRange(min=0, min_open=True), hidden=True)
@@ -52,6 +58,7 @@ def coordinator(
     advertise: str | None,
     token: str | None,
     supervised: bool,
+    recover: Path | None,
     announce: Path | None,
     supervisor_file: Path | None,
     profile_seconds: float | None,
@@ -69,6 +76,7 @@ def coordinator(
 
     more: dict[str, Any] = {
         "announce": announce,
+        "recover": recover,
         "metrics_port": metrics_port,
         "profile_seconds": profile_seconds,
         "supervisor": supervisor_file.read_text(encoding="ascii") if supervisor_file else "",

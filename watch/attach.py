@@ -61,7 +61,7 @@ def address_of(run_folder: Path | None, join: str | None) -> str:
         ) from error
 
 
-async def _refuse(request: Request[Any]) -> Reply:
+async def _refuse(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
     raise ProtocolError(f"a watcher does not answer {CONTROL_VERBS.name_of(request)!r}")
 
 
@@ -123,10 +123,10 @@ class _WatchedJob:
         self.ended = asyncio.Event()
         self.outcome = ""
 
-    async def handle(self, request: Request[Any]) -> Reply:
+    async def handle(self, request: Request[Any], number: int) -> Reply:
         """Handle a request of the coordinator: only `JobEnded` is known."""
         if not isinstance(request, JobEnded):
-            return await _refuse(request)
+            return await _refuse(request, number)
         self.outcome = request.outcome
         self.ended.set()
         return Done()

@@ -24,6 +24,7 @@ from ...pipeline.wire.control.orders import (
 from .control.divergence import CHUNK_ELEMENTS
 from .outcome import REQUEST_SECONDS
 from .server import CoordinatorServer
+from .state.changes import NodeBegan
 from .state.membership import Member, require_same_plan
 
 
@@ -83,6 +84,8 @@ class Admission(ABC):
         if not node.alive or not (state.is_training or self.begins_after_training):
             return
         node.begin()
+        # Before it acts: a coordinator that takes over has to know that it takes part.
+        await server.journal.decided(NodeBegan(node.info.token))
         # Before it begins, so that it takes nothing of them; it may have been told before it knew of them.
         for info in infos:
             if (known := state.members.find(info.token)) is not None and not known.alive:

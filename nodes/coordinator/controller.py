@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import cached_property
 
 from ...pipeline.data.span import to_runs
 from ...pipeline.data.spans import Span
@@ -28,8 +29,9 @@ from .outcome import (
 )
 from .server import CoordinatorServer
 from .shutdown import JobFinalizer
-from .state.job import JobPhase
+from .state.changes import GroupFormed, MembersStarted, TrainingBegan, TrainingEnded
 from .state.membership import require_same_plan, require_same_start
+from .state.phases import JobPhase
 from .validation.scoring import score_checkpoint
 
 log = logging.getLogger(__name__)
@@ -52,17 +54,21 @@ class JobController:
         self._checkpoints: CheckpointManager | None = None
         self._profiler: Profiler | None = None
         self._outcome = Outcome()
+        self._coordinator_cpu_at_start = 0.0
 
     async def run(self) -> Outcome:
         """Run the whole job and return its outcome.
 
-        Errors of nodes become a `Stop`, never an exception.
+        Errors of nodes become a `Stop`, never an exception. What a coordinator that died has done is not done
+        again; the end of a job is, from its beginning.
         """
+        state = self._state
         try:
-            await self._wait_for_nodes()
-            if self._state.stop is None:
+            if not state.members.started:
+                await self._wait_for_nodes()
+            if state.stop is None and state.training_began is None:
                 await self._connect_peers()
-            if self._state.stop is None:
+            if state.stop is None:
                 await self._train()
         except ShadowSyncError as error:
             self._server.request_stop(Stop("failed", str(error), error.exit_code))
@@ -90,6 +96,27 @@ class JobController:
 
     async def _connect_peers(self) -> None:
         members = self._state.members
+        if not members.started:
+            self._require_one_job()
+            self._record_fresh_parts()
+            self._state.start_members()
+            view = self._state.group.form(m.info.index for m in members.alive("trainer"))
+            self._server.journal.decided(MembersStarted())
+            await self._server.journal.decided(GroupFormed(view))
+        infos = [member.info for member in members.alive()]
+        connect = ConnectPeers(tuple(infos), self._state.group.view)
+        trainers = members.alive("trainer")
+        # The others first: they accept nothing of a trainer that they have not been told of.
+        others = [member for member in members.alive() if member.info.role != "trainer"]
+        met = set(await self._server.call_all(others, connect, REQUEST_SECONDS))
+        met |= set(await self._server.call_all(trainers, connect, REQUEST_SECONDS))
+        if len(met) < len(infos) and self._state.stop is None:
+            absent = [info.name for info in infos if info.name not in met]
+            raise ClusterError(f"{', '.join(absent)} did not connect to the others")
+
+    def _require_one_job(self) -> None:
+        """Raise ClusterError if the nodes do not fit together."""
+        members = self._state.members
         facts = [member.facts for member in members.alive("trainer")]
         for found, what in (
             ({fact.weights_digest for fact in facts}, "first weights"),
@@ -111,20 +138,11 @@ class JobController:
                 where="sync.nodes",
                 remedy="set sync.nodes to 1 or more",
             )
-        infos = [member.info for member in members.alive()]
-        self._record_fresh_parts()
-        self._model = FinalModel.of(facts[0], self._job.sync.algorithm)
-        self._state.start_members()
-        group = self._state.group.form(m.info.index for m in members.alive("trainer"))
-        connect = ConnectPeers(tuple(infos), group)
-        trainers = members.alive("trainer")
-        # The others first: they accept nothing of a trainer that they have not been told of.
-        others = [member for member in members.alive() if member.info.role != "trainer"]
-        met = set(await self._server.call_all(others, connect, REQUEST_SECONDS))
-        met |= set(await self._server.call_all(trainers, connect, REQUEST_SECONDS))
-        if len(met) < len(infos) and self._state.stop is None:
-            absent = [info.name for info in infos if info.name not in met]
-            raise ClusterError(f"{', '.join(absent)} did not connect to the others")
+
+    @cached_property
+    def _model(self) -> FinalModel:
+        trainers = [member for member in self._state.members.everyone("trainer") if member.ready]
+        return FinalModel.of(trainers[0].facts, self._job.sync.algorithm)
 
     def _record_fresh_parts(self) -> None:
         """Record as an event what the starting checkpoint did not have."""
@@ -143,18 +161,35 @@ class JobController:
                 self._server.event("coordinator", text)
 
     async def _train(self) -> None:
-        members = self._state.members
+        if self._state.training_began is None:
+            await self._begin_training()
         self._coordinator_cpu_at_start = time.process_time()
-        self._cpu_at_start = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
+        manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
+        if self._state.training_ended is None:
+            await self._follow_training(manager)
+        self._outcome.divergence_curve = self._state.divergence.points
+        self._outcome.ended_early = self._state.training_ended or ""
+        state = self._state
+        in_vain = state.ledger.complete and not state.ledger.examples_so_far
+        if in_vain and (stop := state.bad_batches.nothing_else()) is not None:
+            self._server.request_stop(stop)
+        log.info("training ends; complete: %s", state.ledger.complete)
+
+    async def _begin_training(self) -> None:
+        members = self._state.members
+        cpu_seconds = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
         progressive = tuple(to_runs(self._state.input.progressive))
         begin = Begin(self._state.ledger.examples_so_far, progressive)
         await self._server.call_all(members.alive("trainer"), begin, REQUEST_SECONDS)
         others = [member for member in members.alive() if member.info.role != "trainer"]
         await self._server.call_all(others, Begin(), REQUEST_SECONDS)
-        self._state.enter(JobPhase.TRAINING)
+        self._state.begin_training(cpu_seconds)
+        self._server.journal.decided(TrainingBegan(cpu_seconds))
         log.info("training starts")
+
+    async def _follow_training(self, manager: CheckpointManager) -> None:
+        """Take checkpoints and samples until the job is trained, ends early, or stops."""
         sampling = asyncio.ensure_future(ReplicaSampler(self._server).run(self._model.dense_elements))
-        manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
         checkpointing = self._server.spawn(manager.run())
         profiling = self._server.spawn(self._profile())
         try:
@@ -164,13 +199,10 @@ class JobController:
                 task.cancel()
             # The profiler ends with training by itself, and keeps what it measured.
             await asyncio.gather(sampling, checkpointing, profiling, return_exceptions=True)
-            self._outcome.divergence_curve = self._state.divergence.points
-        if not self._state.ledger.complete and self._state.stop is None:
-            self._outcome.ended_early = self._ended_early
-        in_vain = self._state.ledger.complete and not self._state.ledger.examples_so_far
-        if in_vain and (stop := self._state.bad_batches.nothing_else()) is not None:
-            self._server.request_stop(stop)
-        log.info("training ends; complete: %s", self._state.ledger.complete)
+        if self._state.stop is None:
+            early = "" if self._state.ledger.complete else self._ended_early
+            self._state.end_training(early)
+            self._server.journal.decided(TrainingEnded(early))
 
     async def _profile(self) -> None:
         seconds = self._server.settings.profile_seconds
@@ -308,10 +340,11 @@ class JobController:
 
         For dead ones, up to their last heartbeat.
         """
-        if not hasattr(self, "_cpu_at_start"):
+        before = self._state.training_began
+        if before is None:
             return
         for member in self._state.members.everyone():
             name = member.info.name
-            used = float(member.metrics.get("cpu_seconds", 0.0)) - self._cpu_at_start.get(name, 0.0)
+            used = float(member.metrics.get("cpu_seconds", 0.0)) - before.get(name, 0.0)
             self._outcome.cpu_seconds[name] = max(0.0, used)
         self._outcome.cpu_seconds["coordinator"] = time.process_time() - self._coordinator_cpu_at_start

@@ -8,6 +8,7 @@ from ...pipeline.errors import ExitCode
 from ...pipeline.wire.control.orders import Drain, Finalize
 from .outcome import DRAIN_SECONDS, REQUEST_SECONDS, Stop
 from .server import CoordinatorServer
+from .state.changes import GroupFormed, NodeLeaves
 from .state.membership import Member
 
 
@@ -22,7 +23,6 @@ class Departures:
         self._server = server
         self._state = server.state
         self._admitting = admitting
-        self._leaving: set[str] = set()
 
     def request(self, member: Member) -> None:
         """Have a node leave; interrupt the job at once if it cannot go on without it."""
@@ -31,14 +31,15 @@ class Departures:
         if self._state.is_training and not member.begun:
             self._server.mark_dead(member.info.token, "was told to end before it took part")
         elif self._state.can_leave(member):
-            self._leaving.add(member.info.token)
+            member.prepare_to_leave()
+            self._server.journal.decided(NodeLeaves(member.info.token))
             self._server.spawn(self._leave(member))
         else:
             self._interrupt(member)
 
     def is_leaving(self, member: Member) -> bool:
         """Return whether a node is to leave."""
-        return member.info.token in self._leaving
+        return member.leaves
 
     def _interrupt(self, member: Member) -> None:
         text = f"{member.info.name} was interrupted, and the job cannot go on without it"
@@ -60,9 +61,11 @@ class Departures:
     async def _leave_as_trainer(self, trainer: Member) -> None:
         """Have it end its current batches and synchronize once more; readers then take back the others."""
         server, run, sync = self._server, self._state.job.run, self._state.job.sync
-        if trainer.facts.needs_peers:
+        group = self._state.group
+        if trainer.facts.needs_peers and (view := group.lose(trainer.info.index)) is not None:
             # The others meet without it.
-            server.broadcast_group(self._state.group.lose(trainer.info.index))
+            server.journal.decided(GroupFormed(view))
+            server.broadcast_group(view)
         patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
         drained = await server.call(trainer, Drain({}, leaving=True), patience)
         if not self._state.is_training:

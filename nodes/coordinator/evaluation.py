@@ -20,6 +20,8 @@ from .server import CoordinatorServer
 from .state.membership import Member
 
 EVAL_SECONDS = 24 * 3600.0
+# More than there are trainers that could die in a pass.
+PASSES_OF_ONE = 1 << 16
 
 
 class Evaluator:
@@ -33,7 +35,8 @@ class Evaluator:
         self._outcome = outcome
         self._model = model
         self._spans = spans
-        self._pass = 0
+        # Nodes may still have passes of a coordinator that died.
+        self._pass = self._state.takeovers * PASSES_OF_ONE
 
     async def run(self) -> None:
         """Put the score into the outcome; raises ClusterError if the model is not available."""

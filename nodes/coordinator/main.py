@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ...pipeline.checkpoint.manifest import sweep
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import Span
 from ...pipeline.errors import DataError, ExitCode, JobFileError
-from ...pipeline.input.plan import plan_input
+from ...pipeline.input.plan import InputPlan, plan_input
 from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
@@ -32,9 +33,11 @@ from .ledger.store import LedgerStore, StoredTotals
 from .ledger.writer import LedgerWriter
 from .monitoring.monitoring import Monitoring
 from .outcome import Outcome
+from .recovery.takeover import Takeover
 from .report import build_report, with_exits
 from .requests import RequestHandler
 from .server import CoordinatorServer
+from .state.changes import CoordinatorReplaced, JobBegan
 from .state.job import InputFacts, JobState
 from .state.placement import TablePlacement
 from .state.progress import InputSize
@@ -100,59 +103,43 @@ async def run_coordinator(
     `process` is what it takes from the process around it; by default it has that for itself.
     """
     process = process or ProcessHooks()
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
     job = settings.job
     _require_torch_for_validation(job)
+    takeover = None
+    if settings.recover is not None:
+        takeover = await asyncio.to_thread(Takeover.open, settings.recover, LEDGER_FILE)
     plan = await asyncio.to_thread(plan_input, job)
     if job.validation.enabled and not plan.validation:
         raise JobFileError(
             "[validation] is set, but the job has no data for it",
             remedy="set data.validation_path, or data.split.validation for a part of data.path",
         )
-    restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
-    ledger = make_ledger(settings, plan.train, restored)
-    size = await asyncio.to_thread(InputSize.of, plan.train, job.data.epochs, job.data.split)
-    saved_plan = restored.plan if restored is not None else None
-    placement = await asyncio.to_thread(TablePlacement.find, job, plan.train, saved_plan)
-    folder = make_run_folder(settings)
-    placement.record().write(folder)
-    process.log_to(folder, "coordinator")
-    store = LedgerWriter(LedgerStore(folder / LEDGER_FILE))
-    state = JobState(
-        job,
-        folder,
-        ledger,
-        placement,
-        input_facts=InputFacts(size, plan.progressive, plan.id_classes),
-        origin=restored.origin() if restored is not None else None,
-    )
+    state, store, restored = await _make_state(settings, plan, takeover)
+    process.log_to(state.folder, "coordinator")
     server = CoordinatorServer(settings, state, store, process)
     watching = Monitoring(server)
     try:
-        if restored is not None:
-            saved = restored.ledger
-            await store.run(lambda store: store.restored(saved))
-            server.event("coordinator", restored.event())
-        endpoint = server.listen()
+        endpoint = await _listen(server, takeover, restored)
         watching.open()
         requests = RequestHandler(server)
-        server.start(requests.handle, requests.died)
+        server.start(requests.handle, requests.died, takeover.replies if takeover is not None else {})
+        if takeover is not None and state.is_training:
+            requests.take_over()
         server.spawn(watching.run())
-        _announce(settings, endpoint, folder)
+        _announce(settings, endpoint, state.folder)
         controller = JobController(server, plan.test, plan.validation)
         outcome = await controller.run()
         eval_files = list(dict.fromkeys(span.path for span in plan.test))
-        code, text, report = _conclude(
-            server, await store.run(LedgerStore.totals), outcome, eval_files, started_at
-        )
+        totals = await store.run(LedgerStore.totals)
+        code, text, report = _conclude(server, totals, outcome, eval_files)
         ended = await controller.finish(code, text)
         # What nodes wrote for a checkpoint that was given up: they write no more.
-        await asyncio.to_thread(sweep, folder)
+        await asyncio.to_thread(sweep, state.folder)
         if report is not None:
             report = with_exits(report, ended)
-            await asyncio.to_thread(write_report, folder, report)
+            await asyncio.to_thread(write_report, state.folder, report)
         if outcome.profile is not None:
-            await asyncio.to_thread(write_profile, folder, *outcome.profile)
+            await asyncio.to_thread(write_profile, state.folder, *outcome.profile)
         return code, text, report
     finally:
         await server.close()
@@ -160,8 +147,54 @@ async def run_coordinator(
         await store.close()
 
 
+async def _make_state(
+    settings: NodeSettings, plan: InputPlan, takeover: Takeover | None
+) -> tuple[JobState, LedgerWriter, RestoredRun | None]:
+    """Make the job's state, its ledger's file, and what it resumes; or that of a coordinator that died."""
+    job = settings.job
+    restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
+    ledger = make_ledger(settings, plan.train, restored)
+    size = await asyncio.to_thread(InputSize.of, plan.train, job.data.epochs, job.data.split)
+    facts = InputFacts(size, plan.progressive, plan.id_classes)
+    origin = restored.origin() if restored is not None else None
+    if takeover is not None:
+        placement = TablePlacement.of_before(job, takeover.began.plan, takeover.began.how)
+        state = JobState(
+            job, takeover.folder, ledger, placement, input_facts=facts, origin=origin, clock=takeover.clock
+        )
+        await asyncio.to_thread(takeover.replay, state)
+        return state, LedgerWriter(takeover.store), restored
+    saved_plan = restored.plan if restored is not None else None
+    placement = await asyncio.to_thread(TablePlacement.find, job, plan.train, saved_plan)
+    folder = make_run_folder(settings)
+    placement.record().write(folder)
+    state = JobState(job, folder, ledger, placement, input_facts=facts, origin=origin)
+    return state, LedgerWriter(LedgerStore(folder / LEDGER_FILE)), restored
+
+
+async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:
+    """Listen, and record how the coordinator began; return the endpoint that nodes join at."""
+    state = server.state
+    if takeover is not None:
+        endpoint = server.listen(takeover.began.bound)
+        state.replace_coordinator()
+        await server.journal.decided(CoordinatorReplaced())
+        trained = f"{state.ledger.totals.distinct_batches:,} batches were trained"
+        server.event("coordinator", f"died; another one has taken over, when {trained}")
+        return endpoint
+    endpoint = server.listen()
+    plan = state.placement.plan.to_body()
+    began = JobBegan(time.time() - state.seconds(), server.bound, plan, state.placement.how)
+    await server.journal.decided(began)
+    if restored is not None:
+        saved = restored.ledger
+        await server.store.run(lambda store: store.restored(saved))
+        server.event("coordinator", restored.event())
+    return endpoint
+
+
 def _conclude(
-    server: CoordinatorServer, stored: StoredTotals, outcome: Outcome, eval_files: list[str], started_at: str
+    server: CoordinatorServer, stored: StoredTotals, outcome: Outcome, eval_files: list[str]
 ) -> tuple[ExitCode, str, Report | None]:
     state, stop = server.state, outcome.stop
     if not state.members.started:
@@ -176,6 +209,8 @@ def _conclude(
         )
         return error.exit_code, str(error), None
     warnings = insecurity(server.settings.listen_at())
+    began = datetime.now(UTC) - timedelta(seconds=state.seconds())
+    started_at = began.isoformat(timespec="seconds")
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None and stop.kind != "interrupted":

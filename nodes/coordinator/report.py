@@ -120,7 +120,8 @@ def build_report(
     trainers = _trainer_counts(state, outcome)
     sync = sync_report(state, outcome, trainers)
     # One that was yet to take part takes nothing with it.
-    died = any(not member.alive and member.begun and not member.left for member in state.members.everyone())
+    dead = (not member.alive and member.begun and not member.left for member in state.members.everyone())
+    died = bool(state.takeovers) or any(dead)
     if outcome.stop is not None:
         code = outcome.stop.exit_code
         words = "interrupted" if outcome.stop.kind == "interrupted" else f"stopped: {outcome.stop.text}"
@@ -191,7 +192,7 @@ def build_report(
             throughput=state.training_metrics.throughput_curves(),
             sync_gap=state.training_metrics.gap_curves(),
             divergence=outcome.divergence_curve,
-            validation=[(float(examples), value) for examples, value in state.validation_points],
+            validation=[(float(one.examples), one.value) for one in state.scored],
         ),
     )
 

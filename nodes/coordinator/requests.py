@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import (
@@ -15,19 +14,14 @@ from ...pipeline.wire.control.messages import (
     ChildExitedReply,
     GetStatus,
     Hello,
-    HelloReply,
     Interrupt,
     Leave,
-    LeftOutBatch,
     NextSpan,
     NextSpanReply,
     NodeFailed,
     Ready,
     RejoinGroup,
     ReportSlowPeer,
-    ReturnBatches,
-    ReturnBatchesReply,
-    SpanGrant,
     SpanRead,
     StatusReply,
     TrainedBatches,
@@ -41,8 +35,9 @@ from .recovery.readers import ReaderRecovery
 from .recovery.shards import ShardRecovery
 from .recovery.successors import Successors
 from .server import CoordinatorServer
-from .state.job import JobPhase
+from .state.changes import REQUESTS, GroupFormed
 from .state.membership import Member
+from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +48,6 @@ class RequestHandler:
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
         self._state = server.state
-        self._store = server.store
         # What was replied to the supervisor, by token: it repeats what was not answered in time.
         self._exits: dict[str, ChildExitedReply] = {}
         # Tokens of readers that were told that there are no more spans.
@@ -61,7 +55,7 @@ class RequestHandler:
         admitting = asyncio.Lock()
         self._successors = {"reader": Successors(), "embedding": Successors()}
         readers = ReaderRecovery(server, self._successors["reader"])
-        shards = ShardRecovery(server, self._successors["embedding"])
+        self._shards = shards = ShardRecovery(server, self._successors["embedding"])
         self._recoveries: dict[str, Callable[[Member], None]] = {
             "reader": readers.lost,
             "embedding": shards.lost,
@@ -74,34 +68,63 @@ class RequestHandler:
             "embedding": ShardAdmission(server, admitting, shards.replaced),
         }
         self._of_members: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
-            Ready: self._ready,
             NodeFailed: self._failed,
             Interrupt: self._interrupt,
             Leave: self._leave,
-            NextSpan: self._next_span,
-            SpanRead: self._span_read,
-            TrainedBatches: self._trained,
-            ReturnBatches: self._return_batches,
             ReportSlowPeer: self._report_slow_peer,
             RejoinGroup: self._rejoin_group,
         }
+        # What follows a request that the journal applies.
+        self._after: dict[type[Request[Any]], Callable[[Member, Any, Any], None]] = {
+            Ready: self._after_ready,
+            NextSpan: self._after_next_span,
+            SpanRead: self._after_span_read,
+            TrainedBatches: self._after_trained,
+        }
 
-    async def handle(self, token: str, request: Request[Any]) -> Reply:
-        """Return the reply to one request; raises ShadowSyncError for what cannot be done."""
+    def take_over(self) -> None:
+        """Go on where a coordinator that died was: recover from what it had begun, or was about to."""
+        state, server = self._state, self._server
+        for node in state.members.joining():
+            server.mark_dead(node.info.token, "joined when the coordinator died")
+        for node in state.members.alive():
+            if node.leaves:
+                server.mark_dead(node.info.token, "was leaving when the coordinator died")
+        server.tell_again()
+        for node in state.members.everyone():
+            if not node.alive and state.has_to_recover(node):
+                self.died(node)
+        for shard in state.members.alive("embedding"):
+            if shard.info.index in state.ledger.owed.missing_shards:
+                self._shards.replaced(shard)
+        server.spawn(server.offer_spans())
+
+    async def handle(self, token: str, request: Request[Any], number: int) -> Reply:
+        """Return the reply to one request; raises ShadowSyncError for what cannot be done.
+
+        `number` is that of the request, which its sender may send again to a coordinator that takes over.
+        """
         if isinstance(request, Hello):
-            return self._hello(token, request)
+            return await self._hello(token, request, number)
         if isinstance(request, ChildExited):
             return self._exited(token, request)
         if isinstance(request, GetStatus):
             return self._status(token, request)
         verb = CONTROL_VERBS.name_of(request)
-        if type(request) not in self._of_members:
+        if type(request) not in self._of_members and type(request) not in REQUESTS:
             raise ProtocolError(f"a coordinator does not answer {verb!r}")
         member = self._state.members.require(token)
         if member.info.role not in CONTROL_VERBS.verbs[verb].askers:
             raise ProtocolError(f"a {member.info.role} may not send {verb!r}")
         try:
-            return await self._of_members[type(request)](member, request)
+            if type(request) not in REQUESTS:
+                return await self._of_members[type(request)](member, request)
+            reply, written = self._server.journal.apply(token, number, request)
+            if type(request) in self._after:
+                self._after[type(request)](member, request, reply)
+            await written
+            await self._server.notify()
+            return reply
         except ValueError as error:
             raise ProtocolError(f"{verb}: {error}") from error
 
@@ -110,14 +133,15 @@ class RequestHandler:
         if node.info.role in self._recoveries and node.begun and self._state.is_training:
             self._recoveries[node.info.role](node)
 
-    def _hello(self, token: str, hello: Hello) -> HelloReply:
+    async def _hello(self, token: str, hello: Hello, number: int) -> Reply:
         if hello.token != token:
             raise ClusterError("the token differs from the connection's")
         if self._state.over:
             # The coordinator would never tell it to end.
             raise ClusterError("the job has ended", remedy="start its nodes again")
         self._end_predecessor(token, hello.endpoint)
-        member = self._state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid)
+        reply, written = self._server.journal.apply(token, number, hello)
+        member = self._state.members.require(token)
         info = member.info
         if not member.begun and not member.joined_at:
             member.say_hello(asyncio.get_running_loop().time())
@@ -125,9 +149,8 @@ class RequestHandler:
         if info.role in self._successors:
             self._successors[info.role].arrived(token)
         log.info("%s joined (%s)", info.name, info.endpoint or "connects only")
-        plan = self._state.placement.plan.to_body()
-        folder = str(self._state.folder.resolve())
-        return HelloReply(info.name, info.index, folder, plan, late=not member.begun)
+        await written
+        return reply
 
     def _end_predecessor(self, token: str, endpoint: str) -> None:
         """Declare a node dead at whose address another one listens now."""
@@ -169,13 +192,6 @@ class RequestHandler:
         dead = [member.info.token for member in everyone if not member.alive and not member.left]
         return StatusReply(answer_status(self._state, request), tuple(dead) if is_supervisor else ())
 
-    async def _ready(self, member: Member, request: Ready) -> Done:
-        member.get_ready(request.facts)
-        if not member.begun:
-            self._admissions[member.info.role].admit(member)
-        await self._server.notify()
-        return Done()
-
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
         if request.exit_code is ExitCode.OK:
             raise ProtocolError("a failure has an exit code, and not 0")
@@ -199,48 +215,28 @@ class RequestHandler:
         self._departures.request(member)
         return Done()
 
-    async def _next_span(self, member: Member, request: NextSpan) -> NextSpanReply:  # noqa: ARG002
-        if (replay := self._state.ledger.grant_replay(member.info.name)) is not None:
-            grant = SpanGrant(replay.epoch, replay.span, tuple(to_runs(replay.skip)), replay=True)
-            return NextSpanReply(grant)
-        granted = self._state.ledger.grant(member.info.name)
-        if granted is None:
-            self._idle_readers.add(member.info.token)
-            return NextSpanReply(None)
-        epoch, span = granted
-        reader = member.info.name
-        await self._store.run(lambda store: store.grant(epoch, span, reader))
-        await self._server.notify()
-        skip = tuple(to_runs(self._state.ledger.skip_of(epoch, span.number)))
-        return NextSpanReply(SpanGrant(epoch, span, skip))
+    def _after_ready(self, member: Member, request: Ready, reply: Reply) -> None:  # noqa: ARG002
+        if not member.begun:
+            self._admissions[member.info.role].admit(member)
 
-    async def _span_read(self, member: Member, read: SpanRead) -> Done:
-        state = self._state
-        if read.replay:
-            state.ledger.replay_read(member.info.name, read.epoch, read.span)
-            self._wake_readers()
-            return Done()
-        counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
-        state.ledger.span_read(read.epoch, read.span, **counts)
-        written = self._store.run(lambda store: store.span_read(read.epoch, read.span, **counts))
-        state.input.size.span_read(read.span, read.examples, read.bad_rows)
-        bad_rows, limit = state.ledger.totals.bad_rows, state.job.data.max_bad_rows
+    def _after_next_span(self, member: Member, request: NextSpan, reply: NextSpanReply) -> None:  # noqa: ARG002
+        if reply.grant is None:
+            self._idle_readers.add(member.info.token)
+
+    def _after_span_read(self, member: Member, request: SpanRead, reply: Reply) -> None:  # noqa: ARG002
+        bad_rows, limit = self._state.ledger.totals.bad_rows, self._state.job.data.max_bad_rows
         if bad_rows > limit:
             text = f"{bad_rows} malformed rows over all readers; the limit data.max_bad_rows is {limit}"
             self._server.request_stop(Stop("failed", text, ExitCode.DATA))
-        await written
         self._wake_readers()
-        await self._server.notify()
-        return Done()
 
-    async def _trained(self, member: Member, request: TrainedBatches) -> Done:
-        rows = self._state.acknowledge(member, request.batches, request.synced_iterations)
-        await self._store.run(lambda store: store.acknowledge(rows))
-        if request.left_out:
-            await self._left_out(member.info.name, request.left_out)
+    def _after_trained(self, member: Member, request: TrainedBatches, reply: Reply) -> None:  # noqa: ARG002
+        bad = self._state.bad_batches
+        if request.left_out and bad.count == len(request.left_out):
+            self._server.event(member.info.name, bad.event())
+        if request.left_out and (stop := bad.too_many()) is not None:
+            self._server.request_stop(stop)
         self._wake_readers()
-        await self._server.notify()
-        return Done()
 
     def _wake_readers(self) -> None:
         """Tell idle readers of owed batches that can be handed out now."""
@@ -248,36 +244,11 @@ class RequestHandler:
             self._idle_readers.clear()
             self._server.spawn(self._server.offer_spans())
 
-    async def _left_out(self, trainer: str, batches: tuple[LeftOutBatch, ...]) -> None:
-        bad, ledger = self._state.bad_batches, self._state.ledger
-        first = not bad.count
-        rows = []
-        for batch in batches:
-            rows.append(ledger.leave_out(trainer, batch.id, batch.examples, batch.why))
-            bad.add(rows[-1], ledger.path_of)
-        await self._store.run(lambda store: store.left_out(rows))
-        if first:
-            self._server.event(trainer, bad.event())
-        if (stop := bad.too_many()) is not None:
-            self._server.request_stop(stop)
-
-    async def _return_batches(self, member: Member, request: ReturnBatches) -> ReturnBatchesReply:
-        dead = self._state.members.find(request.token)
-        if dead is None or dead.alive:
-            raise ProtocolError("only a dead trainer's batches can be returned")
-        sizes = {batch.id: batch.examples for batch in request.batches}
-        replays = {batch.id for batch in request.batches if batch.replay}
-        reader = member.info.name
-        again = self._state.ledger.return_batches(dead.info.name, sizes.items(), replays, reader)
-        rows = [(b.epoch, b.span, b.number, sizes[b], dead.info.name) for b in again]
-        await self._store.run(lambda store: store.returned(rows))
-        await self._server.notify()
-        return ReturnBatchesReply(tuple(again))
-
     async def _report_slow_peer(self, member: Member, request: ReportSlowPeer) -> Done:
         index = request.index
         view = self._state.group.late(request.generation, index, reported_by=member.info.index)
         if view is not None:
+            self._server.journal.decided(GroupFormed(view))
             text = f"left the synchronization: {member.info.name} waited for it in vain"
             self._server.event(f"trainer-{index}", text)
         # Without a change, too: the reporter does not know the current view.
@@ -290,6 +261,7 @@ class RequestHandler:
         comes_back = training and not self._departures.is_leaving(member)
         view = self._state.group.admit(member.info.index) if comes_back else None
         if view is not None:
+            self._server.journal.decided(GroupFormed(view))
             self._server.event(member.info.name, "rejoined the synchronization")
         self._server.broadcast_group(view or self._state.group.view)
         await self._server.notify()

@@ -21,6 +21,7 @@ from ...pipeline.wire.control.orders import (
     Finish,
     GroupView,
     JobEnded,
+    MemberInfo,
     MoreSpans,
     NodeLost,
     SetGroup,
@@ -40,19 +41,24 @@ from ..runtime.process_hooks import ProcessHooks
 from ..runtime.settings import NodeSettings
 from ..runtime.tracing import TRACER
 from .audit import lost_batches
+from .journal import JobJournal
 from .ledger.writer import LedgerWriter
 from .outcome import REQUEST_SECONDS, Stop
 from .sessions import SessionRegistry
-from .state.job import Death, JobPhase, JobState
+from .state.changes import NodeDied, NodeHasLeft, StopRequested
+from .state.job import Death, JobState
 from .state.membership import LEFT, Member
+from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)
 
 END_NOTICE_SECONDS = 1.0
 NOTICE_SECONDS = 60.0
+# Numbers of requests that one coordinator has, before those of another one that takes over.
+REQUESTS_OF_ONE = 1 << 32
 
 T = TypeVar("T")
-HandleMemberRequest = Callable[[str, Request[Any]], Awaitable[Reply]]
+HandleMemberRequest = Callable[[str, Request[Any], int], Awaitable[Reply]]
 
 
 class CoordinatorServer:
@@ -73,8 +79,14 @@ class CoordinatorServer:
         self._process = process or ProcessHooks()
         self.state = state
         self.store = store
+        # From `listen` on, the address.
+        self.bound = ""
+        self.journal = JobJournal(state, store, self._failed)
         self.sessions = SessionRegistry()
         self._stopped = asyncio.Event()
+        if state.stop is not None:
+            # The coordinator that died was about to stop the job.
+            self._stopped.set()
         self._changed = asyncio.Condition()
         # By name, why a node refused its last request.
         self._unmet: dict[str, ShadowSyncError] = {}
@@ -91,25 +103,38 @@ class CoordinatorServer:
         """Why a node refused its last request, by its name."""
         return self._unmet
 
-    def listen(self) -> str:
-        """Bind, and return the endpoint that nodes join at; raises ClusterError."""
+    def listen(self, bound: str = "") -> str:
+        """Bind, and return the endpoint that nodes join at; raises ClusterError.
+
+        `bound` is the address of a coordinator that died, where its nodes look for it.
+        """
         self._context = self._process.zmq_context()
         self._gate = open_gate(self._context, self.spawn)
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        bound = bind(socket, self.settings.listen_at())
+        self.bound = bound = bind(socket, bound or self.settings.listen_at())
         host = own_address() if self.settings.advertise == AUTO else self.settings.advertise
         return advertised(bound, self.settings.bind, host)
 
-    def start(self, handle: HandleMemberRequest, died: Callable[[Member], None]) -> None:
+    def start(
+        self,
+        handle: HandleMemberRequest,
+        died: Callable[[Member], None],
+        replies: Mapping[str, Mapping[int, Reply]] | None = None,
+    ) -> None:
         """Begin to receive, to watch heartbeats, and to handle signals.
 
-        `handle` answers requests; `died` is told of each node that died.
+        `handle` answers requests; `died` is told of each node that died. `replies` are those of a coordinator
+        that died, by token and number: its living nodes have the usual time to be heard again.
         """
         self._handle, self._died = handle, died
         loop = asyncio.get_running_loop()
+        for token, before in (replies or {}).items():
+            identity = token.encode()
+            self.sessions.begin(identity, self._new_session(identity, token, before))
+            self.sessions.record_seen(identity, loop.time())
         self.spawn(self._receive())
         self.spawn(self._watch())
         if (path := health_path(supervised=False)) is not None:
@@ -150,6 +175,9 @@ class CoordinatorServer:
         """Stop the job; the first reason counts."""
         if self.state.request_stop(stop):
             log.info("stopping: %s", stop.text)
+            self.journal.decided(
+                StopRequested(stop.kind, stop.text, stop.exit_code, stop.lost_shard, stop.diverged)
+            )
             self._stopped.set()
 
     def event(self, node: str, what: str) -> None:
@@ -249,17 +277,19 @@ class CoordinatorServer:
         if death is None:
             return
         info = death.member.info
+        written = self.journal.decided(NodeDied(token, why, dict(death.member.metrics)))
         self.event(info.name, why)
         if death.stop is not None:
             self.request_stop(death.stop)
-        self._tell_of_loss(death)
+        self._tell_of_loss(death, written)
 
     async def dismiss(self, member: Member, counts: Counts) -> None:
         """Tell the others that a node leaves, whose last counts these are, and then the node to end."""
         session = self.sessions.of(member.info.token.encode())
         death = self.state.leave(member, counts)
+        written = self.journal.decided(NodeHasLeft(member.info.token, counts))
         self.event(member.info.name, "left the job, as it was told")
-        self._tell_of_loss(death)
+        self._tell_of_loss(death, written)
         try:
             if session is not None:
                 await session.call(Finish(ExitCode.OK, ""), timeout_seconds=NOTICE_SECONDS)
@@ -267,17 +297,31 @@ class CoordinatorServer:
             log.warning("%s did not confirm that it ends: %s", member.info.name, error)
         self.sessions.end(member.info.token.encode(), LEFT)
 
-    def _tell_of_loss(self, death: Death) -> None:
-        info = death.member.info
-        lost = NodeLost(info.token, info.role, info.name)
+    def _tell_of_loss(self, death: Death, written: asyncio.Future[None]) -> None:
         for other in self.state.members.alive():
             # One that still prepares itself has met nobody yet.
             if other.ready:
-                self.spawn(self.call(other, lost, NOTICE_SECONDS))
+                self.spawn(self._notice(other, death.member.info, written))
         self.broadcast_group(death.group)
         if self._died is not None:
             self._died(death.member)
         self.spawn(self.notify())
+
+    async def _notice(self, other: Member, dead: MemberInfo, written: asyncio.Future[None]) -> None:
+        # First of all: a coordinator that takes over has to know it, too.
+        await asyncio.wait({written})
+        await self.call(other, NodeLost(dead.token, dead.role, dead.name), NOTICE_SECONDS)
+
+    def tell_again(self) -> None:
+        """Tell the nodes who died, and of the group, which a coordinator that died may not have done."""
+        members = self.state.members
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        dead = [member.info for member in members.everyone() if member.begun and not member.alive]
+        for other in members.alive():
+            for info in dead:
+                self.spawn(self._notice(other, info, done))
+        self.broadcast_group(self.state.group.view)
 
     async def _receive(self) -> None:
         while True:
@@ -299,16 +343,16 @@ class CoordinatorServer:
             if session is None:
                 if not isinstance(message, Ask):
                     continue
-                session = self._new_session(identity, token)
+                session = self._new_session(identity, token, {})
                 self.sessions.begin(identity, session)
             session.receive(message)
 
-    def _new_session(self, identity: bytes, token: str) -> RpcChannel:
-        async def handle(request: Request[Any]) -> Reply:
+    def _new_session(self, identity: bytes, token: str, replies: Mapping[int, Reply]) -> RpcChannel:
+        async def handle(request: Request[Any], number: int) -> Reply:
             assert self._handle is not None
             began = time.monotonic()
             try:
-                return await self._handle(token, request)
+                return await self._handle(token, request, number)
             finally:
                 if TRACER.on:
                     TRACER.note(CONTROL_VERBS.name_of(request), began, time.monotonic() - began)
@@ -316,7 +360,14 @@ class CoordinatorServer:
         def send(message: Message) -> None:
             self._send(identity, message)
 
-        return RpcChannel(token, send, handle, refused=lambda why: self._refuse(token, why))
+        return RpcChannel(
+            token,
+            send,
+            handle,
+            refused=lambda why: self._refuse(token, why),
+            first_number=self.state.takeovers * REQUESTS_OF_ONE + 1,
+            replies=replies,
+        )
 
     def _refuse(self, token: str, why: str) -> None:
         self.state.count_refused(token)
@@ -381,6 +432,10 @@ class CoordinatorServer:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        if self.state.stop is None:
             log.error("the coordinator failed", exc_info=error)
-            text = f"the coordinator failed: {type(error).__name__}: {error}"
-            self.request_stop(Stop("failed", text, getattr(error, "exit_code", ExitCode.INTERNAL)))
+        text = f"the coordinator failed: {type(error).__name__}: {error}"
+        self.request_stop(Stop("failed", text, getattr(error, "exit_code", ExitCode.INTERNAL)))

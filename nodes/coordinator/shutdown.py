@@ -27,6 +27,7 @@ from .checkpoint.running import PART_SECONDS, LedgerSnapshot, manifest_of, requi
 from .control.divergence import CHUNK_ELEMENTS, Divergence
 from .outcome import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, FinalModel, Outcome
 from .server import CoordinatorServer
+from .state.changes import GroupFormed
 from .state.membership import Member
 
 
@@ -85,6 +86,7 @@ class JobFinalizer:
         finalize = Finalize(closing_round=closing_round)
         while trainers:
             view = self._state.group.form(trainer.info.index for trainer in trainers)
+            self._server.journal.decided(GroupFormed(view))
             await self._server.call_all(trainers, SetGroup(view), self._reply_seconds)
             answers = await self._server.call_all(trainers, finalize, self._bound_seconds)
             self._note_finalized(answers)

@@ -51,6 +51,7 @@ class ReaderRole(Role):
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet(self._failed)
         self._returning: list[asyncio.Task[None]] = []
+        self._lost: set[str] = set()
         self._eval_spans_left: dict[int, int] = {}
         self._eval_totals: dict[int, list[int]] = {}
         self._eval_parsed: dict[int, asyncio.Event] = {}
@@ -86,7 +87,7 @@ class ReaderRole(Role):
         elif isinstance(request, MoreSpans):
             self._more_spans.set()
         elif isinstance(request, NodeLost):
-            self._returning.append(self._tasks.start(self._return_batches(request.token)))
+            self._lose(request.token)
         elif isinstance(request, TrainerJoined):
             assert self._listener is not None
             self._listener.admit_also(request.member.token)
@@ -158,6 +159,12 @@ class ReaderRole(Role):
             for row in self._parser.bad_rows.first:
                 log.warning("bad row: %s", row)
         await self._node.coordinator.call(read, timeout_seconds=self._node.patience_seconds)
+
+    def _lose(self, token: str) -> None:
+        """Return what a dead node had; a coordinator that takes over says again who died."""
+        if token not in self._lost:
+            self._lost.add(token)
+            self._returning.append(self._tasks.start(self._return_batches(token)))
 
     async def _return_batches(self, token: str) -> None:
         assert self._node is not None

@@ -26,6 +26,10 @@ class SyncGroup:
         self.view = GroupView(self.view.generation + 1, tuple(sorted(members)))
         return self.view
 
+    def adopt(self, view: GroupView) -> None:
+        """Take over the view that another coordinator had formed."""
+        self.view = view
+
     def lose(self, index: int) -> GroupView | None:
         """Remove a member that died or left."""
         if index not in self.view.members:

@@ -20,7 +20,7 @@ from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSync
 from ...pipeline.jobfile.extras import missing_modules
 from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.messages import Hello, Interrupt, Leave, NodeFailed, Ready
-from ...pipeline.wire.control.orders import Finish, FinishReply
+from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, FinishReply
 from ...pipeline.wire.control.profile import Measure, Trace
 from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import advertised
@@ -83,6 +83,7 @@ class Node:
         self._ready = False
         self._is_leaving = False
         self._refusals = Refusals(log)
+        self._handled_once: dict[type[Request[Any]], asyncio.Future[Reply]] = {}
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
         self._gate: KeyGate | None = None
@@ -284,17 +285,29 @@ class Node:
             limit_seconds=self.settings.job.run.node_timeout_seconds,
         )
 
-    async def _handle(self, request: Request[Any]) -> Reply:
+    async def _handle(self, request: Request[Any], number: int) -> Reply:  # noqa: ARG002
         if isinstance(request, Measure):
             return self._profile.measure(last=request.last)
         if isinstance(request, Trace):
             return await self._profile.trace(request.seconds)
+        if isinstance(request, ConnectPeers | Begin):
+            return await self._handle_once(request)
         if not isinstance(request, Finish):
             return await self.role.handle(request)
         # The answer is sent before this runs, and the socket lingers; it ends also where there is nothing to
         # measure yet.
         self._loop.call_soon(self._end, request.exit_code, request.why)
         return FinishReply(self._metrics())
+
+    async def _handle_once(self, request: Request[Any]) -> Reply:
+        """Handle an order that is given once.
+
+        A coordinator that takes over may not know that it was.
+        """
+        kind = type(request)
+        if kind not in self._handled_once:
+            self._handled_once[kind] = asyncio.ensure_future(self.role.handle(request))
+        return await asyncio.shield(self._handled_once[kind])
 
     def _send(self, message: Message) -> None:
         send_now(self._socket, encode(message))

@@ -25,6 +25,7 @@ class NodeSettings:
         advertise: the host that others connect to; empty for the bound one.
         token: this process's incarnation, unique for ever.
         folder: the run folder; set for the coordinator, which sends it to the others.
+        recover: the folder of a run whose coordinator died; this one takes over.
         announce: a file that the coordinator writes its endpoint to.
         metrics_port: where to serve metrics; None for `watch.metrics_port`, 0 for nowhere.
         profile_seconds: for how long to measure; given to the coordinator of a profile.
@@ -39,6 +40,7 @@ class NodeSettings:
     advertise: str = ""
     token: str = field(default_factory=lambda: uuid4().hex)
     folder: Path | None = None
+    recover: Path | None = None
     announce: Path | None = None
     metrics_port: int | None = None
     profile_seconds: float | None = None

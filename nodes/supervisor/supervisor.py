@@ -81,6 +81,9 @@ class Supervisor:
         self._profile_seconds = profile_seconds
         self._emulation = Emulation(job)
         self._children: list[Child] = []
+        self._coordinator: Child | None = None
+        # Set once the coordinator has ended, and no other takes over.
+        self._over = asyncio.Event()
         self._restarts: Counter[NodeKey] = Counter()
         self._dead_since: dict[str, float] = {}
         self._starting: list[asyncio.Task[Child]] = []
@@ -111,32 +114,26 @@ class Supervisor:
         tasks: list[asyncio.Task[Any]] = []
         try:
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
-            self._identity_file.write_text(self._identity, encoding="ascii")
             await self._check()
             if self._interrupts:
                 return ExitCode.INTERRUPTED, "interrupted", None
             await self._emulation.start(self._starter)
-            options = ["--announce", str(self._announce), "--supervisor-file", str(self._identity_file)]
-            if self._profile_seconds is not None:
-                options += ["--profile-seconds", str(self._profile_seconds)]
-            coordinator = await self._spawn("coordinator", 0, options)
-            if self._interrupts:
-                coordinator.signal(signal.SIGTERM)
-            endpoint = await self._endpoint(coordinator)
+            endpoint = await self._start_coordinator()
+            while endpoint is None and self._may_replace_coordinator():
+                # It had not begun: no node knows of it.
+                endpoint = await self._start_coordinator()
             if endpoint is None:
-                return self._result(coordinator)
-            # Early, so that nothing is left of it when this process is killed.
-            self._clear_scratch()
+                return self._result()
             self._report_start()
             for role, count in self._job.expected.items():
                 for index in range(count):
                     await self._spawn(role, index, ["--join", endpoint])
-            tasks = [asyncio.create_task(self._watch_job(endpoint, coordinator))]
-            tasks += [asyncio.create_task(self._watch_relay(coordinator))]
-            await coordinator.ended.wait()
+            tasks = [asyncio.create_task(self._watch_job(endpoint))]
+            tasks += [asyncio.create_task(self._watch_relay())]
+            await self._follow_coordinator()
             await self._wait_for_others()
             await self._emulation.stop()
-            return self._result(coordinator)
+            return self._result()
         finally:
             for task in tasks:
                 task.cancel()
@@ -160,6 +157,42 @@ class Supervisor:
             return
         check.cancel()
         await asyncio.gather(check, return_exceptions=True)
+
+    async def _start_coordinator(self, *more: str) -> str | None:
+        """Start a coordinator; return where nodes join it, or None if it has ended before it said so."""
+        self._scratch.mkdir(exist_ok=True, mode=0o700)
+        self._identity_file.write_text(self._identity, encoding="ascii")
+        options = ["--announce", str(self._announce), "--supervisor-file", str(self._identity_file)]
+        if self._profile_seconds is not None:
+            options += ["--profile-seconds", str(self._profile_seconds)]
+        coordinator = self._coordinator = await self._spawn("coordinator", 0, [*options, *more])
+        if self._interrupts:
+            coordinator.signal(signal.SIGTERM)
+        try:
+            return await self._endpoint(coordinator)
+        finally:
+            # Early, so that nothing is left of it when this process is killed.
+            self._clear_scratch()
+
+    def _may_replace_coordinator(self) -> bool:
+        """Return whether another coordinator is to follow the one that has ended, and count it."""
+        coordinator = self._coordinator
+        left = self._job.run.restarts - self._restarts["coordinator", 0]
+        if coordinator is None or (coordinator.code or 0) >= 0 or left <= 0 or self._interrupts:
+            return False
+        self._restarts["coordinator", 0] += 1
+        log.warning("the coordinator was %s; another one takes over", exit_status_text(coordinator.code))
+        return True
+
+    async def _follow_coordinator(self) -> None:
+        """Wait for the coordinator's end; have another one take over from one that died."""
+        assert self.folder is not None
+        while self._coordinator is not None:
+            await self._coordinator.ended.wait()
+            if (self.folder / "report.json").exists() or not self._may_replace_coordinator():
+                break
+            await self._start_coordinator("--recover", str(self.folder))
+        self._over.set()
 
     def _report_start(self) -> None:
         if self._began is None or self.folder is None:
@@ -199,7 +232,7 @@ class Supervisor:
                 await asyncio.wait_for(coordinator.ended.wait(), 0.02)
         return None
 
-    async def _watch_job(self, endpoint: str, coordinator: Child) -> None:
+    async def _watch_job(self, endpoint: str) -> None:
         """Connect to the coordinator: report deaths to it, and request its progress."""
         context = zmq.asyncio.Context()
         socket = context.socket(zmq.DEALER)
@@ -214,7 +247,7 @@ class Supervisor:
         watchers = [
             asyncio.create_task(self._keep(channel, endpoint, child))
             for child in self._children
-            if child is not coordinator
+            if child is not self._coordinator
         ]
         watchers += [asyncio.create_task(self._show_progress(channel))]
         try:
@@ -252,7 +285,7 @@ class Supervisor:
 
     async def _told(self, channel: RpcChannel, exited: ChildExited) -> ChildExitedReply | None:
         """Report an exit until the coordinator, which may stand still for long, has replied or ended."""
-        while not self._children[0].ended.is_set():
+        while not self._over.is_set():
             try:
                 return await channel.call(exited, timeout_seconds=10.0)
             except ConnectionLost:
@@ -292,14 +325,15 @@ class Supervisor:
                     log.exception("the progress cannot be shown")
                 logged = True
 
-    async def _watch_relay(self, coordinator: Child) -> None:
+    async def _watch_relay(self) -> None:
         """Interrupt the job if its relay ends, without which it cannot go on.
 
         `_result` says why.
         """
         if self._emulation.relay is not None:
             await self._emulation.relay.ended.wait()
-            coordinator.signal(signal.SIGTERM)
+            assert self._coordinator is not None
+            self._coordinator.signal(signal.SIGTERM)
 
     def interrupt(self) -> None:
         """Interrupt the job, as Ctrl-C does; on the loop.
@@ -308,7 +342,7 @@ class Supervisor:
         """
         self._interrupts += 1
         self._interrupted.set()
-        coordinator = self._children[0] if self._children else None
+        coordinator = self._coordinator
         if coordinator is None or coordinator.ended.is_set():
             return
         if self._interrupts == 1:
@@ -320,8 +354,9 @@ class Supervisor:
     async def _wait_for_others(self) -> None:
         waits = [asyncio.ensure_future(child.ended.wait()) for child in self._children]
         # If the coordinator died, nobody tells the others to end.
-        timeout_seconds = 4.0 if self._children[0].code == 0 or self.folder is not None else 0.5
-        await asyncio.wait(waits, timeout=0.5 if (self._children[0].code or 0) < 0 else timeout_seconds)
+        code = self._coordinator.code if self._coordinator is not None else None
+        timeout_seconds = 4.0 if code == 0 or self.folder is not None else 0.5
+        await asyncio.wait(waits, timeout=0.5 if (code or 0) < 0 else timeout_seconds)
         for wait in waits:
             wait.cancel()
 
@@ -339,8 +374,9 @@ class Supervisor:
         for child in self._children:
             await child.close()
 
-    def _result(self, coordinator: Child) -> tuple[ExitCode, str, Report | None]:
-        report = None
+    def _result(self) -> tuple[ExitCode, str, Report | None]:
+        coordinator, report = self._coordinator, None
+        assert coordinator is not None
         if self.folder is not None and (self.folder / "report.json").exists():
             report = read_report(self.folder / "report.json")
             if (network := self._emulation.report_entry()) is not None:
@@ -368,5 +404,5 @@ class Supervisor:
         return coordinator.exit_code, coordinator.last_line(), report
 
 
-async def _refuse(request: Request[Any]) -> Reply:
+async def _refuse(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
     raise ProtocolError(f"a supervisor does not answer {CONTROL_VERBS.name_of(request)!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 from ..errors import ProtocolError, ShadowSyncError
@@ -24,7 +24,7 @@ from .tasks import TaskSet
 REMEMBERED_ANSWERS: Final = 512
 MAX_ERROR_CHARACTERS: Final = 8192
 
-HandleRequest = Callable[[Request[Any]], Awaitable[Reply]]
+HandleRequest = Callable[[Request[Any], int], Awaitable[Reply]]
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +46,13 @@ class RpcChannel:
     Args:
         peer: how the other side is called in logs and errors.
         send: hands a message to the socket; called on the loop's thread.
-        handle: coroutine function from the other side's request to its reply. A ShadowSyncError that it
-            raises becomes an error reply.
+        handle: coroutine function from the other side's request, and its number, to its reply. A
+            ShadowSyncError that it raises becomes an error reply.
         refused: called with the reason whenever something was refused for its form; without it that is
             logged.
         verbs: the table of what may be asked.
+        first_number: of the requests that it sends; the other side must not have seen it from this one.
+        replies: what was replied to the other side's requests before, by number: it may ask again.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class RpcChannel:
         *,
         refused: Callable[[str], None] | None = None,
         verbs: VerbTable = CONTROL_VERBS,
+        first_number: int = 1,
+        replies: Mapping[int, Reply] | None = None,
     ) -> None:
         self.peer = peer
         self._send = send
@@ -68,10 +72,13 @@ class RpcChannel:
         self._refusals = Refusals(log)
         self._refused = refused or self._log_refused
         self._verbs = verbs
-        self._next_number = 1
+        self._next_number = first_number
         self._waiting: dict[int, tuple[str, asyncio.Future[Reply]]] = {}
         self._working: set[int] = set()
-        self._answers: OrderedDict[int, Answer] = OrderedDict()
+        self._answers = OrderedDict(
+            (number, Answer(number=number, ok=True, body=encode_body(reply)))
+            for number, reply in (replies or {}).items()
+        )
         self._tasks = TaskSet(self._not_answered)
         self._closed = ""
 
@@ -161,7 +168,8 @@ class RpcChannel:
 
     async def _answer_request(self, ask: Ask, request: Request[Any]) -> Answer:
         try:
-            return Answer(number=ask.number, ok=True, body=encode_body(await self._handle(request)))
+            reply = await self._handle(request, ask.number)
+            return Answer(number=ask.number, ok=True, body=encode_body(reply))
         except ShadowSyncError as error:
             return _error_answer(ask.number, error)
         except Exception as error:

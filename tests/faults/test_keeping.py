@@ -239,10 +239,12 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     assert lost
 
 
-def test_a_killed_supervisor_leaves_what_can_be_gone_on_with(
+def test_a_killed_coordinator_leaves_what_can_be_gone_on_with(
     supervise: Callable[..., Supervised], in_process: Callable[..., InProcessCluster]
 ) -> None:
-    job = supervise({"data": {"epochs": 8}, "checkpoint": {"every_examples": 2_000}})
+    """Here the coordinator's death ends the job."""
+    changes = {"data": {"epochs": 8}, "checkpoint": {"every_examples": 2_000}, "run": {"restarts": 0}}
+    job = supervise(changes)
     job.wait_for_batches(60)
     wait_until(lambda: saved_examples(job.run) > 0, "a checkpoint is written")
     (coordinator,) = job.nodes("coordinator")

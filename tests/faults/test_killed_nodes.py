@@ -51,8 +51,8 @@ def test_a_node_under_the_supervisor(supervise: Callable[..., Supervised]) -> No
     assert job.run.logged("embedding-0: died (killed by SIGKILL)")
 
 
-def test_the_coordinator(supervise: Callable[..., Supervised]) -> None:
-    job = supervise()
+def test_the_coordinator_that_nobody_replaces(supervise: Callable[..., Supervised]) -> None:
+    job = supervise({"run": {"restarts": 0}})
     job.wait_for_batches(20)
     trained = job.run.batches()
     job.node("coordinator").kill()

@@ -58,6 +58,11 @@ class Cluster:
             self.endpoint = str(note["endpoint"])
         return process
 
+    def take_over(self) -> Process:
+        """Starts a coordinator in the place of the one that died."""
+        self.coordinator.wait()
+        return self.start_coordinator("--recover", str(self.run.folder))
+
     def join(self, role: str, *options: str, job_file: Path | None = None) -> Process:
         """Starts one node that joins."""
         arguments = [role, str(job_file or self.job_file), "--join", self.endpoint, *options]

@@ -35,6 +35,7 @@ from .in_process_node import (
     InProcessCoordinator,
     InProcessNode,
     nodes_can_stand_still,
+    the_killed_write_nothing,
     threads_know_their_node,
 )
 from .processes import wait_until
@@ -67,11 +68,7 @@ class InProcessCluster:
         self._job_file = job_file
         self._supervised = supervised
         self._announce = job_file.with_name(f"coordinator-{uuid4().hex}.json")
-        self.coordinator = InProcessCoordinator(
-            NodeSettings(
-                self.job, supervised=True, supervisor=SUPERVISOR, announce=self._announce, metrics_port=0
-            )
-        )
+        self.coordinator = self._make_coordinator(None)
         self._link: SupervisorLink | None = None
         self._started: list[InProcess] = []
 
@@ -110,6 +107,23 @@ class InProcessCluster:
             self._announce.unlink()
             self.endpoint, self._folder = str(note["endpoint"]), Path(note["folder"])
         return coordinator
+
+    def take_over(self) -> InProcess:
+        """Start a coordinator in the place of the one that died."""
+        self.coordinator.wait(END_SECONDS)
+        self.coordinator = self._make_coordinator(self._folder)
+        return self.start_coordinator()
+
+    def _make_coordinator(self, recover: Path | None) -> InProcessCoordinator:
+        settings = NodeSettings(
+            self.job,
+            supervised=True,
+            supervisor=SUPERVISOR,
+            announce=self._announce,
+            metrics_port=0,
+            recover=recover,
+        )
+        return InProcessCoordinator(settings)
 
     def join(self, role: str, *overrides: str, job_file: Path | None = None) -> InProcess:
         """Start one node that joins, with the cluster's job or another, and with `--set` of `overrides`."""
@@ -243,6 +257,7 @@ def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
         root.setLevel(logging.INFO)
         stack.enter_context(threads_know_their_node())
         stack.enter_context(nodes_can_stand_still())
+        stack.enter_context(the_killed_write_nothing())
         patch = stack.enter_context(pytest.MonkeyPatch.context())
 
         def make(

@@ -18,6 +18,8 @@ from typing import Any
 from unittest import mock
 
 import zmq
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
+from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
 from shadowsync.nodes.coordinator.main import run_coordinator
 from shadowsync.nodes.launch import make_role
 from shadowsync.nodes.runtime.node import Node
@@ -59,6 +61,23 @@ def threads_know_their_node() -> Iterator[None]:
         start(self)
 
     with mock.patch.object(threading.Thread, "start", start_in_context):
+        yield
+
+
+@contextmanager
+def the_killed_write_nothing() -> Iterator[None]:
+    """Within it a killed coordinator's ledger gets nothing more, but is closed: its thread goes on here."""
+    submit = LedgerWriter.submit
+
+    def submit_while_alive(self: LedgerWriter, work: Callable[[LedgerStore], Any]) -> asyncio.Future[Any]:
+        node = current_node()
+        if node is None or not node.killed or work is LedgerStore.close:
+            return submit(self, work)
+        never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        never.cancel()
+        return never
+
+    with mock.patch.object(LedgerWriter, "submit", submit_while_alive):
         yield
 
 
@@ -165,6 +184,11 @@ class InProcess(ABC, ProcessHooks):
         """Start the control thread."""
         self._context = Context()
         self._thread.start()
+
+    @property
+    def killed(self) -> bool:
+        """Whether it was killed."""
+        return self._killed
 
     @property
     def pid(self) -> int:

@@ -11,7 +11,7 @@ from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.pipeline.wire.control.base import Reply, Request, Verb, VerbTable
 from shadowsync.pipeline.wire.field_checks import Count
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.rpc_channel import RpcChannel
+from shadowsync.pipeline.wire.rpc_channel import HandleRequest, RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 
 ENOUGH_SECONDS = 60.0
@@ -60,7 +60,7 @@ class Link:
 
     def __init__(
         self,
-        handle: Callable[[Request[Any]], Awaitable[Reply]],
+        handle: HandleRequest,
         lose: Callable[[Message], bool] = lambda message: False,  # noqa: ARG005
     ) -> None:
         self._lose = lose
@@ -98,7 +98,7 @@ class Handler:
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    async def __call__(self, request: Request[Any]) -> Reply:
+    async def __call__(self, request: Request[Any], number: int = 0) -> Reply:  # noqa: ARG002
         self.calls.append(request)
         assert isinstance(request, Add | Slow | Look)
         return Sum(request.n + 1)

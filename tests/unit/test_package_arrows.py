@@ -37,7 +37,7 @@ COORDINATOR: Graph = {
     "ledger": set(),
     "control": set(),
     "validation": set(),
-    "state": {"ledger", "control"},
+    "state": {"ledger", "control", "validation"},
     "checkpoint": {"state", "validation"},
     "monitoring": {"state", "control"},
     "recovery": {"state", "ledger"},

@@ -16,6 +16,7 @@ from ....pipeline.metrics import QualitySums
 from ...runtime.threads import run_in_thread_uncancellable
 from ..outcome import FinalModel
 from ..server import CoordinatorServer
+from ..state.changes import CheckpointScored
 from ..validation.scoring import CheckpointScore, Scored, ValidationState, score_checkpoint
 from .running import RunningCheckpoint, input_digest
 
@@ -80,6 +81,9 @@ class CheckpointManager:
         self._validation_due = IntervalTrigger(job.validation.every_examples, job.validation.every_seconds)
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
+        for scored in self._state.scored:
+            # Of a coordinator that died.
+            self.validation.add(scored)
         self.ended_early = ""
         self.best_is_last = False
         self.failed = 0
@@ -87,7 +91,7 @@ class CheckpointManager:
     @property
     def written(self) -> int:
         """Number of checkpoints written while training went on."""
-        return self._taker.written
+        return self._state.checkpoints_written
 
     @property
     def best_folder(self) -> Path:
@@ -212,7 +216,8 @@ class CheckpointManager:
             # Before it counts as the best: one that cannot be kept leaves the best so far as it is.
             await run_in_thread_uncancellable(promote, candidate, note)
         best = self.validation.add(scored)
-        self._state.validated((point.examples, point.value) for point in self.validation.points)
+        self._state.checkpoint_scored(scored)
+        self._server.journal.decided(CheckpointScored(scored.examples, scored.seconds, scored.value))
         name, so_far = self.validation.settings.metric, self.validation.best
         assert so_far is not None
         words = f"the best so far, saved in {BEST}/" if best else f"the best is {so_far.value:.4f}"

@@ -26,6 +26,7 @@ from ....sync_algos.model_origin import ModelOrigin
 from ...runtime.threads import run_in_thread_uncancellable
 from ..outcome import FinalModel
 from ..server import CoordinatorServer
+from ..state.changes import CheckpointWritten
 from ..state.job import JobState
 from ..state.membership import Member
 
@@ -181,9 +182,6 @@ class RunningCheckpoint:
     the ledger's part, and perhaps more. Those are trained again after a resume, and skipped by the shards
     that have them (rule "A batch is a pure function"): nothing is lost, and nothing applied twice. Replicas
     and center are copied while workers and rounds write them, as every snapshot of a round is.
-
-    Attributes:
-        written: how many are in their place.
     """
 
     def __init__(self, server: CoordinatorServer, model: FinalModel) -> None:
@@ -191,8 +189,8 @@ class RunningCheckpoint:
         self._state = server.state
         self._model = model
         self._last_bytes = 0
+        self._loop = asyncio.get_running_loop()
         self._reported_pauses: set[str] = set()
-        self.written = 0
 
     async def take(self) -> CheckpointManifest:
         """Take one checkpoint, in place of the one before.
@@ -222,7 +220,12 @@ class RunningCheckpoint:
     def _commit(self, partial: Path, manifest: CheckpointManifest) -> None:
         commit(partial, manifest)
         self._last_bytes = sum(entry.bytes for entry in manifest.files)
-        self.written += 1
+        # Here, since whoever waits for this thread may be cancelled.
+        self._loop.call_soon_threadsafe(self._count)
+
+    def _count(self) -> None:
+        self._state.checkpoint_written()
+        self._server.journal.decided(CheckpointWritten())
 
     async def _write(self, partial: Path) -> CheckpointManifest:
         snapshot = LedgerSnapshot.of(self._state)

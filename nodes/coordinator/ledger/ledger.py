@@ -153,6 +153,11 @@ class LedgerState:
             span.bad_rows = 0
         return unread
 
+    def has_unread_of(self, reader: str) -> bool:
+        """Return whether a lost reader has unfinished spans, or owed batches."""
+        spans = any(span.reader == reader and not span.complete for span in self._open.values())
+        return spans or self.owed.has_of(reader)
+
     @property
     def has_lost_spans(self) -> bool:
         """Whether spans of dead readers are not finished."""

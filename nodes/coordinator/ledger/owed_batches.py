@@ -45,6 +45,11 @@ class OwedBatches:
         return not self._missing_shards
 
     @property
+    def missing_shards(self) -> Set[int]:
+        """Return the shards of which nobody knows what they lack."""
+        return self._missing_shards
+
+    @property
     def is_settled(self) -> bool:
         """Whether every embedding shard has all batches that are trained."""
         return self.has_all_shards and not self._owed
@@ -120,6 +125,10 @@ class OwedBatches:
         for handed_out in self._handed_out.values():
             if handed_out.reader == reader:
                 handed_out.read = False
+
+    def has_of(self, reader: str) -> bool:
+        """Return whether owed batches were handed out to this reader."""
+        return any(handed_out.reader == reader for handed_out in self._handed_out.values())
 
     def release(self, reader: str) -> None:
         """Hand out again what a lost reader had; to be called when no trainer has anything of it."""

@@ -55,6 +55,23 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A change of the job's state, as the store keeps it.
+
+    Attributes:
+        seconds: since the start of the job.
+        token, number: of the node that requested it, and of its request; empty and 0 for a decision.
+        kind, body: of the change, and the values of its fields in msgpack.
+    """
+
+    seconds: float
+    token: str
+    number: int
+    kind: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class UnreadSpan:
     """A span that a dead reader had cut wholly, and that is to be read again."""
 

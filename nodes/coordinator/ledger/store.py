@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ResourceError
 from ....pipeline.types import BatchId
-from .records import Acknowledged, LeftOut
+from .records import Acknowledged, JournalEntry, LeftOut
 
 SCHEMA = """
 CREATE TABLE spans (
@@ -39,6 +39,9 @@ CREATE TABLE restored_left_out (
 ) WITHOUT ROWID;
 CREATE TABLE shards (name TEXT PRIMARY KEY, applied INTEGER, repeated INTEGER);
 CREATE TABLE events (seconds REAL, node TEXT, what TEXT);
+CREATE TABLE journal (
+  id INTEGER PRIMARY KEY, seconds REAL, token TEXT, number INTEGER, kind TEXT, body BLOB
+);
 """
 
 # A checkpoint that finds no room fills its volume for a moment, and then takes back what it wrote.
@@ -60,21 +63,26 @@ class StoredTotals:
 class LedgerStore:
     """One SQLite file, used by one thread at a time.
 
-    Each method is one transaction.
+    Each method is one transaction, or within `commit` a part of one.
 
     With `synchronous = NORMAL` a committed transaction survives the death of the process, though perhaps
     not of the machine. Where the volume is full it waits FULL_PATIENCE_SECONDS for room. Raises ResourceError
     when the file cannot be written.
+
+    Args:
+        new: whether the file is to be made; if not, it is that of a coordinator that died.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, new: bool = True) -> None:
         self.path = path
+        self._in_transaction = False
         try:
             # The thread that opens it is not the one that writes.
             self._db = sqlite3.connect(path, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.executescript(SCHEMA)
+            if new:
+                self._db.executescript(SCHEMA)
         except sqlite3.Error as error:
             raise self._unwritable(error) from error
 
@@ -130,6 +138,25 @@ class LedgerStore:
     def event(self, seconds: float, node: str, what: str) -> None:
         """Store what happened to a node."""
         self._write("INSERT INTO events VALUES (?, ?, ?)", [(seconds, node, what)])
+
+    def journal(self, entry: JournalEntry) -> None:
+        """Store a change of the job's state, after those before."""
+        row = entry.seconds, entry.token, entry.number, entry.kind, entry.body
+        self._write("INSERT INTO journal (seconds, token, number, kind, body) VALUES (?, ?, ?, ?, ?)", [row])
+
+    def commit(self, *parts: Callable[[LedgerStore], None]) -> None:
+        """Do all parts in one transaction; they may be called again, where the volume is full."""
+        self._retried(lambda: [part(self) for part in parts])
+
+    def entries(self) -> Iterator[JournalEntry]:
+        """Return the changes of the job's state, in order."""
+        columns = "seconds, token, number, kind, body"
+        for row in self._db.execute(f"SELECT {columns} FROM journal ORDER BY id"):
+            yield JournalEntry(*row)
+
+    def events(self) -> list[tuple[float, str, str]]:
+        """Return what happened to nodes, in order."""
+        return self._db.execute("SELECT seconds, node, what FROM events ORDER BY rowid").fetchall()
 
     def sums(self) -> dict[str, int]:
         """Return the file's totals: examples of each kind, and distinct batches."""
@@ -191,16 +218,27 @@ class LedgerStore:
         self._db.close()
 
     def _write(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
-        written, latest = list(rows), time.monotonic() + FULL_PATIENCE_SECONDS
+        written = list(rows)
+        if self._in_transaction:
+            self._db.executemany(statement, written)
+        else:
+            self._retried(lambda: self._db.executemany(statement, written))
+
+    def _retried(self, work: Callable[[], object]) -> None:
+        """Do the work in one transaction, again while the volume is full, up to FULL_PATIENCE_SECONDS."""
+        latest = time.monotonic() + FULL_PATIENCE_SECONDS
         while True:
+            self._in_transaction = True
             try:
                 with self._db:
-                    self._db.executemany(statement, written)
+                    work()
                 return
             except sqlite3.Error as error:
                 full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
                 if not full or time.monotonic() > latest:
                     raise self._unwritable(error) from error
+            finally:
+                self._in_transaction = False
             time.sleep(_FULL_PAUSE_SECONDS)
 
     def _unwritable(self, error: sqlite3.Error) -> ResourceError:

@@ -31,9 +31,15 @@ class LedgerWriter:
 
         The work is submitted before this first waits, and is done even if the caller is cancelled.
         """
-        done = asyncio.wrap_future(self._thread.submit(work, self._store))
         # A cancelled future would take its work out of the queue, and the file would miss what memory has.
-        return await asyncio.shield(done)
+        return await asyncio.shield(self.submit(work))
+
+    def submit(self, work: Callable[[LedgerStore], T]) -> asyncio.Future[T]:
+        """Have work done after what was submitted before.
+
+        The future has what `work` returns; it must not be cancelled.
+        """
+        return asyncio.wrap_future(self._thread.submit(work, self._store))
 
     def event(self, seconds: float, node: str, what: str) -> None:
         """Store an event without waiting.

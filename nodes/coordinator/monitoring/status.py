@@ -26,8 +26,9 @@ from ....watch.status import (
     ValidationStatus,
 )
 from ...runtime.process_figures import process_metrics
-from ..state.job import JobPhase, JobState
+from ..state.job import JobState
 from ..state.membership import Member
+from ..state.phases import JobPhase
 
 SELF = "coordinator-0"
 
@@ -65,7 +66,7 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
         nodes=[_myself(state, now), *(_node(state, member, now) for member in state.members.everyone())],
         edges=_edges(state, now),
         validation_metric=state.job.validation.metric,
-        validation=[ValidationStatus(examples=at, value=value) for at, value in state.validation_points],
+        validation=[ValidationStatus(examples=one.examples, value=one.value) for one in state.scored],
         incidents=[
             Incident(number=number, seconds=seconds, node=node, what=what)
             for number, (seconds, node, what) in enumerate(state.events, 1)

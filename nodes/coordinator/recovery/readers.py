@@ -12,6 +12,7 @@ from ....pipeline.errors import ExitCode
 from ....pipeline.wire.control.orders import SettleReader
 from ..outcome import Stop
 from ..server import CoordinatorServer
+from ..state.changes import SpansReadAgain
 from ..state.membership import Member
 from .settling import settle
 from .successors import Successors
@@ -40,6 +41,7 @@ class ReaderRecovery:
             return
         ledger = self._state.ledger
         spans = ledger.read_again(name)
+        server.journal.decided(SpansReadAgain(name))
         seconds = self._state.seconds() - began
         trained = sum(len(ledger.skip_of(*span)) for span in spans)
         number = f"{len(spans)} unfinished span{'s' * (len(spans) != 1)}"

@@ -15,6 +15,7 @@ from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, ShardRepla
 from ..ledger.records import BatchRange
 from ..outcome import REQUEST_SECONDS
 from ..server import CoordinatorServer
+from ..state.changes import ShardRestored
 from ..state.membership import Member
 from .settling import settle
 from .successors import Successors
@@ -75,6 +76,7 @@ class ShardRecovery:
         if lacking is None or not node.alive or not self._state.is_training:
             return
         count = ledger.owed.restore_shard(number, lacking)
+        server.journal.decided(ShardRestored(number, tuple(lacking)))
         batches = "1 batch" if count == 1 else f"{count:,} batches"
         seconds = self._state.seconds() - began
         again = f"{batches} that it lacks are trained again, known after {seconds:.1f} s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,57 +12,25 @@ from ....pipeline.config.job import Job
 from ....pipeline.data.parquet import IdClass
 from ....pipeline.errors import ExitCode
 from ....pipeline.types import BatchId
-from ....pipeline.wire.control.messages import TrainedBatch
+from ....pipeline.wire.control.messages import LeftOutBatch, TrainedBatch
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Counts
 from ...runtime.members import SyncGroup
 from ..control.sync_control import SyncControl, control_of
 from ..control.update_balancer import UpdateBalancer, UpdateCounts
 from ..ledger.ledger import LedgerState
-from ..ledger.records import Acknowledged
+from ..ledger.records import Acknowledged, LeftOut
 from ..outcome import Stop
+from ..validation.scoring import Scored
 from .bad_batches import BadBatchCounter
 from .membership import Member, Membership
+from .phases import NEXT_PHASES, JobPhase, PhaseError
 from .placement import TablePlacement
 from .progress import InputSize, NodeRates, TrainingMetrics
 
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512
 STRANGERS: Final = "others"
-
-
-class JobPhase(enum.Enum):
-    """The phase of a job; the values are shown to people."""
-
-    GATHERING = "waiting for nodes"
-    STARTING = "starting"
-    TRAINING = "training"
-    CLOSING = "closing"
-    STOPPING = "stopping"
-    CHECKPOINT = "writing the checkpoint"
-    VALIDATING = "validating"
-    EVALUATING = "evaluating"
-    EVALUATING_BEST = "evaluating the best checkpoint"
-    DONE = "done"
-
-
-# A job may be over after each of them; it may be stopped from its start to the end of training.
-NEXT_PHASES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
-    JobPhase.GATHERING: frozenset({JobPhase.STARTING, JobPhase.DONE}),
-    JobPhase.STARTING: frozenset({JobPhase.TRAINING, JobPhase.STOPPING, JobPhase.DONE}),
-    JobPhase.TRAINING: frozenset({JobPhase.CLOSING, JobPhase.STOPPING, JobPhase.DONE}),
-    JobPhase.CLOSING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
-    JobPhase.STOPPING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
-    JobPhase.CHECKPOINT: frozenset({JobPhase.VALIDATING, JobPhase.DONE}),
-    JobPhase.VALIDATING: frozenset({JobPhase.EVALUATING, JobPhase.DONE}),
-    JobPhase.EVALUATING: frozenset({JobPhase.EVALUATING_BEST, JobPhase.DONE}),
-    JobPhase.EVALUATING_BEST: frozenset({JobPhase.DONE}),
-    JobPhase.DONE: frozenset(),
-}
-
-
-class PhaseError(RuntimeError):
-    """A phase that cannot follow the current one: a defect of the coordinator."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +127,9 @@ class JobState:
         self.divergence = DivergenceCurve()
         # With `sync.control`, once the trainers have met.
         self.control: SyncControl | None = None
-        # (examples trained, metric of `[validation]`), in the order in which they were scored.
-        self.validation_points: list[tuple[int, float]] = []
+        # Checkpoints scored while the job trains, in order, and how many were written.
+        self.scored: list[Scored] = []
+        self.checkpoints_written = 0
         # (seconds, node, what).
         self.events: list[tuple[float, str, str]] = []
         # Host and process by token, for those who watch.
@@ -172,6 +140,12 @@ class JobState:
         self.outcome = "ended"
         self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
+        # CPU seconds of each node when training began, by name; None before.
+        self.training_began: dict[str, float] | None = None
+        # Why training ended before its input did, or empty; None before its end.
+        self.training_ended: str | None = None
+        # Coordinators that went on for one that had died.
+        self.takeovers = 0
         self.lost_dense_updates = 0
         # Of trainers that left, by name.
         self.left_counts: dict[str, Counts] = {}
@@ -222,9 +196,9 @@ class JobState:
         name = member.info.name if member is not None else STRANGERS
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
 
-    def add_event(self, node: str, what: str) -> float:
-        """Record what happened to a node; return when."""
-        seconds = self.seconds()
+    def add_event(self, node: str, what: str, seconds: float | None = None) -> float:
+        """Record what happened to a node, by default now; return when."""
+        seconds = self.seconds() if seconds is None else seconds
         self.events.append((seconds, node, what))
         return seconds
 
@@ -326,9 +300,34 @@ class JobState:
         self._synced_iterations[member.info.token] = synced_iterations
         return rows
 
-    def validated(self, points: Iterable[tuple[int, float]]) -> None:
-        """Return the scores so far: (examples trained, metric)."""
-        self.validation_points = list(points)
+    def leave_out(self, member: Member, batches: Iterable[LeftOutBatch]) -> list[LeftOut]:
+        """Record batches that a trainer left out; return their rows for the ledger's file."""
+        rows = []
+        for batch in batches:
+            rows.append(self.ledger.leave_out(member.info.name, batch.id, batch.examples, batch.why))
+            self.bad_batches.add(rows[-1], self.ledger.path_of)
+        return rows
+
+    def begin_training(self, cpu_seconds: Mapping[str, float]) -> None:
+        """Begin TRAINING; the nodes have used so many CPU seconds before."""
+        self.enter(JobPhase.TRAINING)
+        self.training_began = dict(cpu_seconds)
+
+    def end_training(self, ended_early: str) -> None:
+        """Record that training has ended, and why before its input did, if so."""
+        self.training_ended = ended_early
+
+    def replace_coordinator(self) -> None:
+        """Record that another coordinator goes on."""
+        self.takeovers += 1
+
+    def checkpoint_written(self) -> None:
+        """Record that a checkpoint was written while the job trains."""
+        self.checkpoints_written += 1
+
+    def checkpoint_scored(self, scored: Scored) -> None:
+        """Record the score of a checkpoint."""
+        self.scored.append(scored)
 
     def mark_dead(self, token: str, why: str) -> Death | None:
         """Record a node as dead and what it alone knew as lost.
@@ -369,6 +368,14 @@ class JobState:
         synced = int(counts.get("synced_iterations", 0))
         self.lost_dense_updates += max(0, self.ledger.trained_batches_of.get(name, 0) - synced)
         return Death(member, None, self.group.lose(member.info.index))
+
+    def has_to_recover(self, dead: Member) -> bool:
+        """Return whether the job has not recovered from the death of a node that took part."""
+        if not dead.begun or dead.info.role not in ("reader", "embedding"):
+            return False
+        if dead.info.role == "reader":
+            return self.ledger.has_unread_of(dead.info.name) or not self.members.alive("reader")
+        return dead.info.index in self.empty_shards()
 
     def _unread(self, reader: str) -> None:
         for span in self.ledger.lose_reader(reader):

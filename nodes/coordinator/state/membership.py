@@ -28,6 +28,7 @@ class Member:
     Attributes:
         begun: whether it takes part. One that joins the running job does not before it was introduced.
         left: whether it ended as it was told, and the job went on.
+        leaves: whether it was told to leave the running job.
         joined_at: when it said hello to the running job, of the coordinator's loop.
     """
 
@@ -36,6 +37,7 @@ class Member:
     alive: bool = True
     begun: bool = True
     left: bool = False
+    leaves: bool = False
     joined_at: float = 0.0
     facts: NodeFacts = field(default_factory=NodeFacts)
     metrics: Counts = field(default_factory=dict)
@@ -53,6 +55,10 @@ class Member:
     def die(self, why: str) -> None:
         """Record that it left or died."""
         self.alive, self.lost_because = False, why
+
+    def prepare_to_leave(self) -> None:
+        """Record that it was told to leave."""
+        self.leaves = True
 
     def leave(self) -> None:
         """Record that it leaves well."""

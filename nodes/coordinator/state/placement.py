@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy as np
 
@@ -95,6 +96,12 @@ class TablePlacement:
         loads = [profile.load(table) for profile, table in zip(profiles, tables, strict=True)]
         plan = TablePlan.of_ranges(tables, nodes, split_by_cost(tables, loads, nodes))
         return cls(plan, "counted" if job.run.deterministic else "measured", profiles, counter.examples)
+
+    @classmethod
+    def of_before(cls, job: Job, plan: dict[str, Any], how: str) -> TablePlacement:
+        """Take over the plan of a coordinator that died; what it sampled is not known any more."""
+        found = TablePlan.from_body(job.tables, job.embedding.nodes, plan)
+        return cls(found, next(known for known in get_args(How) if known == how))
 
     def record(self) -> PlanRecord:
         """Return the content of plan.json."""

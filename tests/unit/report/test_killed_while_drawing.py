@@ -40,7 +40,8 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 
 
 def result(supervisor: Supervisor) -> tuple[ExitCode, str, Report | None]:
-    return supervisor._result(cast(Child, Killed()))
+    supervisor._coordinator = cast(Child, Killed())
+    return supervisor._result()
 
 
 def test_the_report_that_is_there_counts(supervisor: Supervisor, full_report: Report, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_question_that_takes_long_is_asked_again_but_handled_once() -> None:
     async def main() -> None:
         calls, finish = list[Request[Any]](), asyncio.Event()
 
-        async def slow(request: Request[Any]) -> Reply:
+        async def slow(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
             calls.append(request)
             await finish.wait()
             return Sum(3)
@@ -131,7 +131,7 @@ def test_memory_is_bounded_but_keeps_what_is_not_answered(monkeypatch: pytest.Mo
     async def main() -> None:
         calls, finish, answers = list[int](), asyncio.Event(), asyncio.Queue[Message]()
 
-        async def handle(request: Request[Any]) -> Reply:
+        async def handle(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
             assert isinstance(request, Add | Slow)
             calls.append(request.n)
             if isinstance(request, Slow):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("resend_soon")
 
 def test_a_refusal_comes_back_in_its_words() -> None:
     async def main() -> None:
-        async def refuse(request: Request[Any]) -> Reply:
+        async def refuse(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
             raise ClusterError("the job is full", where=str(request), remedy="start fewer")
 
         link = Link(refuse)
@@ -36,7 +36,7 @@ def test_a_refusal_comes_back_in_its_words() -> None:
 
 def test_a_handler_that_fails_is_logged_and_refuses(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async def fail(request: Request[Any]) -> Reply:  # noqa: ARG001
+        async def fail(request: Request[Any], number: int) -> Reply:  # noqa: ARG001  # noqa: ARG001
             raise KeyError("missing")
 
         link = Link(fail)
@@ -83,7 +83,7 @@ def test_closing_ends_what_waits_and_refuses_what_comes() -> None:
     async def main() -> None:
         sent, begun, cancelled = asyncio.Queue[Message](), asyncio.Event(), asyncio.Event()
 
-        async def hang(request: Request[Any]) -> Reply:  # noqa: ARG001
+        async def hang(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
             begun.set()
             try:
                 await asyncio.Event().wait()

@@ -19,7 +19,7 @@ from shadowsync.tests.support.real_time import run_in_real_time
 _UNSENT: list[Message] = []
 
 
-async def _nothing(request: Request[Any]) -> Reply:  # noqa: ARG001
+async def _nothing(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
     return Done()
 
 

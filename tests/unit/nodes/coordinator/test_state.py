@@ -11,12 +11,10 @@ import shadowsync
 from shadowsync.nodes.coordinator.outcome import Stop
 from shadowsync.nodes.coordinator.state.job import (
     MAX_POINTS,
-    NEXT_PHASES,
     DivergenceCurve,
-    JobPhase,
     JobState,
-    PhaseError,
 )
+from shadowsync.nodes.coordinator.state.phases import NEXT_PHASES, JobPhase, PhaseError
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.fake_coordinator import member, state_of
 

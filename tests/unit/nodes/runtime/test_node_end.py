@@ -58,8 +58,8 @@ class Breaks(Idle):
 class EndsFirst(Node):
     """The control: it ends while it still makes up its answer."""
 
-    async def _handle(self, request: Request[Any]) -> Reply:
-        reply = await super()._handle(request)
+    async def _handle(self, request: Request[Any], number: int) -> Reply:
+        reply = await super()._handle(request, number)
         await self._finished.wait()
         # It is cancelled here, unless the node is not closed.
         await asyncio.Event().wait()

@@ -1,0 +1,64 @@
+"""The journal of a job: what changed its state, in the ledger's file, for a coordinator that takes over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from ...pipeline.wire.control.base import Reply, Request
+from ...pipeline.wire.field_checks import values_of
+from .ledger.records import JournalEntry
+from .ledger.store import LedgerStore
+from .ledger.writer import LedgerWriter
+from .state.changes import RECORDS, REQUESTS, Write
+from .state.job import JobState
+
+
+class JobJournal:
+    """Apply requests to the job's state, and record them and the coordinator's decisions, in order.
+
+    Belongs to the coordinator's loop.
+
+    Args:
+        failed: told of an error in writing.
+    """
+
+    def __init__(self, state: JobState, store: LedgerWriter, failed: Callable[[BaseException], None]) -> None:
+        self._state = state
+        self._store = store
+        self._failed = failed
+
+    def apply(self, token: str, number: int, request: Request[Any]) -> tuple[Reply, asyncio.Future[None]]:
+        """Apply a node's request; return the reply, and when it may be sent: once it is in the file.
+
+        `number` is that of the request, which the node may send again to another coordinator. Raises
+        ShadowSyncError or ValueError for what cannot be done.
+        """
+        effect = REQUESTS[type(request)](self._state, token, request)
+        if not effect.lasts:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return effect.reply, done
+        return effect.reply, self._record(request, token, number, effect.write)
+
+    def decided(self, change: Any) -> asyncio.Future[None]:
+        """Record a decision that was just applied to the state; return when it is in the file."""
+        return self._record(change, "", 0, None)
+
+    def _record(self, change: Any, token: str, number: int, write: Write | None) -> asyncio.Future[None]:
+        body = msgpack.packb(values_of(change))
+        entry = JournalEntry(self._state.seconds(), token, number, RECORDS.name_of(change), body)
+
+        def work(store: LedgerStore) -> None:
+            store.commit(*([write] if write is not None else []), lambda store: store.journal(entry))
+
+        written = self._store.submit(work)
+        written.add_done_callback(self._written)
+        return written
+
+    def _written(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._failed(error)

@@ -1,0 +1,105 @@
+"""Takeover of a job from a coordinator that died, from the ledger's file in the run's folder."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from ....pipeline.errors import ClusterError
+from ....pipeline.wire.control.base import Reply
+from ....pipeline.wire.rpc_channel import REMEMBERED_ANSWERS
+from ..ledger.records import JournalEntry
+from ..ledger.store import LedgerStore
+from ..state.changes import DECISIONS, RECORDS, REQUESTS, JobBegan
+from ..state.job import JobState
+
+
+class TakeoverClock:
+    """The clock of a job's state that is made again: it stands at each change, and then goes on."""
+
+    def __init__(self) -> None:
+        self._stands_at = 0.0
+        self._zero: float | None = None
+
+    def __call__(self) -> float:
+        """Return the seconds since the job's start."""
+        return self._stands_at if self._zero is None else time.monotonic() - self._zero
+
+    def stand_at(self, seconds: float) -> None:
+        """Stand at the moment of a change."""
+        self._stands_at = seconds
+
+    def go_on(self, seconds: float) -> None:
+        """Go on from so many seconds after the start, but not from before the last change."""
+        self._zero = time.monotonic() - max(seconds, self._stands_at)
+
+
+@dataclass
+class Takeover:
+    """What the ledger's file says of a coordinator that died.
+
+    Attributes:
+        replies: that it gave to living nodes, or had decided on, by token and number of the request.
+    """
+
+    folder: Path
+    began: JobBegan
+    store: LedgerStore
+    clock: TakeoverClock = field(default_factory=TakeoverClock)
+    replies: dict[str, dict[int, Reply]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path, name: str) -> Takeover:
+        """Open the ledger's file, `name` in a run's folder.
+
+        Raises ClusterError if nothing can be taken over.
+        """
+        path = folder / name
+        if not path.exists():
+            raise _not_possible(folder, f"it has no {name}")
+        store = LedgerStore(path, new=False)
+        try:
+            first = next(store.entries(), None)
+            if first is None or first.kind != JobBegan.__name__:
+                raise _not_possible(folder, f"its {name} has no journal")
+            return cls(folder, _change_of(first), store)
+        except BaseException:
+            store.close()
+            raise
+
+    def replay(self, state: JobState) -> None:
+        """Bring a new state to that of the coordinator that died; `state.clock` has to be `self.clock`."""
+        for entry in self.store.entries():
+            self.clock.stand_at(entry.seconds)
+            change = _change_of(entry)
+            if type(change) not in REQUESTS:
+                DECISIONS[type(change)](state, change)
+                continue
+            replies = self.replies.setdefault(entry.token, {})
+            replies[entry.number] = REQUESTS[type(change)](state, entry.token, change).reply
+            if len(replies) > REMEMBERED_ANSWERS:
+                del replies[next(iter(replies))]
+        for seconds, node, what in self.store.events():
+            state.add_event(node, what, seconds)
+        self.replies = {
+            token: replies
+            for token, replies in self.replies.items()
+            if (member := state.members.find(token)) is not None and member.alive
+        }
+        self.clock.go_on(time.time() - self.began.unix_seconds)
+
+
+def _change_of(entry: JournalEntry) -> Any:
+    return RECORDS.decode_values(entry.kind, msgpack.unpackb(entry.body, strict_map_key=False))
+
+
+def _not_possible(folder: Path, why: str) -> ClusterError:
+    return ClusterError(
+        f"no coordinator can take over: {why}",
+        where=str(folder),
+        remedy="give the folder of a run whose coordinator died; shadowsync resume continues any other",
+    )

@@ -1,0 +1,285 @@
+"""Changes of a job's state that a later coordinator must know: requests of nodes, and own decisions.
+
+The ledger's file keeps them in order, each in the transaction of its effect. Who applies them again to a new
+`JobState` has the state of the coordinator that died, and the replies that it gave. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from ....pipeline.data.span import to_runs
+from ....pipeline.errors import ExitCode, ProtocolError
+from ....pipeline.wire.control.base import MAX_BATCHES, Done, NamedRecords, Reply
+from ....pipeline.wire.control.messages import (
+    Hello,
+    HelloReply,
+    NextSpan,
+    NextSpanReply,
+    Ready,
+    ReturnBatches,
+    ReturnBatchesReply,
+    SpanGrant,
+    SpanRead,
+    TrainedBatches,
+)
+from ....pipeline.wire.control.orders import GroupView
+from ....pipeline.wire.field_checks import Count, Counts, Items, Real, Seconds
+from ..ledger.store import LedgerStore
+from ..outcome import Stop
+from ..validation.scoring import Scored
+from .job import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class JobBegan:
+    """The coordinator began: when, at which address, and with which plan of the tables, found how."""
+
+    unix_seconds: Seconds
+    bound: str
+    plan: dict[str, Any]
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorReplaced:
+    """Another coordinator goes on, after this one's predecessor had died."""
+
+
+@dataclass(frozen=True, slots=True)
+class MembersStarted:
+    """All nodes of the job are there, and it starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBegan:
+    """The job trains; the CPU seconds that each node had used before, by name."""
+
+    cpu_seconds: dict[str, Real]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEnded:
+    """Training has ended: why before its input did; empty where it did not."""
+
+    ended_early: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The job is to stop, as `outcome.Stop` says."""
+
+    kind: Literal["interrupted", "death", "failed"]
+    text: str
+    exit_code: ExitCode
+    lost_shard: bool
+    diverged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBegan:
+    """A node that joined the running job takes part."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeaves:
+    """A node was told to leave the running job."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHasLeft:
+    """A node has left, with these last counts."""
+
+    token: str
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDied:
+    """A node was declared dead, whose last heartbeat had these counts."""
+
+    token: str
+    why: str
+    counts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFormed:
+    """The group of trainers that meet is another one."""
+
+    view: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class SpansReadAgain:
+    """The unfinished spans of a dead reader are handed out again."""
+
+    reader: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRestored:
+    """It is known which trained batches an embedding shard lacks that took a lost one's place."""
+
+    number: Count
+    lacking: Annotated[tuple[tuple[Count, Count, Count, Count], ...], Items(MAX_BATCHES)]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointScored:
+    """A checkpoint was validated."""
+
+    examples: Count
+    seconds: Seconds
+    value: Real
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """A checkpoint was written while the job trained."""
+
+
+Write: TypeAlias = Callable[[LedgerStore], None]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The reply to a request, and what the tables of the ledger's file get of it.
+
+    Attributes:
+        lasts: whether the state is another one than before.
+    """
+
+    reply: Reply
+    write: Write | None = None
+    lasts: bool = True
+
+
+def _join(state: JobState, token: str, hello: Hello) -> Effect:
+    known = state.members.find(token) is not None
+    member = state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid)
+    plan, folder = state.placement.plan.to_body(), str(state.folder.resolve())
+    reply = HelloReply(member.info.name, member.info.index, folder, plan, late=not member.begun)
+    return Effect(reply, lasts=not known)
+
+
+def _ready(state: JobState, token: str, ready: Ready) -> Effect:
+    state.members.require(token).get_ready(ready.facts)
+    return Effect(Done())
+
+
+def _next_span(state: JobState, token: str, request: NextSpan) -> Effect:  # noqa: ARG001
+    ledger, reader = state.ledger, state.members.require(token).info.name
+    if (replay := ledger.grant_replay(reader)) is not None:
+        grant = SpanGrant(replay.epoch, replay.span, tuple(to_runs(replay.skip)), replay=True)
+        return Effect(NextSpanReply(grant))
+    granted = ledger.grant(reader)
+    if granted is None:
+        return Effect(NextSpanReply(None), lasts=False)
+    epoch, span = granted
+    skip = tuple(to_runs(ledger.skip_of(epoch, span.number)))
+    return Effect(NextSpanReply(SpanGrant(epoch, span, skip)), lambda store: store.grant(epoch, span, reader))
+
+
+def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
+    if read.replay:
+        state.ledger.replay_read(state.members.require(token).info.name, read.epoch, read.span)
+        return Effect(Done())
+    counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
+    state.ledger.span_read(read.epoch, read.span, **counts)
+    state.input.size.span_read(read.span, read.examples, read.bad_rows)
+    return Effect(Done(), lambda store: store.span_read(read.epoch, read.span, **counts))
+
+
+def _trained(state: JobState, token: str, request: TrainedBatches) -> Effect:
+    member = state.members.require(token)
+    rows = state.acknowledge(member, request.batches, request.synced_iterations)
+    left_out = state.leave_out(member, request.left_out)
+
+    def write(store: LedgerStore) -> None:
+        store.acknowledge(rows)
+        store.left_out(left_out)
+
+    return Effect(Done(), write)
+
+
+def _return_batches(state: JobState, token: str, request: ReturnBatches) -> Effect:
+    dead = state.members.find(request.token)
+    if dead is None or dead.alive:
+        raise ProtocolError("only a dead trainer's batches can be returned")
+    sizes = {batch.id: batch.examples for batch in request.batches}
+    replays = {batch.id for batch in request.batches if batch.replay}
+    reader, trainer = state.members.require(token).info.name, dead.info.name
+    again = state.ledger.return_batches(trainer, sizes.items(), replays, reader)
+    rows = [(b.epoch, b.span, b.number, sizes[b], trainer) for b in again]
+    return Effect(ReturnBatchesReply(tuple(again)), lambda store: store.returned(rows))
+
+
+REQUESTS: Final[Mapping[type[Any], Callable[[JobState, str, Any], Effect]]] = {
+    Hello: _join,
+    Ready: _ready,
+    NextSpan: _next_span,
+    SpanRead: _span_read,
+    TrainedBatches: _trained,
+    ReturnBatches: _return_batches,
+}
+"""Requests of nodes that change the state. All raise ShadowSyncError or ValueError for what cannot be."""
+
+
+def _began_training(state: JobState, change: TrainingBegan) -> None:
+    state.begin_training(change.cpu_seconds)
+
+
+def _stop(state: JobState, change: StopRequested) -> None:
+    stop = Stop(change.kind, change.text, change.exit_code, change.lost_shard, change.diverged)
+    state.request_stop(stop)
+
+
+def _died(state: JobState, change: NodeDied) -> None:
+    if (member := state.members.find(change.token)) is not None:
+        member.beat(change.counts)
+        state.mark_dead(change.token, change.why)
+
+
+def _left(state: JobState, change: NodeHasLeft) -> None:
+    state.leave(state.members.require(change.token), change.counts)
+
+
+def _begin_node(state: JobState, change: NodeBegan) -> None:
+    state.members.require(change.token).begin()
+
+
+def _scored(state: JobState, change: CheckpointScored) -> None:
+    state.checkpoint_scored(Scored(change.examples, change.seconds, change.value))
+
+
+def _restore_shard(state: JobState, change: ShardRestored) -> None:
+    state.ledger.owed.restore_shard(change.number, change.lacking)
+
+
+DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
+    JobBegan: lambda state, change: None,  # noqa: ARG005
+    CoordinatorReplaced: lambda state, change: state.replace_coordinator(),  # noqa: ARG005
+    MembersStarted: lambda state, change: state.start_members(),  # noqa: ARG005
+    TrainingBegan: _began_training,
+    TrainingEnded: lambda state, change: state.end_training(change.ended_early),
+    StopRequested: _stop,
+    NodeBegan: _begin_node,
+    NodeLeaves: lambda state, change: state.members.require(change.token).prepare_to_leave(),
+    NodeHasLeft: _left,
+    NodeDied: _died,
+    GroupFormed: lambda state, change: state.group.adopt(change.view),
+    SpansReadAgain: lambda state, change: state.ledger.read_again(change.reader),
+    ShardRestored: _restore_shard,
+    CheckpointScored: _scored,
+    CheckpointWritten: lambda state, change: state.checkpoint_written(),  # noqa: ARG005
+}
+"""Decisions of the coordinator, each as it is applied again."""
+
+RECORDS: Final = NamedRecords[Any]({kind.__name__: kind for kind in (*REQUESTS, *DECISIONS)})

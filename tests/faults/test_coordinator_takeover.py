@@ -1,0 +1,273 @@
+"""The coordinator is killed: another one takes over from its ledger, and training goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.nodes.coordinator.checkpoint.running import RunningCheckpoint
+from shadowsync.nodes.coordinator.controller import JobController
+from shadowsync.nodes.coordinator.evaluation import Evaluator
+from shadowsync.nodes.coordinator.recovery.shards import ShardRecovery
+from shadowsync.nodes.coordinator.recovery.takeover import Takeover
+from shadowsync.nodes.coordinator.requests import RequestHandler
+from shadowsync.nodes.coordinator.shutdown import JobFinalizer
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.wire.control.messages import TrainedBatches
+from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.resumed import going_on
+from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.supervised import Supervised
+
+SECONDS = 120.0
+EPOCHS = 6
+CHANGES: dict[str, dict[str, Any]] = {
+    "run": {"node_timeout_seconds": 2.0},
+    "data": {"epochs": EPOCHS, "span_bytes": 1 << 16},
+    "embedding": {"nodes": 2},
+}
+
+
+def _changed(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: CHANGES.get(name, {}) | sections.get(name, {}) for name in {**CHANGES, **sections}}
+
+
+def _require_whole(report: Report, takeovers: int = 1) -> None:
+    """Every batch is accounted for, and no identity is unknown."""
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.examples.read == report.examples.trained + report.examples.returned
+    events = [event.what for event in report.events if event.node == "coordinator"]
+    assert sum("died; another one has taken over" in what for what in events) == takeovers
+    assert report.exit_code == ExitCode.FINISHED_WITH_DEATHS
+
+
+def _changes_recorded(run: RunFolder, kind: str) -> int:
+    try:
+        return int(run.query(f"SELECT count(*) FROM journal WHERE kind = '{kind}'")[0][0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+async def _die(own: InProcessCluster, killed: list[bool]) -> None:
+    """Kill the coordinator, whose loop this is, and do nothing more."""
+    killed.append(True)
+    own.coordinator.kill()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {},
+        pytest.param({"algorithm": "ma", "mode": "fixed_rate", "fixed_rate": 5}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "bmuf"}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "downpour"}, marks=pytest.mark.matrix),
+    ],
+    ids=["default", "ma", "bmuf", "downpour"],
+)
+def test_training_goes_on(cluster: Callable[..., AnyCluster], sync: dict[str, Any]) -> None:
+    own = cluster(_changed(sync=sync)).start()
+    own.wait_for_batches(30)
+    own.coordinator.kill()
+    own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+    assert own.run.report.examples.replayed == 0
+
+
+def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process(CHANGES).start()
+    for batches in (20, 40, 60):
+        own.wait_for_batches(batches)
+        own.coordinator.kill()
+        own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report, takeovers=3)
+    assert own.run.report.examples.replayed == 0
+
+
+def test_without_the_replies_of_before_batches_count_twice(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: what was in the file when the coordinator died, and not replied to, is sent again."""
+    replay = Takeover.replay
+
+    def replay_and_forget(self: Takeover, state: Any) -> None:
+        replay(self, state)
+        self.replies = {token: {} for token in self.replies}
+
+    monkeypatch.setattr(Takeover, "replay", replay_and_forget)
+    own = in_process(CHANGES)
+    answer = RequestsThatDie(own, monkeypatch)
+    own.start()
+    wait_until(lambda: bool(answer.killed), "a reply is lost")
+    own.take_over()
+    own.wait(SECONDS)
+    assert own.run.report.examples.replayed > 0
+
+
+def test_a_reply_that_is_lost_is_given_again(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = in_process(CHANGES)
+    answer = RequestsThatDie(own, monkeypatch)
+    own.start()
+    wait_until(lambda: bool(answer.killed), "a reply is lost")
+    own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+    assert own.run.report.examples.replayed == 0
+
+
+class RequestsThatDie:
+    """The first coordinator dies when trained batches are in its file, before it replies."""
+
+    def __init__(self, own: InProcessCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.killed: list[bool] = []
+        handle = RequestHandler.handle
+
+        async def handle_and_die(handler: RequestHandler, token: str, request: Any, number: int) -> Any:
+            reply = await handle(handler, token, request, number)
+            if isinstance(request, TrainedBatches) and not self.killed and own.run.batches() > 20:
+                await _die(own, self.killed)
+            return reply
+
+        monkeypatch.setattr(RequestHandler, "handle", handle_and_die)
+
+
+PHASES: dict[str, tuple[type, str]] = {
+    "introductions": (JobController, "_connect_peers"),
+    "begin": (JobController, "_begin_training"),
+    "drain": (JobController, "_drain"),
+    "closing rounds": (JobFinalizer, "finalize_trainers"),
+    "checkpoint": (JobFinalizer, "checkpoint"),
+    "evaluation": (Evaluator, "run"),
+    "running checkpoint": (RunningCheckpoint, "_write"),
+}
+
+
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("phase", PHASES)
+def test_it_dies_in_every_phase(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, phase: str, *, after: bool
+) -> None:
+    """At the beginning of the phase, or at its end."""
+    own = in_process(_changed(checkpoint={"every_examples": 8_000}))
+    owner, name = PHASES[phase]
+    work, killed = getattr(owner, name), list[bool]()
+
+    async def work_and_die(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not after and not killed:
+            await _die(own, killed)
+        result = await work(self, *arguments, **options)
+        if after and not killed:
+            await _die(own, killed)
+        return result
+
+    monkeypatch.setattr(owner, name, work_and_die)
+    own.start()
+    wait_until(lambda: bool(killed), "it dies")
+    own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+    assert own.run.report.model_saved is not None
+    assert own.run.report.eval is not None
+
+
+@pytest.mark.parametrize("role", ["reader", "trainer", "embedding"])
+def test_a_node_dies_with_it(in_process: Callable[..., InProcessCluster], role: str) -> None:
+    """The next one finds out that it is silent, and recovers from it."""
+    own = in_process(_changed(data=CHANGES["data"] | {"readers": 2})).start()
+    own.wait_for_batches(30)
+    own.coordinator.kill()
+    own.nodes[role][0].kill()
+    own.take_over()
+    wait_until(lambda: own.run.logged(f"{role}-0: was silent for 2 s"), "the next one knows")
+    if role == "embedding":
+        own.join("embedding")
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+
+
+def test_it_dies_while_a_shard_is_replaced(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one asks the new shard what it lacks."""
+    own = in_process(CHANGES)
+    recover, killed = ShardRecovery._recover, list[bool]()
+
+    async def die_first(self: ShardRecovery, node: Any) -> None:
+        if not killed:
+            await _die(own, killed)
+        await recover(self, node)
+
+    monkeypatch.setattr(ShardRecovery, "_recover", die_first)
+    own.start()
+    own.wait_for_batches(30)
+    own.nodes["embedding"][0].kill()
+    wait_until(lambda: own.run.logged("was silent for 2 s"), "the coordinator knows of it")
+    own.join("embedding")
+    wait_until(lambda: bool(killed), "the coordinator dies")
+    own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+    assert own.run.report.examples.replayed > 0
+
+
+def test_it_dies_when_a_reader_has_died(
+    in_process: Callable[..., InProcessCluster],
+) -> None:
+    """What the dead reader had cut is read again by the next one's order, or was by the first one's."""
+    own = in_process(_changed(data=CHANGES["data"] | {"readers": 2})).start()
+    own.wait_for_batches(30)
+    own.nodes["reader"][0].kill()
+    wait_until(lambda: _changes_recorded(own.run, "NodeDied") == 1, "the coordinator knows of it")
+    own.coordinator.kill()
+    own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+
+
+def test_an_interrupted_job_ends_under_the_next_one(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process(_changed(data=ENDLESS)).start()
+    own.wait_for_batches(30)
+    own.coordinator.kill()
+    own.take_over().interrupt()
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.model_saved is not None
+
+
+def test_a_resumed_job_is_taken_over(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process(CHANGES).start()
+    own.wait_for_batches(60)
+    own.coordinator.interrupt()
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    before = own.run.report.examples.distinct
+    again = in_process(going_on(CHANGES, own.run)).start()
+    again.wait_for_batches(10)
+    again.coordinator.kill()
+    again.take_over()
+    assert again.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, again.coordinator.text()
+    report = again.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert before + report.examples.distinct == EPOCHS * EXAMPLES
+
+
+def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+    job = supervise({"data": {"epochs": 20}})
+    job.wait_for_batches(20)
+    job.node("coordinator").kill()
+    assert job.process.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, job.process.text()
+    assert "the coordinator was killed by SIGKILL; another one takes over" in job.process.text()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+    assert job.run.report.examples.distinct == 20 * EXAMPLES
