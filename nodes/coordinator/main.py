@@ -22,9 +22,8 @@ from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
 from ...pipeline.report.write import write_report
-from ...pipeline.wire.curve import insecurity
 from ..runtime.process_hooks import ProcessHooks
-from ..runtime.settings import NodeSettings
+from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.resume import RestoredRun
 from .controller import JobController
 from .ledger.ledger import LedgerState
@@ -138,7 +137,7 @@ async def run_coordinator(
         requests = RequestHandler(server)
         server.start(requests.handle, requests.died)
         server.spawn(watching.run())
-        _announce(settings, endpoint, folder)
+        _announce(settings, endpoint, folder, state.page)
         controller = JobController(server, plan.test, plan.validation)
         outcome = await controller.run()
         eval_files = list(dict.fromkeys(span.path for span in plan.test))
@@ -175,7 +174,7 @@ def _conclude(
             remedy="give files with at least one good row",
         )
         return error.exit_code, str(error), None
-    warnings = insecurity(server.settings.listen_at())
+    warnings = insecurities(server.settings)
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None and stop.kind != "interrupted":
@@ -185,7 +184,7 @@ def _conclude(
     return ExitCode(report.exit_code), text, report
 
 
-def _announce(settings: NodeSettings, endpoint: str, folder: Path) -> None:
+def _announce(settings: NodeSettings, endpoint: str, folder: Path, page: str) -> None:
     """Write the address to join into the run's folder and the supervisor's file."""
     note = json.dumps({"endpoint": endpoint, "folder": str(folder)})
     for path in (folder / "coordinator.json", settings.announce):
@@ -195,3 +194,5 @@ def _announce(settings: NodeSettings, endpoint: str, folder: Path) -> None:
             partial.replace(path)
     if not settings.supervised:
         print(f"join with: --join {endpoint}", flush=True)
+        if page:
+            print(f"page: {page}", flush=True)

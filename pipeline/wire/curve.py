@@ -5,7 +5,6 @@ Both concern TCP alone. To `ipc` only processes of the same user and root can co
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -15,7 +14,7 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from ..errors import JobFileError
-from .endpoints import host_of
+from .endpoints import host_of, is_loopback_host
 from .job_key import HOW_TO_MAKE, JobKey, is_insecure, job_key
 from .refusals import Refusals
 
@@ -73,13 +72,7 @@ def is_open(address: str) -> bool:
 
 def is_loopback(address: str) -> bool:
     """Return whether only this machine reaches `tcp://HOST:PORT`."""
-    host = host_of(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback_host(host_of(address))
 
 
 class KeyGate:
