@@ -27,7 +27,8 @@ INSECURE_VARIABLE: Final = "SHADOWSYNC_INSECURE"
 """Set to 1, it allows sockets off loopback without a key."""
 
 SECRET_BYTES: Final = 32
-TOKEN_BYTES: Final = 24
+# In hexadecimal, an address with it fits into a line of a terminal.
+TOKEN_BYTES: Final = 16
 _LINE: Final = re.compile(r"shadowsync-key-1 ([0-9a-f]{64})\s*")
 _OTHERS: Final = 0o077
 

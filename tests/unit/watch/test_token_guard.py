@@ -24,7 +24,7 @@ from shadowsync.watch.page_server import PageServer
 EVERYWHERE, LOOPBACK = "0.0.0.0", "127.0.0.1"
 PAGE_PATHS = (*FILES, "/events", "/status.json", "/absent")
 Served = Callable[[str], AbstractContextManager[PageServer | MetricsServer]]
-WRONG = ("", "x", "0" * 48, "%C3%A9%FF", "token")
+WRONG = ("", "x", "0" * 32, "%C3%A9%FF", "token")
 
 
 @pytest.fixture(autouse=True)

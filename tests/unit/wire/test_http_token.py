@@ -35,7 +35,7 @@ def written(path: Path, text: str) -> Path:
 def test_the_keys_token_is_its_own_and_tells_nothing_of_it() -> None:
     one, other = JobKey.generate(), JobKey.generate()
     assert JobKey(one.secret).http_token == one.http_token != other.http_token
-    assert len(bytes.fromhex(one.http_token)) == 24
+    assert len(bytes.fromhex(one.http_token)) == 16
     known = {one.secret.hex(), *(pair.secret.decode() for pair in (one.server, one.client))}
     assert not any(one.http_token in text or text in one.http_token for text in known)
 
