@@ -26,7 +26,7 @@ from ...pipeline.wire.control.orders import (
     SetGroup,
 )
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
-from ...pipeline.wire.curve import KeyGate, open_gate
+from ...pipeline.wire.curve import KeyGate, close_listening, open_gate
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.frames import decode, encode
@@ -94,7 +94,7 @@ class CoordinatorServer:
     def listen(self) -> str:
         """Bind, and return the endpoint that nodes join at; raises ClusterError."""
         self._context = self._process.zmq_context()
-        self._gate = open_gate(self._context, self.spawn)
+        self._gate = open_gate(self._context, self.spawn, self.state.count_refused_connection)
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -140,10 +140,11 @@ class CoordinatorServer:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
             finally:
                 # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
+                if self._socket is not None:
+                    close_listening(self._socket)
                 if self._gate is not None:
                     self._gate.close()
                 if self._socket is not None:
-                    self._socket.close()
                     self._context.term()
 
     def request_stop(self, stop: Stop) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -18,8 +19,10 @@ from shadowsync.cli import main
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.sockets import bind
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.knock import knock
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
@@ -55,6 +58,37 @@ def test_a_job_with_a_key(
     assert report.examples.distinct == EXAMPLES
     assert report.sync.rounds
     assert report.warnings == []
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
+def test_whoever_knocks_without_the_key_is_in_the_report(
+    in_process: Callable[..., InProcessCluster],
+    key_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str,
+) -> None:
+    """One who has none, at every socket of the job as soon as it listens."""
+
+    def bind_and_knock(socket: Any, address: str) -> str:
+        endpoint = bind(socket, address)
+        if endpoint.startswith("tcp://"):
+            assert knock(endpoint) == b""
+        return endpoint
+
+    monkeypatch.setenv(KEY_VARIABLE, str(key_file))
+    for module in ("shadowsync.pipeline.wire.sockets", "shadowsync.nodes.coordinator.server"):
+        monkeypatch.setattr(f"{module}.bind", bind_and_knock)
+    own = in_process(TCP | {"sync": {"algorithm": algorithm}}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up
+    listening = {"reader", "embedding", "sync" if algorithm == "easgd" else "trainer"}
+    for node in report.nodes:
+        assert node.refused_connections == int(node.role in listening), node.name
+    told = [event.node for event in report.events if event.what.startswith("refused 1 connections")]
+    assert sorted(told) == sorted(
+        ["coordinator", *(node.name for node in report.nodes if node.role in listening)]
+    )
 
 
 def test_a_node_without_the_key_is_told_at_once(

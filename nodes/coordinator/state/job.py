@@ -162,8 +162,7 @@ class JobState:
         self.control: SyncControl | None = None
         # (examples trained, metric of `[validation]`), in the order in which they were scored.
         self.validation_points: list[tuple[int, float]] = []
-        # (seconds, node, what).
-        self.events: list[tuple[float, str, str]] = []
+        self.events: list[tuple[float, str, str]] = []  # (seconds, node, what)
         # Host and process by token, for those who watch.
         self.places: dict[str, tuple[str, int]] = {}
         # The slice of the center that each sync node holds, or held, by token.
@@ -173,10 +172,10 @@ class JobState:
         self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
         self.lost_dense_updates = 0
-        # Of trainers that left, by name.
-        self.left_counts: dict[str, Counts] = {}
+        self.left_counts: dict[str, Counts] = {}  # Of trainers that left, by name.
         # Messages of each node that were refused for their form; of others under their role.
         self.refused_messages: dict[str, int] = {}
+        self.refused_connections = 0  # By the coordinator, for their key.
         self._synced_iterations: dict[str, int] = {}
         self._clock = clock
         self._started_at = clock()
@@ -214,13 +213,14 @@ class JobState:
         return True
 
     def count_refused(self, token: str) -> None:
-        """Count a message refused for its form.
-
-        Senders that are no nodes are counted together.
-        """
+        """Count a message refused for its form; senders that are no nodes count together."""
         member = self.members.find(token)
         name = member.info.name if member is not None else STRANGERS
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
+
+    def count_refused_connection(self) -> None:
+        """Count a connection refused for its key."""
+        self.refused_connections += 1
 
     def add_event(self, node: str, what: str) -> float:
         """Record what happened to a node; return when."""
