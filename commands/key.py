@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group()
 def key() -> None:
-    """Make the key of a job."""
+    """Make the key of a job, or tell the token of its page and metrics."""
 
 
 @key.command()
@@ -33,6 +33,31 @@ def new(file: Path, reuse: bool) -> None:
         return
     JobKey.generate().write(file)
     click.echo(f"wrote {file}; give it to every machine of the job, and to nobody else")
+
+
+@key.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+def token(file: Path | None) -> None:
+    """Print the token that the page and the metrics of the job with the key in FILE want off loopback.
+
+    Without FILE it is that of $SHADOWSYNC_KEY_FILE. Who has the token can look at the job, and do no more.
+    """
+    from ..pipeline.errors import JobFileError
+    from ..pipeline.wire.job_key import HOW_TO_MAKE, KEY_VARIABLE, JobKey, job_key
+
+    found = job_key() if file is None else JobKey.read(file)
+    if found is None:
+        raise JobFileError("no key was given", remedy=f"name its FILE or set {KEY_VARIABLE}; {HOW_TO_MAKE}")
+    click.echo(found.http_token)
+
+
+def _set_http_token(_context: click.Context, _option: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    from ..pipeline.wire.http_token import TOKEN_VARIABLE, given_token
+
+    os.environ[TOKEN_VARIABLE] = str(path.absolute())
+    given_token()
 
 
 def _set_key(_context: click.Context, _option: click.Parameter, path: Path | None) -> None:
@@ -66,12 +91,21 @@ def key_option(command: F) -> F:
 
 
 def security_options(command: F) -> F:
-    """Add `--key` and `--insecure`; the command itself is given neither."""
+    """Add `--key`, `--http-token` and `--insecure`; the command itself is given none of them."""
     command = click.option(
         "--insecure",
         is_flag=True,
         callback=_set_insecure,
         expose_value=False,
         help="Listen off loopback without a key: whoever reaches the ports can read and change the job.",
+    )(command)
+    command = click.option(
+        "--http-token",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        callback=_set_http_token,
+        expose_value=False,
+        help="A token that the page and the metrics want, in place of the key's. "
+        "[default: $SHADOWSYNC_HTTP_TOKEN_FILE]",
     )(command)
     return key_option(command)

@@ -36,6 +36,7 @@ COMMON = (
     _gauge("memory_bytes", "memory_bytes", "resident memory of the process"),
     _gauge("peak_memory_bytes", "peak_memory_bytes", "the most resident memory so far"),
     _counter("refused_messages", "refused_messages", "messages that were refused for their form"),
+    _counter("refused_connections", "refused_connections", "connections that were refused for their key"),
 )
 _LISTENER = (
     _counter(

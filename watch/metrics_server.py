@@ -15,12 +15,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from ..pipeline.wire.http_token import required_token
 from .listening import BACKLOG, RequestLog, listen
 from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
+from .token_guard import TokenGuard
 
 # A connection without a request for so long is closed.
 IDLE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 1.0
+HEALTH_PATH = "/healthz"
 LABELS = ("run", "role", "node")
 
 CountsByName = Mapping[str, Any]
@@ -68,20 +71,25 @@ def _family(metric: Metric, labels: tuple[str, ...]) -> CounterMetricFamily | Ga
 class MetricsServer:
     """An HTTP server of `/metrics` and `/healthz`, on the asyncio loop of its caller.
 
+    Off loopback `/metrics` wants a token, see `required_token`. `/healthz` has its status code for
+    everybody, as probes have no secrets, and says more only to who has the token.
+
     Raises:
         ClusterError: it cannot listen there.
+        JobFileError: others reach it, and there is neither a key nor a token.
     """
 
     def __init__(self, collector: HeartbeatCollector, health: HealthCheck, host: str, port: int) -> None:
+        self._guard = TokenGuard(required_token(host, port), log)
         remedy = "choose another port with --metrics-port, or none with --metrics-port 0"
         self._socket = listen(host, port, what="the metrics", remedy=remedy)
         self.port: int = self._socket.getsockname()[1]
         self._health = health
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
-        app = web.Application()
+        app = web.Application(middlewares=[self._guard.middleware(open_paths=(HEALTH_PATH,))])
         app.router.add_get("/metrics", make_aiohttp_handler(registry))
-        app.router.add_get("/healthz", self._answer_health)
+        app.router.add_get(HEALTH_PATH, self._answer_health)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -102,6 +110,7 @@ class MetricsServer:
         self._socket.close()
 
     async def _answer_health(self, request: web.Request) -> web.Response:
-        del request
         healthy, text = self._health()
+        if not self._guard.admits(request):
+            text = "well" if healthy else "not well"
         return web.Response(status=200 if healthy else 503, text=f"{text}\n")

@@ -14,6 +14,7 @@ from .broadcast import Broadcast, Full
 from .hosts import names_this_server
 from .mirror import Mirror
 from .page_files import page_files
+from .token_guard import TokenGuard
 
 RETRY_MILLISECONDS = 2000
 HEADERS = {
@@ -36,25 +37,28 @@ class PageApp:
 
     Args:
         names: host names that this server answers to, besides addresses and "localhost".
+        guard: stands before all of them.
     """
 
-    def __init__(self, mirror: Mirror, broadcast: Broadcast, names: Collection[str]) -> None:
+    def __init__(
+        self, mirror: Mirror, broadcast: Broadcast, names: Collection[str], guard: TokenGuard
+    ) -> None:
         self._mirror = mirror
         self._broadcast = broadcast
         self._names = names
-        self.app = web.Application(middlewares=[self._guard])
+        self.app = web.Application(middlewares=[self._check_name, guard.middleware()])
         self.app.router.add_get("/{path:.*}", self._answer)
         self.app.on_response_prepare.append(_with_headers)
 
     @property
-    def _guard(self) -> Middleware:
+    def _check_name(self) -> Middleware:
         @web.middleware
-        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             if not names_this_server(request.headers.get("Host", ""), self._names):
                 return web.Response(status=421, text="this server has another name\n")
             return await handler(request)
 
-        return guard
+        return check
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         # The raw path: one that is spelled with %2e or .. matches no route.

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from aiohttp import web
 
 from ..pipeline.errors import ClusterError
+from ..pipeline.wire.http_token import required_token
 from .broadcast import Broadcast
 from .listening import BACKLOG, RequestLog, listen
 from .mirror import Mirror
 from .page_app import PageApp
 from .status import Status
+from .token_guard import PARAMETER, TokenGuard
 
 SHUTDOWN_SECONDS = 1.0
 JOIN_SECONDS = 5.0
@@ -29,19 +31,25 @@ log = logging.getLogger(__name__)
 class PageServer:
     """The server and its thread; one other thread may call `publish` and `close`.
 
+    Off loopback it wants a token, see `required_token`; `url` has it.
+
     Args:
         host, port: where to listen; port 0 is any free one.
         names: host names, besides addresses and "localhost", that a browser may use for this server.
 
     Raises:
         ClusterError: it cannot listen there.
+        JobFileError: others reach it, and there is neither a key nor a token.
     """
 
     def __init__(self, host: str, port: int, names: tuple[str, ...] = ()) -> None:
+        token = required_token(host, port)
+        self._guard = TokenGuard(token, log)
         self._socket = listen(host, port, what="the page", remedy="choose another port with --web, or none")
         self.port: int = self._socket.getsockname()[1]
         shown = names[0] if names else host
         self.url = f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}/"
+        self.url += f"?{PARAMETER}={token}" if token else ""
         self._mirror = Mirror()
         self._names = (*names, host)
         self._ready = threading.Event()
@@ -103,7 +111,7 @@ class PageServer:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         broadcast = self.broadcast = Broadcast()
-        pages = PageApp(self._mirror, broadcast, self._names)
+        pages = PageApp(self._mirror, broadcast, self._names, self._guard)
         runner = web.AppRunner(
             pages.app,
             access_log=None,

@@ -110,7 +110,7 @@ class NodeStatus(StatusPart):
 
     `cpu` is cores in use over the last seconds; `wait` the share of its workers' time spent waiting for
     batches and vectors; `queued` batches of a reader that no trainer has credit for;
-    `refused_messages` those that it refused for their form.
+    `refused_messages` those that it refused for their form, `refused_connections` for their key.
     """
 
     name: str
@@ -134,6 +134,7 @@ class NodeStatus(StatusPart):
     kept_bytes: int | None = None
     requests_per_second: float | None = None
     refused_messages: int = 0
+    refused_connections: int = 0
 
 
 class Edge(StatusPart):

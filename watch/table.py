@@ -124,7 +124,9 @@ def _node_cells(node: NodeStatus) -> list[str]:
 
 
 def _refused(node: NodeStatus) -> str:
-    return f"refused {node.refused_messages} messages" if node.refused_messages else ""
+    refused = {"messages": node.refused_messages, "connections": node.refused_connections}
+    text = ", ".join(f"{number} {what}" for what, number in refused.items() if number)
+    return f"refused {text}" if text else ""
 
 
 def _doing(node: NodeStatus) -> str:

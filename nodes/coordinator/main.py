@@ -23,9 +23,8 @@ from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
 from ...pipeline.report.write import write_report
-from ...pipeline.wire.curve import insecurity
 from ..runtime.process_hooks import ProcessHooks
-from ..runtime.settings import NodeSettings
+from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.resume import RestoredRun
 from .controller import JobController
 from .ledger.ledger import LedgerState
@@ -38,7 +37,8 @@ from .report import build_report, with_exits
 from .requests import RequestHandler
 from .server import CoordinatorServer
 from .state.changes import CoordinatorReplaced, JobBegan
-from .state.job import InputFacts, JobState
+from .state.facts import InputFacts
+from .state.job import JobState
 from .state.placement import TablePlacement
 from .state.progress import InputSize
 
@@ -126,7 +126,7 @@ async def run_coordinator(
         if takeover is not None and state.is_training:
             requests.take_over()
         server.spawn(watching.run())
-        _announce(settings, endpoint, state.folder)
+        _announce(settings, endpoint, state.folder, state.page)
         controller = JobController(server, plan.test, plan.validation)
         outcome = await controller.run()
         eval_files = list(dict.fromkeys(span.path for span in plan.test))
@@ -208,7 +208,7 @@ def _conclude(
             remedy="give files with at least one good row",
         )
         return error.exit_code, str(error), None
-    warnings = insecurity(server.settings.listen_at())
+    warnings = insecurities(server.settings)
     began = datetime.now(UTC) - timedelta(seconds=state.seconds())
     started_at = began.isoformat(timespec="seconds")
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)
@@ -220,7 +220,7 @@ def _conclude(
     return ExitCode(report.exit_code), text, report
 
 
-def _announce(settings: NodeSettings, endpoint: str, folder: Path) -> None:
+def _announce(settings: NodeSettings, endpoint: str, folder: Path, page: str) -> None:
     """Write the address to join into the run's folder and the supervisor's file."""
     note = json.dumps({"endpoint": endpoint, "folder": str(folder)})
     for path in (folder / "coordinator.json", settings.announce):
@@ -230,3 +230,5 @@ def _announce(settings: NodeSettings, endpoint: str, folder: Path) -> None:
             partial.replace(path)
     if not settings.supervised:
         print(f"join with: --join {endpoint}", flush=True)
+        if page:
+            print(f"page: {page}", flush=True)

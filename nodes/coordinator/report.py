@@ -182,7 +182,7 @@ def build_report(
         ],
         events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]
         + [Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes]
-        + _refused_messages(state),
+        + _refused(state),
         nodes=_nodes(state, outcome),
         placement=_placement(state, outcome),
         hardware=describe_hardware(),
@@ -314,8 +314,8 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
     return Placement(how=state.placement.how, nodes=nodes)
 
 
-def _refused_messages(state: JobState) -> list[Event]:
-    """Return events for the messages that coordinator and nodes refused for their form."""
+def _refused(state: JobState) -> list[Event]:
+    """Return events for what nodes refused: messages for their form, connections for their key."""
     events = []
     if state.refused_messages:
         by_sender = ", ".join(f"{count} of {name}" for name, count in sorted(state.refused_messages.items()))
@@ -323,7 +323,14 @@ def _refused_messages(state: JobState) -> list[Event]:
     for member in state.members.everyone():
         if count := member.count("refused_messages"):
             events.append((member.info.name, f"refused {count} messages; its log says why"))
+    refused = {"coordinator": state.refused_connections}
+    refused |= {one.info.name: one.count("refused_connections") or 0 for one in state.members.everyone()}
+    events += [(name, _refused_connections(count)) for name, count in refused.items() if count]
     return [Event(seconds=state.seconds(), node=node, what=what) for node, what in events]
+
+
+def _refused_connections(count: int) -> str:
+    return f"refused {count} connections, of who had another key or none; its log says why"
 
 
 def _nodes(state: JobState, outcome: Outcome) -> list[NodeRecord]:
@@ -337,6 +344,7 @@ def _nodes(state: JobState, outcome: Outcome) -> list[NodeRecord]:
                 peak_memory_bytes=member.count("peak_memory_bytes"),
                 exit=None if member.alive else member.lost_because,
                 refused_messages=member.count("refused_messages") or 0,
+                refused_connections=member.count("refused_connections") or 0,
             )
         )
     return nodes

@@ -32,6 +32,7 @@ from .departure import Departures
 from .monitoring.status import answer_status
 from .outcome import Stop
 from .recovery.readers import ReaderRecovery
+from .recovery.settling import offer_spans
 from .recovery.shards import ShardRecovery
 from .recovery.successors import Successors
 from .server import CoordinatorServer
@@ -97,7 +98,7 @@ class RequestHandler:
         for shard in state.members.alive("embedding"):
             if shard.info.index in state.ledger.owed.missing_shards:
                 self._shards.replaced(shard)
-        server.spawn(server.offer_spans())
+        server.spawn(offer_spans(server))
 
     async def handle(self, token: str, request: Request[Any], number: int) -> Reply:
         """Return the reply to one request; raises ShadowSyncError for what cannot be done.
@@ -242,7 +243,7 @@ class RequestHandler:
         """Tell idle readers of owed batches that can be handed out now."""
         if self._idle_readers and self._state.ledger.has_replays:
             self._idle_readers.clear()
-            self._server.spawn(self._server.offer_spans())
+            self._server.spawn(offer_spans(self._server))
 
     async def _report_slow_peer(self, member: Member, request: ReportSlowPeer) -> Done:
         index = request.index

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import zmq
 import zmq.asyncio
@@ -22,12 +22,11 @@ from ...pipeline.wire.control.orders import (
     GroupView,
     JobEnded,
     MemberInfo,
-    MoreSpans,
     NodeLost,
     SetGroup,
 )
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
-from ...pipeline.wire.curve import KeyGate, open_gate
+from ...pipeline.wire.curve import KeyGate, close_listening, open_gate
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.frames import decode, encode
@@ -43,12 +42,13 @@ from ..runtime.tracing import TRACER
 from .audit import lost_batches
 from .journal import JobJournal
 from .ledger.writer import LedgerWriter
-from .outcome import REQUEST_SECONDS, Stop
+from .outcome import Stop
 from .sessions import SessionRegistry
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
 from .state.membership import LEFT, Member
 from .state.phases import JobPhase
+from .waits import JobWaits
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +57,10 @@ NOTICE_SECONDS = 60.0
 # Numbers of requests that one coordinator has, before those of another one that takes over.
 REQUESTS_OF_ONE = 1 << 32
 
-T = TypeVar("T")
 HandleMemberRequest = Callable[[str, Request[Any], int], Awaitable[Reply]]
 
 
-class CoordinatorServer:
+class CoordinatorServer(JobWaits):
     """The socket of a job's coordinator, and its sessions with nodes and watchers.
 
     It says what happens to the job's state, and `conductor` what happens when. All of it runs on one
@@ -83,11 +82,10 @@ class CoordinatorServer:
         self.bound = ""
         self.journal = JobJournal(state, store, self._failed)
         self.sessions = SessionRegistry()
-        self._stopped = asyncio.Event()
+        super().__init__()
         if state.stop is not None:
             # The coordinator that died was about to stop the job.
             self._stopped.set()
-        self._changed = asyncio.Condition()
         # By name, why a node refused its last request.
         self._unmet: dict[str, ShadowSyncError] = {}
         self._refusals = Refusals(log)
@@ -109,7 +107,7 @@ class CoordinatorServer:
         `bound` is the address of a coordinator that died, where its nodes look for it.
         """
         self._context = self._process.zmq_context()
-        self._gate = open_gate(self._context, self.spawn)
+        self._gate = open_gate(self._context, self.spawn, self.state.count_refused_connection)
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -165,10 +163,11 @@ class CoordinatorServer:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
             finally:
                 # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
+                if self._socket is not None:
+                    close_listening(self._socket)
                 if self._gate is not None:
                     self._gate.close()
                 if self._socket is not None:
-                    self._socket.close()
                     self._context.term()
 
     def request_stop(self, stop: Stop) -> None:
@@ -229,43 +228,6 @@ class CoordinatorServer:
         answers = await asyncio.gather(*(self.call(member, request, seconds) for member in targets))
         return {m.info.name: a for m, a in zip(targets, answers, strict=True) if a is not None}
 
-    async def offer_spans(self) -> None:
-        """Tell the readers that there are spans to read again, also those that wait for more."""
-        await self.call_all(self.state.members.alive("reader"), MoreSpans(), REQUEST_SECONDS)
-
-    async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait for a condition, a stop, or the timeout; return whether the condition holds."""
-
-        async def wait() -> None:
-            async with self._changed:
-                await self._changed.wait_for(condition)
-
-        waiters = {asyncio.ensure_future(wait()), asyncio.ensure_future(self._stopped.wait())}
-        try:
-            await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiter in waiters:
-                waiter.cancel()
-        return condition()
-
-    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the coroutine's result; None if the job was stopped, which cancels it."""
-        task = asyncio.ensure_future(work)
-        stopped: asyncio.Future[Any] = asyncio.ensure_future(self._stopped.wait())
-        try:
-            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        return None if task.cancelled() else task.result()
-
-    async def notify(self) -> None:
-        """Wake whoever waits for a change of members or ledger."""
-        async with self._changed:
-            self._changed.notify_all()
-
     def mark_dead(self, token: str, why: str) -> None:
         """Mark a node as dead: end its session and notify the others.
 
@@ -307,20 +269,20 @@ class CoordinatorServer:
             self._died(death.member)
         self.spawn(self.notify())
 
-    async def _notice(self, other: Member, dead: MemberInfo, written: asyncio.Future[None]) -> None:
-        # First of all: a coordinator that takes over has to know it, too.
-        await asyncio.wait({written})
+    async def _notice(
+        self, other: Member, dead: MemberInfo, written: asyncio.Future[None] | None = None
+    ) -> None:
+        if written is not None:
+            # First of all: a coordinator that takes over has to know it, too.
+            await asyncio.wait({written})
         await self.call(other, NodeLost(dead.token, dead.role, dead.name), NOTICE_SECONDS)
 
     def tell_again(self) -> None:
         """Tell the nodes who died, and of the group, which a coordinator that died may not have done."""
         members = self.state.members
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        dead = [member.info for member in members.everyone() if member.begun and not member.alive]
-        for other in members.alive():
-            for info in dead:
-                self.spawn(self._notice(other, info, done))
+        for dead in (member.info for member in members.everyone() if member.begun and not member.alive):
+            for other in members.alive():
+                self.spawn(self._notice(other, dead))
         self.broadcast_group(self.state.group.view)
 
     async def _receive(self) -> None:

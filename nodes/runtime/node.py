@@ -258,6 +258,7 @@ class Node:
         total = {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
         # The role's, of its other links, and those of the link to the coordinator.
         total["refused_messages"] = total.get("refused_messages", 0) + self._refusals.count
+        total["refused_connections"] = self._gate.refusals.count if self._gate is not None else 0
         return total
 
     def _refused(self, why: str) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from ...pipeline.config.job import Job
-from ...pipeline.config.sections import MAX_PORT
+from ...pipeline.config.sections import MAX_PORT, parse_page_address
 from ...pipeline.errors import ClusterError, JobFileError
-from ...pipeline.wire.curve import require_key
+from ...pipeline.wire import http_token
+from ...pipeline.wire.curve import insecurity, require_key
 from ...pipeline.wire.endpoints import AUTO, listen_address, local_address, own_address, use_ipc
 
 
@@ -72,6 +73,16 @@ def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:
     bind = settings.bind.removeprefix("tcp://")
     host, colon, port_text = bind.rpartition(":")
     return (host if colon and (port_text.isdecimal() or port_text == "*") else bind).strip("[]"), port
+
+
+def insecurities(settings: NodeSettings) -> list[str]:
+    """Return what the report of a job has to warn of, for its coordinator's settings."""
+    found = insecurity(settings.listen_at())
+    if settings.job.watch.web:
+        found += http_token.insecurity("The page", *parse_page_address(settings.job.watch.web))
+    if (address := metrics_address(settings)) is not None:
+        found += http_token.insecurity("The coordinator's metrics", *address)
+    return found
 
 
 def metrics_ports(job: Job) -> dict[tuple[str, int], int]:

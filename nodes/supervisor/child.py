@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import deque
+from collections.abc import Iterable
 
 from ...pipeline.errors import ExitCode
 from .starter import StartedProcess
@@ -70,3 +72,20 @@ class Child:
         # Its last words may still be in the pipe.
         await asyncio.wait({self._tasks[0]}, timeout=1.0)
         self.ended.set()
+
+
+async def end_all(children: Iterable[Child]) -> None:
+    """End all that still live, one second after they were asked to."""
+    children = list(children)
+    for number, timeout_seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
+        living = [child for child in children if not child.ended.is_set()]
+        for child in living:
+            child.signal(signal.SIGCONT)
+            child.signal(number)
+        if living:
+            waits = [asyncio.ensure_future(child.ended.wait()) for child in living]
+            await asyncio.wait(waits, timeout=timeout_seconds)
+            for wait in waits:
+                wait.cancel()
+    for child in children:
+        await child.close()

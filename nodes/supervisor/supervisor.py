@@ -33,7 +33,7 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import configure_socket, connect, send_now
 from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
-from .child import Child
+from .child import Child, end_all
 from .job_check import have_checked
 from .slow_network import Emulation, NodeKey
 from .starter import Starter
@@ -139,7 +139,7 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*self._starting, return_exceptions=True)
-            await self._end_all()
+            await end_all(self._children)
             await self._emulation.stop()
             self._clear_scratch()
 
@@ -359,20 +359,6 @@ class Supervisor:
         await asyncio.wait(waits, timeout=0.5 if (code or 0) < 0 else timeout_seconds)
         for wait in waits:
             wait.cancel()
-
-    async def _end_all(self) -> None:
-        for number, timeout_seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
-            living = [child for child in self._children if not child.ended.is_set()]
-            for child in living:
-                child.signal(signal.SIGCONT)
-                child.signal(number)
-            if living:
-                waits = [asyncio.ensure_future(child.ended.wait()) for child in living]
-                await asyncio.wait(waits, timeout=timeout_seconds)
-                for wait in waits:
-                    wait.cancel()
-        for child in self._children:
-            await child.close()
 
     def _result(self) -> tuple[ExitCode, str, Report | None]:
         coordinator, report = self._coordinator, None

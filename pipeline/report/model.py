@@ -221,7 +221,7 @@ class NodeRecord(ReportPart):
     """A process of the run.
 
     `exit` is such as ("0", "killed by signal 9"), None if it never ended; `refused_messages` are those that
-    it refused for their form.
+    it refused for their form, `refused_connections` those for their key.
     """
 
     name: str
@@ -230,6 +230,7 @@ class NodeRecord(ReportPart):
     peak_memory_bytes: NonNegativeInt | None
     exit: str | None
     refused_messages: NonNegativeInt = 0
+    refused_connections: NonNegativeInt = 0
 
 
 class Curves(ReportPart):

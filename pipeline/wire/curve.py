@@ -5,22 +5,34 @@ Both concern TCP alone. To `ipc` only processes of the same user and root can co
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
+from uuid import uuid4
 
 import zmq
 import zmq.asyncio
 from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
 
 from ..errors import JobFileError
-from .endpoints import host_of
+from .endpoints import host_of, is_loopback_host
 from .job_key import HOW_TO_MAKE, JobKey, is_insecure, job_key
 from .refusals import Refusals
+from .socket_events import SocketTurns
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 ZAP_DOMAIN: Final = b"shadowsync"
+# Why ZeroMQ fails a handshake before it asks the gate.
+_FAILURES: Final = {
+    int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "it has no key",
+    int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC): "it has another key",
+}
+# By the address of its context, which several Python objects may stand for.
+_GATES: Final[dict[int, KeyGate]] = {}
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +45,17 @@ def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str) -> None:
         socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         # Without a gate nobody is admitted, instead of everybody who knows the public key.
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        if (gate := _GATES.get(socket.context.underlying)) is not None:
+            gate.watch(socket)
+
+
+def close_listening(socket: zmq.Socket[bytes] | Any) -> None:
+    """Close a socket that `listen_with_key` had, on its thread."""
+    if not socket.closed:
+        # Or ZeroMQ's thread would wait for the gate, once that is closed, to take another failed handshake.
+        with contextlib.suppress(zmq.ContextTerminated):
+            socket.disable_monitor()
+    socket.close()
 
 
 def connect_with_key(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
@@ -73,56 +96,99 @@ def is_open(address: str) -> bool:
 
 def is_loopback(address: str) -> bool:
     """Return whether only this machine reaches `tcp://HOST:PORT`."""
-    host = host_of(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback_host(host_of(address))
 
 
 class KeyGate:
     """Admits connections to the sockets of one context: those of the client pair of the job's key.
 
-    The handshake waits for it, so nothing of a stranger's messages is ever held. Belongs to one loop; make it
+    The handshake waits for it, so nothing of a stranger's messages is ever held. It also counts the
+    handshakes that fail before it is asked, as without any key. Belongs to one loop, on which it is made,
     before anything listens.
+
+    Args:
+        refused: called for each connection that is refused.
 
     Attributes:
         refusals: of connections.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], key: JobKey) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        key: JobKey,
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
         self._admitted = z85.decode(key.client.public)
+        self._refused = refused
         self._socket: zmq.asyncio.Socket = zmq.asyncio.Context(context).socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(ZAP_ENDPOINT)
+        # Of failed handshakes, from the sockets that listen; and what takes them.
+        self._events: list[zmq.Socket[bytes]] = []
+        self._turns: list[SocketTurns] = []
         self.refusals = Refusals(log)
+        _GATES[context.underlying] = self
 
     async def serve(self) -> None:
-        """Answer until cancelled, then close."""
-        try:
-            while True:
-                version, request, _, address, _, mechanism, *credentials = await self._socket.recv_multipart()
-                admitted = mechanism == b"CURVE" and credentials == [self._admitted]
-                if not admitted:
-                    self.refusals.add("refused a connection from %s: it has another key", address.decode())
-                status = (b"200", b"OK") if admitted else (b"400", b"another key")
-                await self._socket.send_multipart([version, request, *status, b"", b""])
-        finally:
-            self.close()
+        """Answer until cancelled; `close` is for the caller, after the sockets that listen are closed."""
+        while True:
+            version, request, _, address, _, mechanism, *credentials = await self._socket.recv_multipart()
+            admitted = mechanism == b"CURVE" and credentials == [self._admitted]
+            if not admitted:
+                self._refuse("refused a connection from %s: it has another key", address.decode())
+            status = (b"200", b"OK") if admitted else (b"400", b"another key")
+            await self._socket.send_multipart([version, request, *status, b"", b""])
+
+    def watch(self, socket: zmq.Socket[bytes] | Any) -> None:
+        """Count the handshakes at a socket that fail before this gate is asked.
+
+        The socket's thread calls, before it binds, and ends it with `close_listening`, before `close`.
+        """
+        address = f"inproc://handshakes-{uuid4().hex}"
+        events = self._context.socket(zmq.PAIR)
+        # No limit: where there is no room, ZeroMQ's own thread waits for some, and all its sockets with it.
+        events.setsockopt(zmq.RCVHWM, 0)
+        events.setsockopt(zmq.LINGER, 0)
+        self._events.append(events)
+        socket.monitor(address, int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
+        events.connect(address)
+        self._loop.call_soon_threadsafe(self._follow, events)
 
     def close(self) -> None:
-        """Close the socket, also where `serve` was never begun; a second call does nothing."""
-        self._socket.close()
+        """Close its sockets, also where `serve` was never begun; a second call does nothing."""
+        if _GATES.get(self._context.underlying) is self:
+            del _GATES[self._context.underlying]
+        for turns in self._turns:
+            turns.close()
+        for socket in (self._socket, *self._events):
+            socket.close()
+
+    def _follow(self, events: zmq.Socket[bytes]) -> None:
+        if not events.closed:
+            self._turns.append(SocketTurns(partial(self._take, events), events))
+
+    def _take(self, events: zmq.Socket[bytes]) -> None:
+        while int(events.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            event = parse_monitor_message(events.recv_multipart())
+            why = _FAILURES.get(event["value"], "its handshake is not one of CURVE")
+            self._refuse("refused a connection to %s: %s", event["endpoint"].decode(), why)
+
+    def _refuse(self, text: str, *values: str) -> None:
+        self.refusals.add(text, *values)
+        self._refused()
 
 
 def open_gate(
-    context: zmq.Context[zmq.Socket[bytes]], start: Callable[[Coroutine[Any, Any, None]], object]
+    context: zmq.Context[zmq.Socket[bytes]],
+    start: Callable[[Coroutine[Any, Any, None]], object],
+    refused: Callable[[], None] = lambda: None,
 ) -> KeyGate | None:
     """Make the gate of a node's context, on its loop, and `start` to serve; None without a key."""
     if (key := job_key()) is None:
         return None
-    gate = KeyGate(context, key)
+    gate = KeyGate(context, key, refused)
     start(gate.serve())
     return gate

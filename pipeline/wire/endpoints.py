@@ -5,6 +5,7 @@ A node listens on `bind`; others connect to `advertise`.
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import sys
 
@@ -96,6 +97,16 @@ def host_of(address: str) -> str:
     address = address.removeprefix("tcp://")
     host = address.rpartition(":")[0] if _has_port(address) else address
     return host.removeprefix("[").removesuffix("]")
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether only this machine reaches sockets at `host`, which has no port and no brackets."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def own_address(towards: str = "") -> str:

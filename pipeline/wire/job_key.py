@@ -1,7 +1,7 @@
 """The key of a job: one file, which every machine of the job has and nobody else.
 
 From its secret come two pairs of CURVE keys (CurveZMQ, RFC 26): that of every socket that listens, and that
-of every socket that connects.
+of every socket that connects; and the token of the job's page and metrics, see `http_token.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ INSECURE_VARIABLE: Final = "SHADOWSYNC_INSECURE"
 """Set to 1, it allows sockets off loopback without a key."""
 
 SECRET_BYTES: Final = 32
+# In hexadecimal, an address with it fits into a line of a terminal.
+TOKEN_BYTES: Final = 16
 _LINE: Final = re.compile(r"shadowsync-key-1 ([0-9a-f]{64})\s*")
 _OTHERS: Final = 0o077
 
@@ -54,23 +56,9 @@ class JobKey:
     def read(cls, path: Path) -> JobKey:
         """Read the file.
 
-        Raises JobFileError if the file is not a key, or if it belongs to this user and others have any right
-        to it. A file of somebody else or on a read-only mount, as secrets are, has the rights that it has.
+        Raises JobFileError if the file is not a key, or as `read_secret` does.
         """
-        try:
-            status = path.stat()
-            text = path.read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise JobFileError(
-                f"the key cannot be read ({why})", where=str(path), remedy=f"make one: {HOW_TO_MAKE}"
-            ) from error
-        changeable = status.st_uid == os.getuid() and not os.statvfs(path).f_flag & os.ST_RDONLY
-        if status.st_mode & _OTHERS and changeable:
-            raise JobFileError(
-                "others can read the key", where=str(path), remedy=f"chmod 600 {path}, or make a new one"
-            )
-        found = _LINE.fullmatch(text)
+        found = _LINE.fullmatch(read_secret(path, "key", f"make one: {HOW_TO_MAKE}"))
         if found is None:
             raise JobFileError("is not a key", where=str(path), remedy=f"make one: {HOW_TO_MAKE}")
         return cls(bytes.fromhex(found[1]))
@@ -98,8 +86,34 @@ class JobKey:
         """The pair of every socket that connects."""
         return _pair(self.secret, b"shadowsync curve client")
 
+    @property
+    def http_token(self) -> str:
+        """The token of the job's page and metrics; from it nobody can tell the secret."""
+        return hmac.digest(self.secret, b"shadowsync http token\x01", "sha256")[:TOKEN_BYTES].hex()
+
 
 HOW_TO_MAKE: Final = "shadowsync key new FILE"
+
+
+def read_secret(path: Path, what: str, remedy: str) -> str:
+    """Read the file of a secret, which is ASCII text.
+
+    Raises JobFileError with `what` as its subject if it cannot be read, or if it belongs to this user and
+    others have any right to it. A file of somebody else or on a read-only mount, as secrets are, has the
+    rights that it has.
+    """
+    try:
+        status = path.stat()
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise JobFileError(f"the {what} cannot be read ({why})", where=str(path), remedy=remedy) from error
+    changeable = status.st_uid == os.getuid() and not os.statvfs(path).f_flag & os.ST_RDONLY
+    if status.st_mode & _OTHERS and changeable:
+        raise JobFileError(
+            f"others can read the {what}", where=str(path), remedy=f"chmod 600 {path}, or make a new one"
+        )
+    return text
 
 
 @lru_cache(8)

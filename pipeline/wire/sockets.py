@@ -18,7 +18,7 @@ import zmq
 import zmq.asyncio
 
 from ..errors import ClusterError, ProtocolError
-from .curve import connect_with_key, listen_with_key
+from .curve import close_listening, connect_with_key, listen_with_key
 from .frames import MAX_TENSOR_BYTES, decode, encode
 from .messages import Failure
 from .refusals import Refusals
@@ -173,7 +173,7 @@ class Listener:
         try:
             self.endpoint = bind(self.socket, address)
         except ClusterError:
-            self.socket.close()
+            close_listening(self.socket)
             raise
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -249,7 +249,7 @@ class Listener:
 
     def close(self) -> None:
         """Close the socket; queued messages have LINGER_MILLISECONDS to be sent."""
-        self.socket.close()
+        close_listening(self.socket)
 
 
 def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:

@@ -187,10 +187,11 @@ def test_a_node_dies_with_it(in_process: Callable[..., InProcessCluster], role: 
     """The next one finds out that it is silent, and recovers from it."""
     own = in_process(_changed(data=CHANGES["data"] | {"readers": 2})).start()
     own.wait_for_batches(30)
+    node = own.nodes[role][0]
     own.coordinator.kill()
-    own.nodes[role][0].kill()
+    node.kill()
     own.take_over()
-    wait_until(lambda: own.run.logged(f"{role}-0: was silent for 2 s"), "the next one knows")
+    wait_until(lambda: own.run.logged(f"{node.name}: was silent for 2 s"), "the next one knows")
     if role == "embedding":
         own.join("embedding")
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.wire.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.sockets import bind
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.knock import knock
+from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
 TCP = {"network": {"transport": "tcp"}}
@@ -22,6 +34,13 @@ def key_file(tmp_path: Path) -> Path:
     path = tmp_path / "job.key"
     JobKey.generate().write(path)
     return path
+
+
+@pytest.fixture
+def free_port() -> int:
+    """One that nothing listens on."""
+    with socket.create_server(("0.0.0.0", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])
@@ -39,6 +58,37 @@ def test_a_job_with_a_key(
     assert report.examples.distinct == EXAMPLES
     assert report.sync.rounds
     assert report.warnings == []
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
+def test_whoever_knocks_without_the_key_is_in_the_report(
+    in_process: Callable[..., InProcessCluster],
+    key_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str,
+) -> None:
+    """One who has none, at every socket of the job as soon as it listens."""
+
+    def bind_and_knock(socket: Any, address: str) -> str:
+        endpoint = bind(socket, address)
+        if endpoint.startswith("tcp://"):
+            assert knock(endpoint) == b""
+        return endpoint
+
+    monkeypatch.setenv(KEY_VARIABLE, str(key_file))
+    for module in ("shadowsync.pipeline.wire.sockets", "shadowsync.nodes.coordinator.server"):
+        monkeypatch.setattr(f"{module}.bind", bind_and_knock)
+    own = in_process(TCP | {"sync": {"algorithm": algorithm}}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up
+    listening = {"reader", "embedding", "sync" if algorithm == "easgd" else "trainer"}
+    for node in report.nodes:
+        assert node.refused_connections == int(node.role in listening), node.name
+    told = [event.node for event in report.events if event.what.startswith("refused 1 connections")]
+    assert sorted(told) == sorted(
+        ["coordinator", *(node.name for node in report.nodes if node.role in listening)]
+    )
 
 
 def test_a_node_without_the_key_is_told_at_once(
@@ -88,15 +138,66 @@ def test_off_loopback_without_a_key_nothing_starts(
     assert "--insecure" in done.output
 
 
+@pytest.mark.parametrize("command", ["run", "coordinator"])
+def test_off_loopback_without_a_key_there_is_no_page(
+    command: str, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in (KEY_VARIABLE, INSECURE_VARIABLE, TOKEN_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+    whole = [sys.executable, "-m", "shadowsync", command, str(job_file()), "--web", "0.0.0.0:0"]
+    done = subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert "whoever reaches this address could read the job's state" in done.stderr
+    assert "--http-token FILE" in done.stderr
+
+
+def test_the_page_and_the_metrics_of_a_job_are_for_who_has_its_token(
+    processes: Callable[..., Cluster], key_file: Path, free_port: int
+) -> None:
+    own = processes(environment={KEY_VARIABLE: str(key_file)})
+    ports = ("--web", "0.0.0.0:0", "--metrics-port", str(free_port))
+    own.start_coordinator("--bind", "0.0.0.0", "--advertise", "127.0.0.1", *ports)
+    wait_until(lambda: "page: " in own.coordinator.text(), "the coordinator tells its page's address")
+    (address,) = re.findall(r"page: (\S+)\n", own.coordinator.text())
+    told = CliRunner().invoke(main, ["key", "token", str(key_file)]).output.strip()
+    page = urlsplit(address)
+    assert page.query == f"token={told}"
+    for port, path in ((page.port, "/status.json"), (free_port, "/metrics")):
+        url = f"http://127.0.0.1:{port}{path}"
+        with pytest.raises(HTTPError) as caught:
+            urlopen(url, timeout=60.0)
+        with caught.value as refused:
+            assert refused.code == 401
+        with urlopen(Request(url, headers={"Authorization": f"Bearer {told}"}), timeout=60.0) as answer:
+            assert answer.status == 200
+    own.coordinator.interrupt()
+    assert own.coordinator.wait(60.0) == ExitCode.INTERRUPTED
+
+
+def test_the_command_tells_the_token(key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = JobKey.read(key_file).http_token
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    assert CliRunner().invoke(main, ["key", "token", str(key_file)]).output == f"{token}\n"
+    without = CliRunner().invoke(main, ["key", "token"])
+    assert without.exit_code == ExitCode.USAGE
+    assert "no key was given" in without.output
+    monkeypatch.setenv(KEY_VARIABLE, str(key_file))
+    assert CliRunner().invoke(main, ["key", "token"]).output == f"{token}\n"
+    absent = CliRunner().invoke(main, ["key", "token", str(tmp_path / "absent")])
+    assert absent.exit_code == ExitCode.USAGE
+
+
 def test_without_a_key_by_wish_the_report_warns(processes: Callable[..., Cluster]) -> None:
     own = processes({"trainer": {"count": 1}, "sync": {"algorithm": "none"}})
-    own.start_coordinator("--bind", "0.0.0.0", "--advertise", "127.0.0.1", "--insecure")
+    web = ("--web", "0.0.0.0:0")
+    own.start_coordinator("--bind", "0.0.0.0", "--advertise", "127.0.0.1", "--insecure", *web)
     for role, count in own.job.expected.items():
         for _ in range(count):
             own.join(role)
     assert own.wait() == 0, own.coordinator.text()
-    (warning,) = own.run.report.warnings
-    assert warning.startswith("Nothing was authenticated or encrypted, and tcp://0.0.0.0:")
+    sockets, page = own.run.report.warnings
+    assert sockets.startswith("Nothing was authenticated or encrypted, and tcp://0.0.0.0:")
+    assert page == "The page at 0.0.0.0:0 was open to whoever reached it (--insecure)."
 
 
 def test_the_command_makes_a_key_once(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from shadowsync.nodes.coordinator.audit import examples_of, ledger_of
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.outcome import Outcome
-from shadowsync.nodes.coordinator.state.job import JobState, Origin
+from shadowsync.nodes.coordinator.state.facts import Origin
+from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job

@@ -75,6 +75,8 @@ function open() {
   });
 }
 
+// The cookie has the token from here on; the address, which may be shown or copied, does without.
+if (location.search) history.replaceState(null, "", location.pathname);
 addEventListener("resize", drawSoon);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   charts.renew();

@@ -145,6 +145,7 @@ def _flat(status: Status) -> dict[str, Any]:
         "memory_bytes": me.memory_bytes,
         "peak_memory_bytes": me.peak_memory_bytes,
         "refused_messages": me.refused_messages,
+        "refused_connections": me.refused_connections,
         "seconds": status.seconds,
         "ended": int(status.ended),
         "total": status.progress.total,

@@ -174,6 +174,7 @@ def _myself(state: JobState, now: float) -> NodeStatus:
         memory_bytes=metrics.get("memory_bytes"),
         peak_memory_bytes=metrics["peak_memory_bytes"],
         refused_messages=sum(state.refused_messages.values()),
+        refused_connections=state.refused_connections,
     )
 
 
@@ -207,6 +208,7 @@ def _node(state: JobState, member: Member, now: float) -> NodeStatus:
         queued=member.count("queued_batches"),
         kept_bytes=member.count("kept_bytes"),
         refused_messages=member.count("refused_messages") or 0,
+        refused_connections=member.count("refused_connections") or 0,
         requests_per_second=rate("lookups" if info.role == "embedding" else "applied_slices")
         if info.role in ("embedding", "sync")
         else None,

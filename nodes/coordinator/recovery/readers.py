@@ -14,7 +14,7 @@ from ..outcome import Stop
 from ..server import CoordinatorServer
 from ..state.changes import SpansReadAgain
 from ..state.membership import Member
-from .settling import settle
+from .settling import offer_spans, settle
 from .successors import Successors
 
 
@@ -50,7 +50,7 @@ class ReaderRecovery:
         if not spans:
             text = "all that it had read is trained"
         server.event(name, text)
-        await server.offer_spans()
+        await offer_spans(server)
         await waiting
 
     async def _require_a_reader(self, dead: Member) -> None:

@@ -1,4 +1,4 @@
-"""Waiting until the ledger has what trainers know of a node that died."""
+"""Waiting until the ledger has what trainers know of a node that died, and telling readers of its spans."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ....pipeline.errors import ClusterError
 from ....pipeline.wire.control.base import Request
+from ....pipeline.wire.control.orders import MoreSpans
 from ....pipeline.wire.rpc_channel import RemoteError
 from ..outcome import REQUEST_SECONDS
 from ..server import CoordinatorServer
@@ -33,3 +34,8 @@ async def settle(server: CoordinatorServer, trainer: Member, request: Request[An
             if isinstance(error.__cause__, RemoteError):
                 server.mark_dead(trainer.info.token, unable)
         await asyncio.sleep(RETRY_SECONDS)
+
+
+async def offer_spans(server: CoordinatorServer) -> None:
+    """Tell the readers that there are spans to read again, also those that wait for more."""
+    await server.call_all(server.state.members.alive("reader"), MoreSpans(), REQUEST_SECONDS)

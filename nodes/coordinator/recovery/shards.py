@@ -17,7 +17,7 @@ from ..outcome import REQUEST_SECONDS
 from ..server import CoordinatorServer
 from ..state.changes import ShardRestored
 from ..state.membership import Member
-from .settling import settle
+from .settling import offer_spans, settle
 from .successors import Successors
 
 
@@ -81,7 +81,7 @@ class ShardRecovery:
         seconds = self._state.seconds() - began
         again = f"{batches} that it lacks are trained again, known after {seconds:.1f} s"
         server.event(name, again if count else "it has all batches that are trained")
-        await server.offer_spans()
+        await offer_spans(server)
         await server.notify()
 
     async def _lacking(self, node: Member, trained: Iterable[BatchRange]) -> list[BatchRange] | None:

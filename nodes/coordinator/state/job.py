@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ....pipeline.config.job import Job
-from ....pipeline.data.parquet import IdClass
 from ....pipeline.errors import ExitCode
-from ....pipeline.types import BatchId
 from ....pipeline.wire.control.messages import LeftOutBatch, TrainedBatch
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Counts
@@ -23,57 +21,13 @@ from ..ledger.records import Acknowledged, LeftOut
 from ..outcome import Stop
 from ..validation.scoring import Scored
 from .bad_batches import BadBatchCounter
+from .facts import DivergenceCurve, InputFacts, Origin
 from .membership import Member, Membership
 from .phases import NEXT_PHASES, JobPhase, PhaseError
 from .placement import TablePlacement
 from .progress import InputSize, NodeRates, TrainingMetrics
 
-FIRST_PERIOD_SECONDS: Final = 1.0
-MAX_POINTS: Final = 512
 STRANGERS: Final = "others"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The origin of a resumed run; all empty for a new one.
-
-    Attributes:
-        run: the name of the run before.
-        digest: of the checkpoint.
-        applied_before: by shard, the batches that it had applied and the saved ledger has not.
-    """
-
-    run: str = ""
-    digest: str = ""
-    applied_before: Mapping[str, frozenset[BatchId]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class InputFacts:
-    """Facts of the job's input.
-
-    Attributes:
-        progressive: numbers of the spans whose batches are scored before their step.
-        id_classes: by table, what its ids are read as.
-    """
-
-    size: InputSize
-    progressive: frozenset[int] = frozenset()
-    id_classes: Mapping[str, IdClass] = field(default_factory=dict)
-
-
-@dataclass
-class DivergenceCurve:
-    """Points (seconds, divergence), thinned to every second one whenever there are MAX_POINTS."""
-
-    points: list[tuple[float, float]] = field(default_factory=list)
-    period_seconds: float = FIRST_PERIOD_SECONDS
-
-    def add(self, seconds: float, value: float) -> None:
-        """Add one point."""
-        self.points.append((seconds, value))
-        if len(self.points) >= MAX_POINTS:
-            self.points, self.period_seconds = self.points[::2], self.period_seconds * 2
 
 
 @dataclass(frozen=True)
@@ -147,10 +101,10 @@ class JobState:
         # Coordinators that went on for one that had died.
         self.takeovers = 0
         self.lost_dense_updates = 0
-        # Of trainers that left, by name.
-        self.left_counts: dict[str, Counts] = {}
+        self.left_counts: dict[str, Counts] = {}  # Of trainers that left, by name.
         # Messages of each node that were refused for their form; of others under their role.
         self.refused_messages: dict[str, int] = {}
+        self.refused_connections = 0  # By the coordinator, for their key.
         self._synced_iterations: dict[str, int] = {}
         self._clock = clock
         self._started_at = clock()
@@ -188,13 +142,14 @@ class JobState:
         return True
 
     def count_refused(self, token: str) -> None:
-        """Count a message refused for its form.
-
-        Senders that are no nodes are counted together.
-        """
+        """Count a message refused for its form; senders that are no nodes count together."""
         member = self.members.find(token)
         name = member.info.name if member is not None else STRANGERS
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
+
+    def count_refused_connection(self) -> None:
+        """Count a connection refused for its key."""
+        self.refused_connections += 1
 
     def add_event(self, node: str, what: str, seconds: float | None = None) -> float:
         """Record what happened to a node, by default now; return when."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -20,7 +21,7 @@ from shadowsync.cli import main
 from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.wire.job_key import KEY_VARIABLE
+from shadowsync.pipeline.wire.job_key import KEY_VARIABLE, JobKey
 from shadowsync.tests.support.imports import package_folders
 
 ROOT = Path(shadowsync.__file__).resolve().parent
@@ -117,8 +118,9 @@ def test_what_the_job_reads_and_writes_is_mounted() -> None:
     assert named == set(loaded["volumes"])
     # Otherwise a named volume would belong to root.
     (made,) = re.findall(r"mkdir (.*?) &&", DOCKERFILE)
-    assert {"/data", "/demo", "/key", job.run.directory} == set(made.split())
-    assert f"chown shadowsync:shadowsync {made}" in DOCKERFILE
+    assert {"/data", "/demo", "/key", "/token", job.run.directory} == set(made.split())
+    for dockerfile in (DOCKERFILE, CONTROL_DOCKERFILE):
+        assert f"mkdir {made} && chown shadowsync:shadowsync {made}" in dockerfile
 
 
 @pytest.mark.parametrize("given", [{}, {"KEY_FILE": "/run/secrets/job"}])
@@ -163,7 +165,33 @@ def test_what_is_watched_is_served() -> None:
     assert parsed(services["coordinator"])["web"] == f"0.0.0.0:{published.rpartition(':')[2]}"
     for service in watching.values():
         for source in mounts(service).values():
-            assert (DOCKER / source).exists()
+            assert "/" not in source or (DOCKER / source).exists()
+
+
+@pytest.mark.parametrize("given", [{}, {"KEY_FILE": "/run/secrets/job"}])
+def test_prometheus_has_the_token_and_not_the_key(given: dict[str, str], tmp_path: Path) -> None:
+    services, watching = composed(given)["services"], composed(given, "compose.watch.yaml")["services"]
+    prometheus, teller = watching["prometheus"], watching["metrics-token"]
+    assert prometheus["depends_on"]["metrics-token"] == {"condition": "service_completed_successfully"}
+    assert teller["depends_on"]["job-key"] == {"condition": "service_completed_successfully"}
+    assert teller["environment"] == services["coordinator"]["environment"]
+    scraped = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    found = Path(scraped["scrape_configs"][0]["authorization"]["credentials_file"])
+    assert mounts(prometheus)[str(found.parent)] == mounts(teller)[str(found.parent)] == "token"
+    assert "key" not in mounts(prometheus).values()
+    assert "token" in composed(name="compose.watch.yaml")["volumes"]
+    # What the container runs, with its folder here.
+    key = JobKey.generate()
+    key.write(tmp_path / "job.key")
+    shell, option, script = teller["entrypoint"]
+    script = script.replace(str(found), str(tmp_path / found.name))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {KEY_VARIABLE: str(tmp_path / "job.key"), "PATH": path}
+    subprocess.run([shell, option, script], env=environment, check=True, timeout=60)
+    written = tmp_path / found.name
+    assert written.read_text(encoding="ascii").strip() == key.http_token
+    # Prometheus runs as another user.
+    assert written.stat().st_mode & 0o004
 
 
 def test_trainers_on_gpus_have_the_same_job() -> None:

@@ -16,8 +16,9 @@ import zmq.asyncio
 from shadowsync import PROTOCOL_VERSION
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
+from shadowsync.nodes.coordinator.monitoring.monitoring import _flat
 from shadowsync.nodes.coordinator.monitoring.status import build_status
-from shadowsync.nodes.coordinator.report import _refused_messages
+from shadowsync.nodes.coordinator.report import _refused
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state.job import STRANGERS, JobState
@@ -110,7 +111,7 @@ def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
     assert state.refused_messages == {"trainer-0": 1}
     assert state.members.require(TOKEN).metrics == {"cpu_seconds": 2.0}
     assert build_status(state, None, 0).nodes[0].refused_messages == 1
-    (event,) = _refused_messages(state)
+    (event,) = _refused(state)
     assert (event.node, event.what) == ("coordinator", "refused messages: 1 of trainer-0; its log says why")
 
 
@@ -220,3 +221,20 @@ def test_those_who_are_no_nodes_are_counted_together(tmp_path: Path) -> None:
     for token in ("watcher-1", "watcher-2", TOKEN):
         state.count_refused(token)
     assert state.refused_messages == {STRANGERS: 2, "trainer-0": 1}
+
+
+def test_refused_connections_are_shown_and_reported_beside_refused_messages(tmp_path: Path) -> None:
+    state = state_of(tmp_path, [member("trainer", 0)])
+    state.count_refused("watcher-1")
+    for _ in range(2):
+        state.count_refused_connection()
+    state.members.require(TOKEN).metrics = {"refused_messages": 1, "refused_connections": 3}
+    status = build_status(state, None, 0)
+    assert [(one.refused_messages, one.refused_connections) for one in status.nodes] == [(1, 2), (1, 3)]
+    assert _flat(status)["refused_connections"] == 2
+    assert {(event.node, event.what.split(",")[0]) for event in _refused(state)} == {
+        ("coordinator", f"refused messages: 1 of {STRANGERS}; its log says why"),
+        ("coordinator", "refused 2 connections"),
+        ("trainer-0", "refused 1 messages; its log says why"),
+        ("trainer-0", "refused 3 connections"),
+    }

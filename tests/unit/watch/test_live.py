@@ -6,11 +6,13 @@ import asyncio
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from shadowsync.pipeline.errors import ClusterError, JobFileError, ProtocolError
 from shadowsync.pipeline.text.format import MISSING
+from shadowsync.pipeline.wire.job_key import JobKey
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.attach import address_of, attach
 from shadowsync.watch.live import Lines, LiveTable, Silence, display
@@ -50,6 +52,24 @@ def test_the_gap_that_a_control_wants_stands_beside_that_which_came(width: int) 
     lines = drawn(a_status(sync=sync), width)
     assert any("2.5, open 3, target 64" in line for line in lines)
     assert max(len(line) for line in lines) <= width
+
+
+def test_what_a_node_refused_stands_at_its_end() -> None:
+    def last(**refused: Any) -> str:
+        (line,) = drawn(a_status(nodes=[NodeStatus(name="sync-0", role="sync", index=0, **refused)]))[-1:]
+        return line
+
+    assert "refused" not in last()
+    assert last(refused_messages=3).endswith("  refused 3 messages")
+    assert last(refused_connections=2).endswith("  refused 2 connections")
+    assert last(refused_messages=3, refused_connections=2).endswith("3 messages, 2 connections")
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_an_address_with_its_token_is_whole(width: int) -> None:
+    address = f"http://a-host-in-a-network:8080/?token={JobKey.generate().http_token}"
+    lines = drawn(a_status(page=address), width)
+    assert lines[-1].strip() == address
 
 
 def test_what_was_not_measured_is_no_zero() -> None:

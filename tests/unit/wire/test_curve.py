@@ -12,17 +12,22 @@ from uuid import uuid4
 import pytest
 import zmq
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.wire.curve import KeyGate, insecurity, is_loopback, require_key
+from shadowsync.pipeline.wire.curve import KeyGate, close_listening, insecurity, is_loopback, require_key
 from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.messages import Pushed
+from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
 from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.tests.support.knock import knock
 from shadowsync.tests.support.processes import wait_until
+from zmq.utils.monitor import parse_monitor_message
 
 Context = zmq.Context[zmq.Socket[bytes]]
 # For a message that is not to come; a handshake takes a few milliseconds.
 LONG_ENOUGH_MILLISECONDS = 500
 MESSAGE = Pushed(1, repeated=False)
+# More than the 1,000 at each end that ZeroMQ queues by default.
+MANY = 2_500
 
 
 @pytest.fixture
@@ -42,14 +47,17 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[JobKey | N
 
 
 @contextmanager
-def gated(context: Context, key: JobKey) -> Iterator[KeyGate]:
+def gated(context: Context, key: JobKey, refused: Callable[[], None] = lambda: None) -> Iterator[KeyGate]:
     """A gate on a loop of its own."""
     loop = asyncio.new_event_loop()
     made: list[KeyGate] = []
 
     async def serve() -> None:
-        made.append(KeyGate(context, key))
-        await made[0].serve()
+        made.append(KeyGate(context, key, refused))
+        try:
+            await made[0].serve()
+        finally:
+            made[0].close()
 
     task = loop.create_task(serve())
     thread = threading.Thread(target=loop.run_forever)
@@ -63,6 +71,23 @@ def gated(context: Context, key: JobKey) -> Iterator[KeyGate]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(60.0)
         loop.close()
+
+
+@contextmanager
+def held(gate: KeyGate) -> Iterator[None]:
+    """Keeps the gate's loop from doing anything."""
+    go_on, is_held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        go_on.wait(60.0)
+
+    gate._loop.call_soon_threadsafe(hold)
+    assert is_held.wait(60.0)
+    try:
+        yield
+    finally:
+        go_on.set()
 
 
 def test_with_the_same_key_messages_come(context: Context, use: Callable[[JobKey | None], None]) -> None:
@@ -124,6 +149,103 @@ def test_who_knows_the_public_key_alone_is_refused_and_counted(
         assert not listener.socket.poll(0)
         thief.close()
         listener.close()
+
+
+@pytest.mark.parametrize(("connects", "why"), [("b", "it has another key"), (None, "it has no key")])
+def test_who_has_not_the_key_is_counted_though_the_gate_is_not_asked(
+    context: Context,
+    use: Callable[[JobKey | None], None],
+    caplog: pytest.LogCaptureFixture,
+    connects: str | None,
+    why: str,
+) -> None:
+    key = JobKey.generate()
+    counted: list[int] = []
+    use(key)
+    with gated(context, key, refused=lambda: counted.append(1)) as gate, zmq.Context() as theirs:
+        listeners = [Listener(context, "tcp://127.0.0.1:0") for _ in range(2)]
+        own = Connection(context, listeners[0].endpoint, "t/0")
+        use(JobKey.generate() if connects else None)
+        strangers = [Connection(theirs, listener.endpoint, "t/1") for listener in listeners]
+        wait_until(lambda: all(one.endpoint in caplog.text for one in strangers), "both are refused")
+        assert f"refused a connection to {listeners[1].endpoint}: {why}" in caplog.messages
+        for stranger in strangers:
+            stranger.socket.close(linger=0)
+        # Who has the key is none of them.
+        own.send(MESSAGE)
+        assert listeners[0].socket.poll(60_000)
+        assert listeners[0].receive() == (b"t/0", MESSAGE)
+        assert gate.refusals.count == len(counted) >= 2
+        own.close()
+        for listener in listeners:
+            listener.close()
+
+
+def test_refused_connections_hold_up_nobody(
+    context: Context, use: Callable[[JobKey | None], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """More than ZeroMQ would queue while the gate's loop is busy; all are counted."""
+    key = JobKey.generate()
+    use(key)
+    with gated(context, key) as gate:
+        listener = Listener(context, "tcp://127.0.0.1:0")
+        with held(gate):
+            for _ in range(MANY):
+                knock(listener.endpoint)
+            # The last one got its answer: ZeroMQ's thread goes on, whatever the gate's loop does.
+            assert gate.refusals.count == 0
+            assert knock(listener.endpoint) == b""
+        wait_until(lambda: gate.refusals.count == MANY + 1, "all are counted", 60.0)
+        connection = Connection(context, listener.endpoint, "t/0")
+        connection.send(MESSAGE)
+        assert listener.socket.poll(60_000)
+        for one in (connection, listener):
+            one.close()
+    assert len(caplog.messages) < LOGGED_REFUSALS + 12
+
+
+def test_a_socket_that_is_closed_tells_of_no_more_handshakes(context: Context) -> None:
+    """Who closes it may close the gate next; ZeroMQ's thread would wait for who takes the event."""
+    socket = context.socket(zmq.ROUTER)
+    socket.monitor("inproc://events", int(zmq.EVENT_ALL))
+    with context.socket(zmq.PAIR) as events:
+        events.connect("inproc://events")
+        socket.bind("tcp://127.0.0.1:0")
+        close_listening(socket)
+        close_listening(socket)
+        told: list[int] = []
+        while zmq.EVENT_MONITOR_STOPPED not in told:
+            assert events.poll(60_000)
+            told.append(parse_monitor_message(events.recv_multipart())["event"])
+        assert zmq.EVENT_LISTENING in told
+        assert zmq.EVENT_CLOSED not in told
+
+
+def test_a_gate_that_answers_no_more_still_takes_failed_handshakes(
+    context: Context, use: Callable[[JobKey | None], None]
+) -> None:
+    """A node's tasks end before its sockets: until those are closed, ZeroMQ's thread tells of failures."""
+    key = JobKey.generate()
+    use(key)
+
+    async def end_and_knock() -> None:
+        counted = asyncio.Event()
+        gate = KeyGate(context, key, refused=counted.set)
+        listener = Listener(context, "tcp://127.0.0.1:0")
+        try:
+            answering = asyncio.create_task(gate.serve())
+            await asyncio.sleep(0)
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+            # Or the knock would hold ZeroMQ's thread, and this test, for ever.
+            assert not any(one.closed for one in gate._events)
+            assert await asyncio.to_thread(knock, listener.endpoint) == b""
+            await asyncio.wait_for(counted.wait(), 60.0)
+        finally:
+            listener.close()
+            gate.close()
+
+    asyncio.run(end_and_knock())
 
 
 def test_ipc_needs_no_key(context: Context, use: Callable[[JobKey | None], None]) -> None:

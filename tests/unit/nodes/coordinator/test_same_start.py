@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.nodes.coordinator.controller import JobController
-from shadowsync.nodes.coordinator.state.job import Origin
+from shadowsync.nodes.coordinator.state.facts import Origin
 from shadowsync.nodes.coordinator.state.membership import require_same_start
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.control.base import Reply

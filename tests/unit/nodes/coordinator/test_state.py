@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 import shadowsync
 from shadowsync.nodes.coordinator.outcome import Stop
-from shadowsync.nodes.coordinator.state.job import (
-    MAX_POINTS,
-    DivergenceCurve,
-    JobState,
-)
+from shadowsync.nodes.coordinator.state.facts import MAX_POINTS, DivergenceCurve
+from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.phases import NEXT_PHASES, JobPhase, PhaseError
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.fake_coordinator import member, state_of

@@ -15,7 +15,8 @@ from shadowsync.nodes.coordinator.monitoring.monitoring import Monitoring
 from shadowsync.nodes.coordinator.monitoring.monitoring import _names as page_names
 from shadowsync.nodes.coordinator.monitoring.status import answer_status, build_status
 from shadowsync.nodes.coordinator.server import CoordinatorServer
-from shadowsync.nodes.coordinator.state.job import InputFacts, JobState
+from shadowsync.nodes.coordinator.state.facts import InputFacts
+from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.nodes.coordinator.state.progress import InputSize

@@ -31,7 +31,8 @@ from shadowsync.nodes.coordinator.state.changes import (
     SpansReadAgain,
     TrainingBegan,
 )
-from shadowsync.nodes.coordinator.state.job import InputFacts, JobState
+from shadowsync.nodes.coordinator.state.facts import InputFacts
+from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.nodes.coordinator.state.progress import InputSize

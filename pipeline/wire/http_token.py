@@ -1,0 +1,79 @@
+"""The token that a job's HTTP servers want: its page, and the metrics of its nodes.
+
+It is one of the job's key, so that there is nothing else to hand out, or that of a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from ..errors import JobFileError
+from .endpoints import is_loopback_host
+from .job_key import HOW_TO_MAKE, is_insecure, job_key, read_secret
+
+TOKEN_VARIABLE: Final = "SHADOWSYNC_HTTP_TOKEN_FILE"
+"""Names a file with the token; a process and all that it starts want that one, on loopback, too."""
+
+# What needs no escape in an address, a cookie and a header.
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,512}")
+
+
+def read_token(path: Path) -> str:
+    """Read the file of a token.
+
+    Raises JobFileError if it has none, or as `read_secret` does.
+    """
+    remedy = "write one line of 16 or more letters, digits and . _ ~ - into it"
+    text = read_secret(path, "token", remedy).strip()
+    if not _TOKEN.fullmatch(text):
+        raise JobFileError("is not a token", where=str(path), remedy=remedy)
+    return text
+
+
+def given_token() -> str | None:
+    """Return the token of the file that this process was given; None without one.
+
+    Any thread may call. Raises JobFileError for a file that has no token.
+    """
+    path = os.environ.get(TOKEN_VARIABLE, "")
+    return _read(path) if path else None
+
+
+@lru_cache(8)
+def _read(path: str) -> str:
+    return read_token(Path(path))
+
+
+def required_token(host: str, port: int) -> str | None:
+    """Return the token that requests to a server at `host` must have; None if whoever reaches it may read.
+
+    Without a file of a token, who reaches loopback may.
+
+    Raises JobFileError off loopback, where there is neither a file nor a key and nothing says that this is
+    wanted.
+    """
+    if (token := given_token()) is not None:
+        return token
+    if is_loopback_host(host):
+        return None
+    if (key := job_key()) is not None:
+        return key.http_token
+    if not is_insecure():
+        raise JobFileError(
+            "whoever reaches this address could read the job's state, as there is no key",
+            where=f"{host}:{port}",
+            remedy=f"give --key FILE ({HOW_TO_MAKE}) or --http-token FILE, listen on 127.0.0.1,"
+            " or give --insecure on a network you trust",
+        )
+    return None
+
+
+def insecurity(what: str, host: str, port: int) -> list[str]:
+    """Return what a report has to warn of, for a server of `what` there."""
+    if is_loopback_host(host) or given_token() is not None or job_key() is not None:
+        return []
+    return [f"{what} at {host}:{port} was open to whoever reached it (--insecure)."]
