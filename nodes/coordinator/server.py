@@ -6,6 +6,7 @@ Imports no torch. Training continues without it, up to the readers' retention.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -63,8 +64,8 @@ HandleMemberRequest = Callable[[str, Request[Any], int], Awaitable[Reply]]
 class CoordinatorServer(JobWaits):
     """The socket of a job's coordinator, and its sessions with nodes and watchers.
 
-    It says what happens to the job's state, and `conductor` what happens when. All of it runs on one
-    asyncio loop.
+    It says what happens to the job's state, and the controller what happens when. All of it runs on
+    one asyncio loop.
     """
 
     def __init__(
@@ -78,8 +79,6 @@ class CoordinatorServer(JobWaits):
         self._process = process or ProcessHooks()
         self.state = state
         self.store = store
-        # From `listen` on, the address.
-        self.bound = ""
         self.journal = JobJournal(state, store, self._failed)
         self.sessions = SessionRegistry()
         super().__init__()
@@ -92,7 +91,8 @@ class CoordinatorServer(JobWaits):
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        # From `listen` on.
+        # From `listen` on; `bound` is the address.
+        self.bound = ""
         self._socket: zmq.asyncio.Socket | None = None
         self._gate: KeyGate | None = None
 
@@ -130,9 +130,8 @@ class CoordinatorServer(JobWaits):
         self._handle, self._died = handle, died
         loop = asyncio.get_running_loop()
         for token, before in (replies or {}).items():
-            identity = token.encode()
-            self.sessions.begin(identity, self._new_session(identity, token, before))
-            self.sessions.record_seen(identity, loop.time())
+            self.sessions.begin(token.encode(), self._new_session(token.encode(), token, before))
+            self.sessions.record_seen(token.encode(), loop.time())
         self.spawn(self._receive())
         self.spawn(self._watch())
         if (path := health_path(supervised=False)) is not None:
@@ -269,20 +268,18 @@ class CoordinatorServer(JobWaits):
             self._died(death.member)
         self.spawn(self.notify())
 
-    async def _notice(
-        self, other: Member, dead: MemberInfo, written: asyncio.Future[None] | None = None
-    ) -> None:
-        if written is not None:
+    async def _notice(self, other: Member, dead: MemberInfo, *written: asyncio.Future[None]) -> None:
+        if written:
             # First of all: a coordinator that takes over has to know it, too.
-            await asyncio.wait({written})
+            await asyncio.wait(written)
         await self.call(other, NodeLost(dead.token, dead.role, dead.name), NOTICE_SECONDS)
 
     def tell_again(self) -> None:
         """Tell the nodes who died, and of the group, which a coordinator that died may not have done."""
         members = self.state.members
-        for dead in (member.info for member in members.everyone() if member.begun and not member.alive):
-            for other in members.alive():
-                self.spawn(self._notice(other, dead))
+        dead = [member.info for member in members.everyone() if member.begun and not member.alive]
+        for other, info in itertools.product(members.alive(), dead):
+            self.spawn(self._notice(other, info))
         self.broadcast_group(self.state.group.view)
 
     async def _receive(self) -> None:
@@ -399,5 +396,5 @@ class CoordinatorServer(JobWaits):
     def _failed(self, error: BaseException) -> None:
         if self.state.stop is None:
             log.error("the coordinator failed", exc_info=error)
-        text = f"the coordinator failed: {type(error).__name__}: {error}"
-        self.request_stop(Stop("failed", text, getattr(error, "exit_code", ExitCode.INTERNAL)))
+        text, code = f"the coordinator failed: {type(error).__name__}: {error}", ExitCode.INTERNAL
+        self.request_stop(Stop("failed", text, getattr(error, "exit_code", code)))

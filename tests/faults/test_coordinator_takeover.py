@@ -67,7 +67,7 @@ async def _die(own: InProcessCluster, killed: list[bool]) -> None:
     "sync",
     [
         {},
-        pytest.param({"algorithm": "ma", "mode": "fixed_rate", "fixed_rate": 5}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "ma", "mode": "fixed", "every": 5}, marks=pytest.mark.matrix),
         pytest.param({"algorithm": "bmuf"}, marks=pytest.mark.matrix),
         pytest.param({"algorithm": "downpour"}, marks=pytest.mark.matrix),
     ],
