@@ -162,6 +162,8 @@ class Supervisor:
         """Start a coordinator; return where nodes join it, or None if it has ended before it said so."""
         self._scratch.mkdir(exist_ok=True, mode=0o700)
         self._identity_file.write_text(self._identity, encoding="ascii")
+        if self.folder is None:
+            self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
         options = ["--announce", str(self._announce), "--supervisor-file", str(self._identity_file)]
         if self._profile_seconds is not None:
             options += ["--profile-seconds", str(self._profile_seconds)]
@@ -247,7 +249,7 @@ class Supervisor:
         watchers = [
             asyncio.create_task(self._keep(channel, endpoint, child))
             for child in self._children
-            if child is not self._coordinator
+            if child.role != "coordinator"
         ]
         watchers += [asyncio.create_task(self._show_progress(channel))]
         try:

@@ -272,3 +272,14 @@ def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> 
     assert "the coordinator was killed by SIGKILL; another one takes over" in job.process.text()
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
     assert job.run.report.examples.distinct == 20 * EXAMPLES
+
+
+def test_the_supervisor_starts_another_if_it_had_not_begun(supervise: Callable[..., Supervised]) -> None:
+    """It dies as soon as its process is there; perhaps it has made its ledger by then."""
+    job = supervise({"data": {"epochs": 1}})
+    wait_until(lambda: job.nodes("coordinator"), "the coordinator is started")
+    job.nodes("coordinator")[0].kill()
+    assert job.process.wait(SECONDS) in (0, ExitCode.FINISHED_WITH_DEATHS), job.process.text()
+    assert "the coordinator was killed by SIGKILL; another one takes over" in job.process.text()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+    assert job.run.report.examples.distinct == EXAMPLES
