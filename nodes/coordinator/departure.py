@@ -26,7 +26,7 @@ class Departures:
 
     def request(self, member: Member) -> None:
         """Have a node leave; interrupt the job at once if it cannot go on without it."""
-        if self.is_leaving(member):
+        if member.leaves:
             return
         if self._state.is_training and not member.begun:
             self._server.mark_dead(member.info.token, "was told to end before it took part")
@@ -36,10 +36,6 @@ class Departures:
             self._server.spawn(self._leave(member))
         else:
             self._interrupt(member)
-
-    def is_leaving(self, member: Member) -> bool:
-        """Return whether a node is to leave."""
-        return member.leaves
 
     def _interrupt(self, member: Member) -> None:
         text = f"{member.info.name} was interrupted, and the job cannot go on without it"

@@ -259,7 +259,7 @@ class RequestHandler:
 
     async def _rejoin_group(self, member: Member, request: RejoinGroup) -> Done:  # noqa: ARG002
         training = self._state.phase is JobPhase.TRAINING
-        comes_back = training and not self._departures.is_leaving(member)
+        comes_back = training and not member.leaves
         view = self._state.group.admit(member.info.index) if comes_back else None
         if view is not None:
             self._server.journal.decided(GroupFormed(view))

@@ -173,9 +173,7 @@ class CoordinatorServer(JobWaits):
         """Stop the job; the first reason counts."""
         if self.state.request_stop(stop):
             log.info("stopping: %s", stop.text)
-            self.journal.decided(
-                StopRequested(stop.kind, stop.text, stop.exit_code, stop.lost_shard, stop.diverged)
-            )
+            self.journal.decided(StopRequested(stop))
             self._stopped.set()
 
     def event(self, node: str, what: str) -> None:

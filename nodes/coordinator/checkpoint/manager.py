@@ -217,7 +217,7 @@ class CheckpointManager:
             await run_in_thread_uncancellable(promote, candidate, note)
         best = self.validation.add(scored)
         self._state.checkpoint_scored(scored)
-        self._server.journal.decided(CheckpointScored(scored.examples, scored.seconds, scored.value))
+        self._server.journal.decided(CheckpointScored(scored))
         name, so_far = self.validation.settings.metric, self.validation.best
         assert so_far is not None
         words = f"the best so far, saved in {BEST}/" if best else f"the best is {so_far.value:.4f}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from ....pipeline.data.span import to_runs
-from ....pipeline.errors import ExitCode, ProtocolError
+from ....pipeline.errors import ProtocolError
 from ....pipeline.wire.control.base import MAX_BATCHES, Done, NamedRecords, Reply
 from ....pipeline.wire.control.messages import (
     Hello,
@@ -69,13 +69,9 @@ class TrainingEnded:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The job is to stop, as `outcome.Stop` says."""
+    """The job is to stop."""
 
-    kind: Literal["interrupted", "death", "failed"]
-    text: str
-    exit_code: ExitCode
-    lost_shard: bool
-    diverged: bool
+    stop: Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +131,7 @@ class ShardRestored:
 class CheckpointScored:
     """A checkpoint was validated."""
 
-    examples: Count
-    seconds: Seconds
-    value: Real
+    scored: Scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,52 +226,27 @@ REQUESTS: Final[Mapping[type[Any], Callable[[JobState, str, Any], Effect]]] = {
 """Requests of nodes that change the state. All raise ShadowSyncError or ValueError for what cannot be."""
 
 
-def _began_training(state: JobState, change: TrainingBegan) -> None:
-    state.begin_training(change.cpu_seconds)
-
-
-def _stop(state: JobState, change: StopRequested) -> None:
-    stop = Stop(change.kind, change.text, change.exit_code, change.lost_shard, change.diverged)
-    state.request_stop(stop)
-
-
 def _died(state: JobState, change: NodeDied) -> None:
     if (member := state.members.find(change.token)) is not None:
         member.beat(change.counts)
         state.mark_dead(change.token, change.why)
 
 
-def _left(state: JobState, change: NodeHasLeft) -> None:
-    state.leave(state.members.require(change.token), change.counts)
-
-
-def _begin_node(state: JobState, change: NodeBegan) -> None:
-    state.members.require(change.token).begin()
-
-
-def _scored(state: JobState, change: CheckpointScored) -> None:
-    state.checkpoint_scored(Scored(change.examples, change.seconds, change.value))
-
-
-def _restore_shard(state: JobState, change: ShardRestored) -> None:
-    state.ledger.owed.restore_shard(change.number, change.lacking)
-
-
 DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     JobBegan: lambda state, change: None,  # noqa: ARG005
     CoordinatorReplaced: lambda state, change: state.replace_coordinator(),  # noqa: ARG005
     MembersStarted: lambda state, change: state.start_members(),  # noqa: ARG005
-    TrainingBegan: _began_training,
+    TrainingBegan: lambda state, change: state.begin_training(change.cpu_seconds),
     TrainingEnded: lambda state, change: state.end_training(change.ended_early),
-    StopRequested: _stop,
-    NodeBegan: _begin_node,
+    StopRequested: lambda state, change: state.request_stop(change.stop),
+    NodeBegan: lambda state, change: state.members.require(change.token).begin(),
     NodeLeaves: lambda state, change: state.members.require(change.token).prepare_to_leave(),
-    NodeHasLeft: _left,
+    NodeHasLeft: lambda state, change: state.leave(state.members.require(change.token), change.counts),
     NodeDied: _died,
     GroupFormed: lambda state, change: state.group.adopt(change.view),
     SpansReadAgain: lambda state, change: state.ledger.read_again(change.reader),
-    ShardRestored: _restore_shard,
-    CheckpointScored: _scored,
+    ShardRestored: lambda state, change: state.ledger.owed.restore_shard(change.number, change.lacking),
+    CheckpointScored: lambda state, change: state.checkpoint_scored(change.scored),
     CheckpointWritten: lambda state, change: state.checkpoint_written(),  # noqa: ARG005
 }
 """Decisions of the coordinator, each as it is applied again."""

@@ -214,7 +214,7 @@ class Coordinator:
         self.state.checkpoint_written()
         self.journal.decided(CheckpointWritten())
         self.state.checkpoint_scored(Scored(5, 1.0, 0.5))
-        self.journal.decided(CheckpointScored(5, 1.0, 0.5))
+        self.journal.decided(CheckpointScored(Scored(5, 1.0, 0.5)))
 
 
 def everything(value: Any, seen: tuple[int, ...] = ()) -> Any:
